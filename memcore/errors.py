@@ -1,0 +1,187 @@
+"""Every exception that memcore raises, in one tree.
+
+    MemcoreError
+    ├── CallerError                the call was wrong; nothing was stored
+    │   ├── InvalidItemError       not a mapping, not JSON, NaN, too large
+    │   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
+    │   ├── OrphanResultError      a tool result whose call is not in the history
+    │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
+    │   ├── DuplicateRequestError  an idempotency key was used again with other content
+    │   ├── RevisionConflict       ``expected_revision`` is not the current revision
+    │   ├── PlanStaleError         the history changed under a compaction plan
+    │   ├── PolicyMismatchError    the session was created with another policy or counter
+    │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
+    │   ├── ContextOverflowError   the smallest legal context is larger than the budget
+    │   ├── NotFoundError          no such session, item, call or blob
+    │   ├── ScopeError             the handle may not reach what it was asked for
+    │   ├── ReadOnlyError          a write through a read-only handle
+    │   └── ClosedError            the database was closed
+    ├── StorageError               the file or the device is in trouble
+    │   ├── StoreFullError         no space on the device, or the map cannot grow
+    │   ├── StoreAccessError       the operating system refused to open or write the file
+    │   ├── StoreLockedError       another process holds the file in a way that excludes this call
+    │   ├── StoreFormatError       not a memcore file, or one of a newer format
+    │   ├── CorruptStoreError      the structure of the file is damaged or truncated
+    │   ├── CorruptValueError      one value fails its checksum; the others stay readable
+    │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
+    └── InternalError              a bug in memcore; please report it
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CallerError",
+    "ClosedError",
+    "ContextOverflowError",
+    "CorruptStoreError",
+    "CorruptValueError",
+    "CounterUnavailableError",
+    "DuplicateRequestError",
+    "HistoryViolationError",
+    "InternalError",
+    "InvalidItemError",
+    "InvalidOptionError",
+    "MemcoreError",
+    "NotFoundError",
+    "OrphanResultError",
+    "OutcomeUnknownError",
+    "PlanStaleError",
+    "PolicyMismatchError",
+    "ReadOnlyError",
+    "RevisionConflict",
+    "ScopeError",
+    "StorageError",
+    "StoreAccessError",
+    "StoreFormatError",
+    "StoreFullError",
+    "StoreLockedError",
+]
+
+
+class MemcoreError(Exception):
+    """The root of everything that memcore raises on purpose."""
+
+
+class CallerError(MemcoreError):
+    """The call was wrong; nothing was stored and nothing was lost."""
+
+
+class InvalidItemError(CallerError, ValueError):
+    """The item is not a mapping, cannot be written as JSON, or is above the size limit."""
+
+
+class InvalidOptionError(CallerError, ValueError):
+    """An argument is unknown, has a wrong type or is out of range."""
+
+
+class OrphanResultError(CallerError):
+    """A tool result answers no call of this history.
+
+    ``call_id`` is the id that found no call; ``position`` is the item's place in the batch.
+    """
+
+    def __init__(self, message: str, *, call_id: str, position: int) -> None:
+        super().__init__(message)
+        self.call_id = call_id
+        self.position = position
+
+
+class HistoryViolationError(CallerError):
+    """A message list breaks the rules of its policy; ``violations`` holds them in order."""
+
+    def __init__(self, message: str, *, violations: tuple[object, ...]) -> None:
+        super().__init__(message)
+        self.violations = violations
+
+
+class DuplicateRequestError(CallerError):
+    """The idempotency key was used before with other content."""
+
+
+class RevisionConflict(CallerError):  # noqa: N818 - the architecture's public name
+    """The session moved on: ``current`` is its revision now, ``expected`` the one asked for."""
+
+    def __init__(self, message: str, *, expected: int, current: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.current = current
+
+
+class PlanStaleError(CallerError):
+    """The history changed between planning a compaction and committing it; plan again."""
+
+
+class PolicyMismatchError(CallerError):
+    """The session was created with another policy or counter than the one asked for."""
+
+
+class CounterUnavailableError(CallerError):
+    """The token counter that the session was created with cannot be loaded here."""
+
+
+class ContextOverflowError(CallerError):
+    """Even the smallest legal context needs more tokens than the budget.
+
+    ``needed_tokens`` is what it needs, ``budget_tokens`` what was allowed.
+    """
+
+    def __init__(self, message: str, *, needed_tokens: int, budget_tokens: int) -> None:
+        super().__init__(message)
+        self.needed_tokens = needed_tokens
+        self.budget_tokens = budget_tokens
+
+
+class NotFoundError(CallerError, LookupError):
+    """There is no such session, item, call or blob."""
+
+
+class ScopeError(CallerError):
+    """The handle is bound to one scope and was asked for something outside it."""
+
+
+class ReadOnlyError(CallerError):
+    """A write was asked of a handle that was opened with ``read_only=True``."""
+
+
+class ClosedError(CallerError):
+    """The database was closed; open it again."""
+
+
+class StorageError(MemcoreError):
+    """The file or the device is in trouble."""
+
+
+class StoreFullError(StorageError):
+    """No space is left on the device, or the map cannot grow; the file is as it was."""
+
+
+class StoreAccessError(StorageError):
+    """The operating system refused to open, read or write the file."""
+
+
+class StoreLockedError(StorageError):
+    """Another process holds the file in a way that excludes this call."""
+
+
+class StoreFormatError(StorageError):
+    """The path is no memcore file, or one of a format this version cannot read."""
+
+
+class CorruptStoreError(StorageError):
+    """The structure of the file is damaged or the file is truncated."""
+
+
+class CorruptValueError(StorageError):
+    """One value fails its checksum; ``key`` is the damaged row, other rows stay readable."""
+
+    def __init__(self, message: str, *, key: bytes) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class OutcomeUnknownError(StorageError):
+    """A commit failed in a way that hides whether it took effect; close, reopen, look."""
+
+
+class InternalError(MemcoreError):
+    """A bug in memcore; please report it with the traceback."""

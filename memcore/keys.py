@@ -1,0 +1,111 @@
+"""Order-preserving binary keys: the only place that knows key bytes.
+
+Every key starts with a kind byte. Integers are big-endian u64, so byte order is number order.
+Strings are UTF-8 (lone surrogates kept) with ``00`` written as ``00 FF`` and closed by ``00``, so
+byte order is code point order and no string is a prefix of another (the tuple encoding of
+FoundationDB). ``docs/architecture.md`` draws the whole table.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from memcore.limits import KEY_BYTES_MAX
+
+__all__ = ["Kind", "Row", "after", "name_key", "pack_text", "session_row", "text_fits"]
+
+_U64 = Struct(">Q")
+_U64_2 = Struct(">BQQ")
+_SESSION_ROW = Struct(">BQQBQ")
+_LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
+_DIGEST_BYTES: Final = 32
+
+
+class Kind:
+    """First byte of a key. ``00`` is reserved for the store itself."""
+
+    COUNTER: Final = 0x01
+    SCOPE: Final = 0x02
+    SCOPE_NAME: Final = 0x03
+    SESSION_NAME: Final = 0x04
+    SESSION: Final = 0x05
+    BLOB: Final = 0x06
+    BLOB_CHUNK: Final = 0x07
+    BLOB_REFS: Final = 0x08
+    BLOB_ADDRESS: Final = 0x09
+    KV_NAMESPACE: Final = 0x0A
+    KV: Final = 0x0B
+    EXPIRY: Final = 0x0C
+
+
+class Row:
+    """Row byte of a session's key: the rows of one session lie together."""
+
+    HEAD: Final = 0x01
+    INDEX: Final = 0x02
+    ITEM: Final = 0x03
+    VIEW: Final = 0x04
+    SEGMENTS: Final = 0x05
+    CHILD: Final = 0x06
+    REQUEST: Final = 0x07
+
+
+def u64(number: int) -> bytes:
+    """Eight big-endian bytes."""
+    return _U64.pack(number)
+
+
+def session_row(scope: int, session: int, row: int, number: int) -> bytes:
+    """``05 | scope u64 | session u64 | row u8 | number u64``."""
+    return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
+
+
+def session_prefix(scope: int, session: int) -> bytes:
+    """The prefix of all rows of a session."""
+    return _U64_2.pack(Kind.SESSION, scope, session)
+
+
+def split_session_row(key: bytes) -> tuple[int, int, int, int]:
+    """``(scope, session, row, number)`` of a session's row."""
+    _, scope, session, row, number = _SESSION_ROW.unpack(key)
+    return scope, session, row, number
+
+
+def scoped(kind: int, scope: int, *parts: bytes) -> bytes:
+    """``kind | scope u64 | parts``: every row that belongs to one scope is made here."""
+    return b"".join((bytes((kind,)), _U64.pack(scope), *parts))
+
+
+def pack_text(text: str) -> bytes:
+    """UTF-8 with ``00`` escaped and closed by ``00``: order and identity are the string's own."""
+    return text.encode("utf-8", "surrogatepass").replace(b"\x00", b"\x00\xff") + b"\x00"
+
+
+def unpack_text(packed: bytes) -> str:
+    """The string of ``pack_text``."""
+    return packed[:-1].replace(b"\x00\xff", b"\x00").decode("utf-8", "surrogatepass")
+
+
+def text_fits(prefix_bytes: int, packed: bytes) -> bool:
+    """Whether a packed text can stand behind a prefix of that length in one key."""
+    return prefix_bytes + len(packed) <= KEY_BYTES_MAX
+
+
+def name_key(prefix: bytes, *names: str) -> bytes:
+    """A key for any names of any length.
+
+    Names that do not fit a key are represented by ``FF`` and a 32-byte BLAKE2b digest of their
+    packed form; the value behind the key holds the full names and the reader compares them.
+    """
+    packed = b"".join(map(pack_text, names))
+    if text_fits(len(prefix), packed):
+        return prefix + packed
+    return prefix + _LONG_NAME + blake2b(packed, digest_size=_DIGEST_BYTES).digest()
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all keys that start with ``prefix`` (``prefix`` holds a byte < FF)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
