@@ -2,8 +2,10 @@
 
 Every key starts with a kind byte. Integers are big-endian u64, so byte order is number order.
 Strings are UTF-8 (lone surrogates kept) with ``00`` written as ``00 FF`` and closed by ``00``, so
-byte order is code point order and no string is a prefix of another (the tuple encoding of
-FoundationDB). ``docs/architecture.md`` draws the whole table.
+byte order is code point order, also in front of a next part that does not start with ``FF`` (the
+tuple encoding of FoundationDB). The key of a string is still a byte prefix of the key of the same
+string with a NUL behind it: ``after(key)`` is not the next key, ``behind(key)`` is.
+``docs/architecture.md`` draws the whole table.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ __all__ = ["Kind", "Row", "after", "name_key", "pack_text", "session_row", "text
 _U64 = Struct(">Q")
 _U64_2 = Struct(">BQQ")
 _SESSION_ROW = Struct(">BQQBQ")
+_U32 = Struct(">I")
 _LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
 _DIGEST_BYTES: Final = 32
 
@@ -52,6 +55,14 @@ class Row:
     REQUEST: Final = 0x07
 
 
+class Counter:
+    """Second byte of a counter's key: the last number that was given out."""
+
+    SCOPE: Final = 0x01
+    SESSION: Final = 0x02
+    NAMESPACE: Final = 0x03
+
+
 def u64(number: int) -> bytes:
     """Eight big-endian bytes."""
     return _U64.pack(number)
@@ -60,6 +71,11 @@ def u64(number: int) -> bytes:
 def session_row(scope: int, session: int, row: int, number: int) -> bytes:
     """``05 | scope u64 | session u64 | row u8 | number u64``."""
     return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
+
+
+def request_row(scope: int, session: int, digest: bytes) -> bytes:
+    """``05 | scope u64 | session u64 | 07 | digest``: an idempotency key's row."""
+    return session_prefix(scope, session) + bytes((Row.REQUEST,)) + digest
 
 
 def session_prefix(scope: int, session: int) -> bytes:
@@ -88,6 +104,19 @@ def unpack_text(packed: bytes) -> str:
     return packed[:-1].replace(b"\x00\xff", b"\x00").decode("utf-8", "surrogatepass")
 
 
+def unpack_texts(packed: bytes) -> tuple[str, ...]:
+    """The strings of several ``pack_text`` in a row."""
+    # FE stands in for an escaped 00 while the terminators are split: UTF-8 never holds it, and
+    # no packed text starts with FF, so a terminator is never taken for an escape.
+    parts = packed.replace(b"\x00\xff", b"\xfe").split(b"\x00")[:-1]
+    return tuple(p.replace(b"\xfe", b"\x00").decode("utf-8", "surrogatepass") for p in parts)
+
+
+def text_prefix(text: str) -> bytes:
+    """The bytes with which the packed form of every string that starts with ``text`` starts."""
+    return pack_text(text)[:-1]
+
+
 def text_fits(prefix_bytes: int, packed: bytes) -> bool:
     """Whether a packed text can stand behind a prefix of that length in one key."""
     return prefix_bytes + len(packed) <= KEY_BYTES_MAX
@@ -109,3 +138,42 @@ def after(prefix: bytes) -> bytes:
     """The first key behind all keys that start with ``prefix`` (``prefix`` holds a byte < FF)."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def behind(key: bytes) -> bytes:
+    """The first key behind ``key`` itself: where a scan goes on.
+
+    Nothing can follow a key of full length but its prefix's end, and one byte more would be no
+    legal bound.
+    """
+    return key + b"\x00" if len(key) < KEY_BYTES_MAX else after(key)
+
+
+def split_scoped(key: bytes) -> tuple[int, bytes]:
+    """``(scope, parts)`` of a key that ``scoped`` made."""
+    return int.from_bytes(key[1:9], "big"), key[9:]
+
+
+def counter(which: int) -> bytes:
+    """``01 | which u8``."""
+    return bytes((Kind.COUNTER, which))
+
+
+def blob_chunk(scope: int, slot: bytes, number: int) -> bytes:
+    """``07 | scope u64 | slot | number u32``; ``slot`` is a blob's digest and disambiguator."""
+    return scoped(Kind.BLOB_CHUNK, scope, slot, _U32.pack(number))
+
+
+def kv_prefix(scope: int, namespace: int) -> bytes:
+    """``0B | scope u64 | namespace u64``: the packed key of an entry follows."""
+    return _U64_2.pack(Kind.KV, scope, namespace)
+
+
+def expiry_row(expires_ms: int, key: bytes) -> bytes:
+    """``0C | expires_ms u64 | the full key of the row that expires``."""
+    return b"".join((bytes((Kind.EXPIRY,)), _U64.pack(expires_ms), key))
+
+
+def split_expiry_row(row: bytes) -> tuple[int, bytes]:
+    """``(expires_ms, full key)`` of an expiry row."""
+    return int.from_bytes(row[1:9], "big"), row[9:]

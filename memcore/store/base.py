@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -11,9 +12,9 @@ T = TypeVar("T")
 
 
 class ReadTxn(Protocol):
-    """One consistent snapshot. Nothing that it returns outlives LMDB's memory: all are copies."""
+    """One consistent snapshot. All that it returns are copies; it ends with its closure."""
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, /) -> bytes | None:
         """The value under ``key``, or None."""
 
     def scan(
@@ -25,12 +26,14 @@ class ReadTxn(Protocol):
 class Txn(ReadTxn, Protocol):
     """A write transaction as a closure sees it.
 
-    The closure may be run again, so it keeps no cursor or view, has no side effect outside the
-    transaction and makes its checks before its first write.
+    The closure may be run again, and other callers' closures share the transaction. So it keeps no
+    cursor or view, has no side effect outside the transaction, makes its checks before its first
+    write, and leaves ``local`` as it found it when it raises before its first write.
     """
 
-    local: dict[Any, Any]
-    """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
+    @property
+    def local(self) -> dict[Any, Any]:
+        """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
@@ -42,21 +45,36 @@ class Txn(ReadTxn, Protocol):
         """Remove all rows with ``start <= key < stop``; how many there were."""
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the committing thread after the commit, before any caller wakes."""
+        """Run ``callback`` on the committing thread after the commit, before any caller wakes.
+
+        It also runs when the batch wrote nothing. It must not call the store. If it raises, the
+        transaction stays committed and its caller gets InternalError.
+        """
 
 
 class Store(Protocol):
     """An ordered map with transactions."""
 
     def read(self, fn: Callable[[ReadTxn], T]) -> T:
-        """Run ``fn`` on one snapshot."""
+        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""
 
     def transact(self, fn: Callable[[Txn], T]) -> T:
         """Run ``fn`` in a write transaction, commit in the store's durability, return its result.
 
-        Raises whatever ``fn`` raised (nothing of it is stored then) and StorageError.
+        Raises whatever ``fn`` raised (nothing of it is stored then) and StorageError. Not allowed
+        inside ``read`` or inside another closure on the same thread (InternalError).
         """
 
-    def submit(self, fn: Callable[[Txn], T], done: Callable[[T | None, BaseException | None], None],
-               *, wake: Any = None) -> None:
-        """Queue ``fn`` without waiting; ``done(result, error)`` follows the commit."""
+    def submit(
+        self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Future[T]:
+        """Queue ``fn`` from ``loop``'s thread; the future follows the commit.
+
+        A cancelled future is no rollback: the closure is applied all the same.
+        """
+
+    def flush(self) -> None:
+        """Push everything committed so far to the device."""
+
+    def close(self) -> None:
+        """Give the store back; waits for transactions and reads under way. Idempotent."""

@@ -1,0 +1,42 @@
+"""Content-addressed values above the inline limit, and the user's blob handle.
+
+Rows, all under one scope (equal content is never shared between scopes: a faster second write
+would tell one user what another one stored). A *slot* is ``digest 16 | disambiguator u8``:
+
+- ``BLOB | slot``: header ``state u8 | size u64 | token 8``, written first and removed last, so no
+  chunk exists without its header;
+- ``BLOB_CHUNK | slot | number u32``: ``BLOB_CHUNK_BYTES`` of the content, the last one shorter;
+- ``BLOB_REFS | slot``: how many rows refer to the blob; absent means none. Kept apart from the
+  header and changed only in the referrer's own transaction;
+- ``BLOB_ADDRESS | sha256``: the exported address of ``BlobStore.put``; it is one referrer.
+
+The digest is xxh3_128 under the store's random seed: fast, but not collision-resistant. So a hit
+is compared byte by byte and other content under the same digest takes the next disambiguator.
+
+A large blob is *staged*: its chunks are committed in transactions of their own while the header
+says ``STAGING`` and carries the stager's token. Whoever removes such rows (``collect``) takes the
+token away with them, and the stager notices in its next transaction. A staged blob without a
+reference may vanish at any time; ``acquire`` looks again inside the referrer's transaction.
+"""
+
+from memcore.blobs.care import check, collect
+from memcore.blobs.content import acquire, exists, read, release, stream, write
+from memcore.blobs.handle import BlobStore
+from memcore.blobs.rows import BlobRef, StagedBlobLost
+from memcore.blobs.staging import refer, stage
+
+__all__ = [
+    "BlobRef",
+    "BlobStore",
+    "StagedBlobLost",
+    "acquire",
+    "check",
+    "collect",
+    "exists",
+    "read",
+    "refer",
+    "release",
+    "stage",
+    "stream",
+    "write",
+]

@@ -1,0 +1,359 @@
+"""The read path: from a history and a budget to what the model receives.
+
+A context is pins (the leading system items), the summary of the view that applies, the items that
+the view keeps beside it, and the longest suffix from a safe cut that fits the budget. The choice is
+made on the ledger alone; the chosen items are then rendered legally and counted as rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memcore._fast import Ledger, pack_facts
+from memcore.codec import encode_json
+from memcore.errors import (
+    ContextOverflowError,
+    HistoryViolationError,
+    InvalidItemError,
+    InvalidOptionError,
+)
+from memcore.formats import (
+    Entry,
+    PairPolicy,
+    find_violations,
+    get_policy,
+    lead_in_message,
+    render,
+    summary_message,
+)
+from memcore.formats.wire import synthetic_cost
+from memcore.model import Context, ItemKind, Message, Repair, Violation
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["Demand", "Material", "Picked", "build", "choose", "fit", "safe_cuts", "validate"]
+
+_ZERO_SEED = b"memcore-no-seed."
+UNLIMITED = 2**62
+
+
+@dataclass(slots=True)
+class Material:
+    """What a context is made of, in the order in which it is shown."""
+
+    pins: list[Entry] = field(default_factory=list)
+    kept: list[Entry] = field(default_factory=list)
+    """Items before the cut that the view keeps beside its summary."""
+    suffix: list[Entry] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """Tokens of each entry of the three lists, one after the other."""
+    summary: str | None = None
+    is_regular: bool = False
+    """Whether the suffix is known to need no repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where the context is cut, and whether the fixed user line leads it in."""
+
+    cut: int
+    lead_in: bool
+
+
+def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
+    """The tokens that a context may use.
+
+    Raises:
+        InvalidOptionError: a negative or zero budget, a negative reserve, or no ints.
+    """
+    if isinstance(reserve_tokens, bool) or not isinstance(reserve_tokens, int) or reserve_tokens < 0:
+        msg = f"reserve_tokens: expected a non-negative int, got {reserve_tokens!r}"
+        raise InvalidOptionError(msg)
+    if budget_tokens is None:
+        return UNLIMITED
+    if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens <= 0:
+        msg = f"budget_tokens: expected a positive int or None (no limit), got {budget_tokens!r}"
+        raise InvalidOptionError(msg)
+    return min(budget_tokens - reserve_tokens, UNLIMITED)
+
+
+def message_tokens(message: Message, counter: TokenCounter) -> int:
+    """Tokens of a message that memcore wrote itself."""
+    return counter.count_message(message, encode_json(message)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a cut is chosen for."""
+
+    budget: int
+    fixed_tokens: int
+    """What pins, kept items and summary cost."""
+    first: int
+    """The first position that is neither pinned nor covered by the summary."""
+    summary: str | None
+    at_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A choice and what it picked from the history."""
+
+    choice: Choice
+    material: Material
+    cut_seq: int
+    omitted: int
+    open_calls: int
+    generation: int = 0
+    """Changes when the history is cut or replaced, so that positions mean something else."""
+
+
+def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: Demand) -> Choice:
+    """Choose the cut.
+
+    Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
+    and any other start costs a lead-in line.
+
+    Raises:
+        ContextOverflowError: not even the smallest legal suffix fits.
+    """
+    end, first = len(ledger), demand.first
+    room = demand.budget - demand.fixed_tokens
+    if first >= end:
+        if room < 0:
+            raise _overflow(demand.fixed_tokens, demand.budget)
+        return Choice(end, lead_in=False)
+    led_in = demand.summary is not None
+    at_least = max(demand.at_least, first)
+    if at_least == first and ledger.is_safe(first):
+        odd = policy.must_start and not led_in and not _may_start(ledger, policy, first)
+        if ledger.cost(first) + (lead_in_cost(policy, counter) if odd else 0) <= room:
+            return Choice(first, lead_in=odd)
+    lead_in = 0
+    if not led_in:
+        cut = ledger.cut_for_budget(room, at_least=at_least)
+        if cut >= 0:
+            return Choice(cut, lead_in=False)
+        lead_in = lead_in_cost(policy, counter)
+    cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
+    if cut < 0:
+        smallest = ledger.cost(max(ledger.cut_at_most(end - 1), first))
+        raise _overflow(demand.fixed_tokens + smallest + lead_in, demand.budget)
+    return Choice(cut, lead_in=not led_in)
+
+
+def _may_start(ledger: Ledger, policy: PairPolicy, position: int) -> bool:
+    end = len(ledger)
+    while position < end and ledger.kind_at(position) == ItemKind.EVENT:
+        position += 1
+    return position == end or ItemKind(ledger.kind_at(position)) in policy.starts
+
+
+def _overflow(needed: int, budget: int) -> ContextOverflowError:
+    msg = (
+        f"the smallest legal context needs {needed} tokens, {needed - budget} more than the budget "
+        f"of {budget}: raise budget_tokens, compact the session, or shorten its largest items"
+    )
+    return ContextOverflowError(msg, needed_tokens=needed, budget_tokens=budget)
+
+
+def assemble(
+    material: Material, choice: Choice, policy: PairPolicy, counter: TokenCounter
+) -> tuple[list[Message], int, tuple[Repair, ...]]:
+    """``(messages, tokens, repairs)`` of the chosen material."""
+    pins = [entry.message for entry in material.pins if not entry.event]
+    entries = material.kept + material.suffix
+    repairs: list[Repair] = []
+    if material.is_regular and not material.kept:
+        shown = [entry.message for entry in entries]
+        tokens = sum(material.tokens)
+    else:
+        rendered = render(entries, policy)
+        shown, repairs = rendered.messages, rendered.repairs
+        tokens = sum(material.tokens[: len(material.pins)])
+        for message, source in zip(shown, rendered.sources, strict=True):
+            if source is None:
+                tokens += message_tokens(message, counter)
+            else:
+                tokens += material.tokens[len(material.pins) + source]
+    if material.summary is not None:
+        message = summary_message(policy, material.summary)
+        tokens += message_tokens(message, counter)
+        pins.append(message)
+    elif choice.lead_in:
+        message = lead_in_message(policy)
+        tokens += message_tokens(message, counter)
+        repairs.insert(0, Repair("lead_in", None))
+        pins.append(message)
+    return pins + shown, tokens, tuple(repairs)
+
+
+def fixed_cost(
+    policy: PairPolicy, counter: TokenCounter, *, pin_tokens: int, summary: str | None
+) -> int:
+    """Tokens of pins, kept items and summary."""
+    if summary is None:
+        return pin_tokens
+    return pin_tokens + message_tokens(summary_message(policy, summary), counter)
+
+
+def lead_in_cost(policy: PairPolicy, counter: TokenCounter) -> int:
+    """Tokens of the fixed line that leads in a context."""
+    return message_tokens(lead_in_message(policy), counter)
+
+
+# --- the same core on plain lists -----------------------------------------------------------------
+
+
+def _checked(messages: Any) -> list[Message]:
+    """A list of dicts."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        msg = f"messages: expected a list of mappings, got {type(messages).__name__}"
+        raise InvalidItemError(msg)
+    for at, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            msg = f"messages[{at}]: expected a mapping, got {type(message).__name__}"
+            raise InvalidItemError(msg)
+    return [message if type(message) is dict else dict(message) for message in messages]
+
+
+def _ledger_of(
+    messages: list[Message], policy: PairPolicy, counter: TokenCounter | None
+) -> tuple[Ledger, list[int]]:
+    ledger = policy.new_ledger(0 if counter is None else synthetic_cost(counter))
+    counts = []
+    for at, message in enumerate(messages):
+        facts = pack_facts(message, _ZERO_SEED)
+        if facts is None:
+            msg = f"messages[{at}] makes or answers more than 65,535 calls"
+            raise InvalidItemError(msg)
+        try:
+            tokens = 0 if counter is None else message_tokens(message, counter)
+        except (TypeError, ValueError, RecursionError) as exc:
+            msg = f"messages[{at}] cannot be written as JSON: {exc}"
+            raise InvalidItemError(msg) from exc
+        counts.append(tokens)
+        ledger.push(facts, tokens)
+    return ledger, counts
+
+
+def validate(
+    messages: Sequence[Mapping[str, Any]],
+    policy: str | PairPolicy = "openai_chat",
+    *,
+    raise_on_error: bool = False,
+) -> list[Violation]:
+    """What the provider would reject in a message list; an empty list is legal.
+
+    Calls that nothing but results follows are open, not violations.
+
+    Raises:
+        HistoryViolationError: with ``raise_on_error``, if there is any violation.
+        InvalidItemError: the list or one of its entries is no mapping.
+        InvalidOptionError: the policy is unknown.
+    """
+    found = find_violations(_checked(messages), get_policy(policy))
+    if found and raise_on_error:
+        first = found[0]
+        msg = f"{len(found)} violations; the first at position {first.position}: {first.reason}"
+        raise HistoryViolationError(msg, violations=tuple(found))
+    return found
+
+
+def safe_cuts(
+    messages: Sequence[Mapping[str, Any]],
+    policy: str | PairPolicy = "openai_chat",
+    *,
+    starts: bool = False,
+) -> list[int]:
+    """All positions at which the list can be cut without splitting a pair, ascending.
+
+    ``starts`` gives only those at which the policy lets a context start.
+
+    Raises:
+        InvalidItemError, InvalidOptionError: as ``validate``.
+    """
+    ledger, _ = _ledger_of(_checked(messages), get_policy(policy), None)
+    return ledger.safe_cuts(starts=starts)
+
+
+def fit(
+    messages: Sequence[Mapping[str, Any]],
+    budget_tokens: int | None = None,
+    *,
+    reserve_tokens: int = 0,
+    policy: str | PairPolicy = "openai_chat",
+    counter: str | TokenCounter | None = None,
+) -> Context:
+    """The legal context of a plain list within a budget; positions stand for seqs.
+
+    Raises:
+        ContextOverflowError: the smallest legal context is larger than the budget.
+        InvalidItemError, InvalidOptionError: as ``validate``.
+    """
+    budget = checked_budget(budget_tokens, reserve_tokens)
+    found, rules, by = _checked(messages), get_policy(policy), get_counter(counter)
+    ledger, counts = _ledger_of(found, rules, by)
+    first = rules.pin_count(ledger)
+
+    def pick(at_least: int) -> Picked:
+        choice = choose(
+            ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least)
+        )
+        suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
+        material = Material(
+            pins=[Entry(at, found[at]) for at in range(first)],
+            suffix=suffix,
+            tokens=counts[:first] + counts[choice.cut :],
+            is_regular=is_regular(ledger, rules, choice.cut),
+        )
+        return Picked(choice, material, choice.cut, choice.cut - first, open_from(ledger, choice))
+
+    return build(pick, rules, by, budget)
+
+
+def open_from(ledger: Ledger, choice: Choice) -> int:
+    """How many open calls the suffix holds."""
+    return sum(position >= choice.cut for position in ledger.open_positions())
+
+
+def is_regular(ledger: Ledger, policy: PairPolicy, cut: int) -> bool:
+    """Whether the suffix can be shown as it is.
+
+    The ledger knows what stands directly behind its call; merging results into one message is
+    beyond it, so those policies always render.
+    """
+    return policy.adjacency != "next_message" and not ledger.irregular_from(cut)
+
+
+def build(
+    pick: Callable[[int], Picked], policy: PairPolicy, counter: TokenCounter, budget: int
+) -> Context:
+    """Pick and assemble; once more from a later cut if the repairs made it too large.
+
+    Raises:
+        ContextOverflowError: the smallest legal context is larger than the budget.
+    """
+    at_least = 0
+    generation = None
+    while True:
+        picked = pick(at_least)
+        if generation is not None and picked.generation != generation:
+            at_least, generation = 0, None  # the history was cut or replaced meanwhile
+            continue
+        messages, tokens, repairs = assemble(picked.material, picked.choice, policy, counter)
+        if tokens <= budget:
+            break
+        if not picked.material.suffix:
+            raise _overflow(tokens, budget)
+        at_least, generation = picked.choice.cut + 1, picked.generation
+    return Context(
+        messages=messages,
+        tokens=tokens,
+        cut=picked.cut_seq,
+        omitted=picked.omitted,
+        summary=picked.material.summary,
+        repairs=repairs,
+        open_calls=picked.open_calls,
+    )

@@ -1,0 +1,172 @@
+"""Checking everything: what a sound file promises, walked row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from memcore import blobs, keys, names
+from memcore._fast import pack_facts, record_spans
+from memcore.codec import FLAG_BLOB, HEADER_BYTES, open_value
+from memcore.errors import CorruptValueError, MemcoreError
+from memcore.keys import Row
+from memcore.log import Head, decode_item, index
+from memcore.log.head import head_key
+from memcore.log.history import History, StoredRow, read_rows
+from memcore.log.item import split_body
+from memcore.model import ItemKind
+from memcore.session import Backing
+from memcore.store.base import ReadTxn
+from memcore.views import read_view
+
+__all__ = ["check_database"]
+
+
+def check_database(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
+    """Findings over the whole database in words; empty means sound.
+
+    The structure of the file first, then one read transaction a session. Changes that other
+    handles make meanwhile are no findings: each session is checked on one snapshot.
+    """
+    findings = list(backing.store.check())
+    listed: list[tuple[int, str, str, str, int]] = []
+    for scope, app, user in backing.store.read(lambda txn: list(names.scopes(txn))):
+        found = backing.store.read(lambda txn, scope=scope: list(names.sessions(txn, scope)))  # type: ignore[misc]
+        listed += [(scope, app, user, name, session) for name, session in found]
+        findings += backing.store.read(lambda txn, scope=scope: blobs.check(txn, scope))  # type: ignore[misc]
+    for done, (scope, app, user, name, session) in enumerate(listed):
+        where = f"session {name!r} (user {user!r}, app {app!r})"
+        checker = _SessionCheck(backing, scope, session)
+        findings += [f"{where}: {what}" for what in backing.store.read(checker.run)]
+        if progress is not None:
+            progress(done + 1, len(listed))
+    return findings
+
+
+class _SessionCheck:
+    """The check of one session on one snapshot."""
+
+    def __init__(self, backing: Backing, scope: int, session: int) -> None:
+        self.backing = backing
+        self.scope = scope
+        self.session = session
+
+    def run(self, txn: ReadTxn) -> list[str]:
+        if names_gone(txn, self.scope, self.session):
+            return []  # deleted since it was listed
+        try:
+            return list(self._findings(txn))
+        except MemcoreError as exc:
+            return [str(exc)]
+
+    def _findings(self, txn: ReadTxn) -> Iterator[str]:
+        key = head_key(self.scope, self.session)
+        value = txn.get(key)
+        if value is None:
+            yield "its head is missing"
+            return
+        head = Head.unpack(key, value)
+        history = History(head.all_segments(txn, self.scope))
+        if history.count != head.count:
+            yield f"its segments hold {history.count} items, its head says {head.count}"
+            return
+        yield from self._own_rows(txn, head)
+        yield from self._live(txn, head, history)
+        if head.view_number and read_view(
+            txn, self.scope, head.view_session, head.view_number
+        ) is None:
+            yield f"its view {head.view_number} is missing"
+
+    def _own_rows(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """Every item that the session owns, undone ones included, against its index record."""
+        first, stop = head.parent_seq + 1, head.next_seq
+        if first == stop:
+            return
+        records = self._records(txn, self.session, first, stop - 1)
+        rows = read_rows(txn, self.scope, self.session, 0, first, stop - 1)
+        for row in rows:
+            record = next(records, None)
+            if isinstance(row, CorruptValueError):
+                yield str(row)
+            elif record is None:
+                yield f"item {row.seq} has no index record"
+            else:
+                yield from self._item(txn, row, record)
+        if next(records, None) is not None:
+            yield "its index holds more records than items"
+
+    def _records(self, txn: ReadTxn, session: int, lo: int, hi: int) -> Iterator[bytes]:
+        expected = lo
+        for first, body in index.pages(txn, self.scope, session, lo, hi):
+            spans = record_spans(body)
+            if spans is None:
+                key = index.page_key(self.scope, session, first)
+                msg = f"index page {first} is malformed"
+                raise CorruptValueError(msg, key=key)
+            for at, (start, stop) in enumerate(spans):
+                seq = first + at
+                if seq == expected and seq <= hi:
+                    expected += 1
+                    yield body[start:stop]
+
+    def _item(self, txn: ReadTxn, row: StoredRow, record: bytes) -> Iterator[str]:
+        payload = None
+        if row.flags & FLAG_BLOB:
+            try:
+                ref = blobs.BlobRef.unpack(split_body(row.body)[3])
+                payload = blobs.read(txn, self.scope, ref)
+            except MemcoreError as exc:
+                yield f"item {row.seq}: {exc}"
+                return
+        try:
+            stored = decode_item(row.body, row.flags & ~FLAG_BLOB, payload)
+        except (ValueError, KeyError) as exc:
+            yield f"item {row.seq} cannot be decoded: {exc}"
+            return
+        if stored.kind == ItemKind.EVENT:
+            return
+        if pack_facts(stored.message, self.backing.seed) != record[index.RECORD.size :]:
+            yield f"item {row.seq}: its index record names other calls than the item does"
+
+    def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:
+        """The prefix hashes along the live history, and the ledger's totals."""
+        chain = 0
+        ledger = self.backing.logs.fresh_ledger(head)
+        for _, session, lo, hi in history.spans(0, history.count):
+            records = self._records(txn, session, lo, hi)
+            for seq in range(lo, hi + 1):
+                record = next(records, None)
+                if record is None:
+                    yield f"item {seq} has no index record"
+                    return
+                tokens, _, found, _ = index.RECORD.unpack_from(record)
+                ledger.push(record[index.RECORD.size :], tokens)
+                chain = self._chain(txn, session, seq, chain)
+                if chain not in (found, -1):
+                    yield f"the prefix hash at item {seq} does not match the items before it"
+                    return
+                chain = found
+        if chain != head.chain:
+            yield "the prefix hash in the head is not that of its last item"
+        if (ledger.tokens, ledger.open_count) != (head.tokens, head.open_calls):
+            yield (
+                f"its head says {head.tokens} tokens and {head.open_calls} open calls, its index "
+                f"{ledger.tokens} and {ledger.open_count}"
+            )
+
+    def _chain(self, txn: ReadTxn, session: int, seq: int, before: int) -> int:
+        """The prefix hash that the stored item gives; -1 if the item is damaged."""
+        key = keys.session_row(self.scope, session, Row.ITEM, seq)
+        value = txn.get(key)
+        if value is None:
+            return -1
+        try:
+            open_value(key, value)
+        except CorruptValueError:
+            return -1
+        return index.chain_after(before, int.from_bytes(value[2:HEADER_BYTES], "little"))
+
+
+def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether nothing of the session is left."""
+    prefix = keys.session_prefix(scope, session)
+    return not any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))

@@ -1,0 +1,97 @@
+"""Opening a database: the options of ``memcore.open``, checked up front."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memcore.compaction import CompactionRule
+from memcore.database.handle import Database
+from memcore.errors import InvalidOptionError
+from memcore.formats import get_policy
+from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
+from memcore.session import Backing
+from memcore.store import open_store
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["open_database"]
+
+_MODES = ("full", "none")
+
+
+def open_database(
+    path: str | os.PathLike[str],
+    *,
+    durability: str | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    counter: str | TokenCounter | None = None,
+    policy: str = "openai_chat",
+    compaction: CompactionRule | None = None,
+    allow_unsafe: bool = False,
+    map_bytes: int = MAP_BYTES_DEFAULT,
+    verify: bool = False,
+) -> Database:
+    """Open a memcore file; made if it is missing.
+
+    Args:
+        path: the file, or ``":memory:"`` for a private one that is gone at close.
+        durability: ``"full"`` (every acknowledged change is on the device) or ``"none"`` (for
+            tests and caches: a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed
+            when the file is made; None follows it, and is ``"full"`` for a new one.
+        read_only: look, write nothing, create nothing.
+        create: make the file if it is missing.
+        counter: what new sessions count tokens with: ``"bytes/4"`` (default), ``"tiktoken:NAME"``
+            or a TokenCounter.
+        policy: the pair policy of new sessions.
+        compaction: the rule that ``needs_compaction`` and ``compact`` start from.
+        allow_unsafe: consent to ``durability="none"``.
+        map_bytes: virtual address space to map at first; it grows by itself.
+        verify: walk the whole file's structure before it is opened (slow).
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+        NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
+        StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
+    """
+    _check_flags(read_only=read_only, create=create, allow_unsafe=allow_unsafe, verify=verify)
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        msg = f"path: expected a file's path or ':memory:', got {path!r}"
+        raise InvalidOptionError(msg)
+    if durability is not None and durability not in _MODES:
+        msg = f"durability: expected one of {', '.join(map(repr, _MODES))}, got {durability!r}"
+        raise InvalidOptionError(msg)
+    in_memory = os.fspath(path) == ":memory:"
+    if durability == "none" and not allow_unsafe and not in_memory:
+        msg = (
+            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
+            "if the file is a cache or a test's, else leave durability out"
+        )
+        raise InvalidOptionError(msg)
+    if isinstance(map_bytes, bool) or not isinstance(map_bytes, int):
+        msg = f"map_bytes: expected an int, got {map_bytes!r}"
+        raise InvalidOptionError(msg)
+    if not MAP_BYTES_MIN <= map_bytes <= MAP_BYTES_MAX:
+        msg = f"map_bytes: expected {MAP_BYTES_MIN} to {MAP_BYTES_MAX}, got {map_bytes}"
+        raise InvalidOptionError(msg)
+    if compaction is not None and not isinstance(compaction, CompactionRule):
+        msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
+        raise InvalidOptionError(msg)
+    by = get_counter(counter)
+    name = get_policy(policy).name
+    store = open_store(
+        os.fspath(path),
+        read_only=read_only,
+        create=create and not read_only,
+        durability=durability,
+        map_bytes=map_bytes,
+        verify=verify,
+    )
+    return Database(Backing(store, by, name), compaction or CompactionRule())
+
+
+def _check_flags(**flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            msg = f"{name}: expected True or False, got {value!r}"
+            raise InvalidOptionError(msg)

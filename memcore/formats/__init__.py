@@ -1,0 +1,22 @@
+"""Wire formats: what is legal, how pairs bind, how a history is rendered and validated."""
+
+from memcore.formats.binding import Binding, Entry, bind
+from memcore.formats.policy import POLICIES, PairPolicy, get_policy
+from memcore.formats.render import Rendered, render
+from memcore.formats.validate import find_violations
+from memcore.formats.wire import lead_in_message, summary_message, synthetic_results
+
+__all__ = [
+    "POLICIES",
+    "Binding",
+    "Entry",
+    "PairPolicy",
+    "Rendered",
+    "bind",
+    "find_violations",
+    "get_policy",
+    "lead_in_message",
+    "render",
+    "summary_message",
+    "synthetic_results",
+]

@@ -1,0 +1,135 @@
+"""Which rules a message list breaks, as its provider would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memcore.formats.binding import BY_NAME, FLAG_MODEL, Binding, CallSlot, Entry, bind
+from memcore.formats.policy import PairPolicy
+from memcore.model import ItemKind, Message, Violation
+
+__all__ = ["find_violations"]
+
+
+def find_violations(messages: Sequence[Message], policy: PairPolicy) -> list[Violation]:
+    """All violations in the order of their positions.
+
+    A call that nothing but results follows is open, not broken.
+    """
+    binding = bind(Entry(at, message) for at, message in enumerate(messages))
+    found = list(_orphans(binding, policy))
+    if policy.repairs:
+        found += _calls(binding, policy)
+        found += _ids(binding, policy)
+        found += _reasoning(binding, policy)
+        found += _start(binding, policy)
+        if policy.adjacency == "next_message":
+            found += _results_first(messages, binding)
+    found.sort(key=lambda violation: violation.position)
+    return found
+
+
+def _orphans(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
+    for at, answers in enumerate(binding.answers):
+        for key, slot in answers:
+            if slot is None:
+                yield Violation(
+                    at, key[1], "orphan_result", f"no call with id {key[1]!r} stands before it"
+                )
+        if (
+            binding.is_result(at)
+            and not answers
+            and not policy.standalone_results
+        ):
+            yield Violation(at, None, "orphan_result", "the result names no call")
+
+
+def _calls(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
+    content = [
+        at
+        for at in range(len(binding.kinds))
+        if binding.is_shown(at) and not binding.is_result(at)
+    ]
+    last = content[-1] if content else -1
+    for at, slots in enumerate(binding.calls):
+        for slot in slots:
+            if slot.is_server:
+                continue
+            if not slot.results:
+                if at < last:
+                    reason = f"call {slot.key[1]!r} is not answered although the list goes on"
+                    yield Violation(at, slot.key[1], "unanswered_call", reason)
+                continue
+            for extra in slot.results[1:]:
+                reason = f"call {slot.key[1]!r} was answered before"
+                yield Violation(extra, slot.key[1], "duplicate_result", reason)
+            if policy.adjacency != "any_later":
+                yield from _adjacency(binding, policy, slot)
+
+
+def _adjacency(binding: Binding, policy: PairPolicy, slot: CallSlot) -> Iterator[Violation]:
+    result = slot.results[0]
+    if policy.adjacency == "next_message":
+        if result != slot.at + 1:
+            reason = f"the result of {slot.key[1]!r} must stand in the message behind its call"
+            yield Violation(result, slot.key[1], "result_not_adjacent", reason)
+        return
+    siblings = {at for other in binding.calls[slot.at] for at in other.results}
+    if any(at not in siblings for at in range(slot.at + 1, result)):
+        reason = f"the result of {slot.key[1]!r} must directly follow the message with its call"
+        yield Violation(result, slot.key[1], "result_not_adjacent", reason)
+
+
+def _ids(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
+    seen: set[tuple[int, str]] = set()
+    for at, slots in enumerate(binding.calls):
+        for slot in slots:
+            cls, text = slot.key
+            if cls & BY_NAME:
+                continue
+            if policy.unique_ids and slot.key in seen:
+                yield Violation(at, text, "duplicate_id", f"call id {text!r} is used twice")
+            seen.add(slot.key)
+            if policy.id_chars_max is not None and len(text) > policy.id_chars_max:
+                reason = f"call id {text[:16]!r}… has {len(text)} of {policy.id_chars_max} characters"
+                yield Violation(at, text, "id_too_long", reason)
+
+
+def _reasoning(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
+    if policy.wire != "responses":
+        return
+    for at, kind in enumerate(binding.kinds):
+        if kind != ItemKind.REASONING:
+            continue
+        following = at + 1
+        while following < len(binding.kinds) and binding.kinds[following] == ItemKind.REASONING:
+            following += 1
+        if following == len(binding.kinds) or not binding.flags[following] & FLAG_MODEL:
+            reason = "the reasoning item lacks the model item that must follow it"
+            yield Violation(at, None, "dangling_reasoning", reason)
+
+
+def _start(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
+    if not policy.must_start:
+        return
+    for at, kind in enumerate(binding.kinds):
+        if kind == ItemKind.SYSTEM:
+            continue
+        if ItemKind(kind) not in policy.starts and kind != ItemKind.RESULT:
+            yield Violation(at, None, "start", "the first message must come from the user")
+        return
+
+
+def _results_first(messages: Sequence[Message], binding: Binding) -> Iterator[Violation]:
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        if binding.kinds[at] != ItemKind.RESULT or not isinstance(content, list):
+            continue
+        other = False
+        for block in content:
+            is_result = isinstance(block, dict) and block.get("type") == "tool_result"
+            if is_result and other:
+                reason = "tool_result blocks must stand before all other blocks of their message"
+                yield Violation(at, str(block.get("tool_use_id")), "results_first", reason)
+                break
+            other = other or not is_result

@@ -1,0 +1,267 @@
+"""The user's handles: ``KeyValue``, and ``KeyValueTxn`` inside a transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from memcore.errors import ClosedError, InvalidItemError, InvalidOptionError
+from memcore.kv.entries import (
+    SWEEP_LIMIT,
+    Ensure,
+    Entry,
+    Find,
+    Page,
+    Reader,
+    Writer,
+    scan_pages,
+)
+from memcore.kv.options import bounds, checked_count, checked_ttl_ms, encoded, packed_key
+from memcore.store.base import Store, Txn
+
+__all__ = ["KeyValue", "KeyValueTxn"]
+
+T = TypeVar("T")
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class KeyValueTxn:
+    """Several keys in one transaction: what the function given to ``transact`` works with.
+
+    Reads see the transaction's own writes. Every method raises ClosedError when the function has
+    returned.
+    """
+
+    def __init__(self, writer: Callable[[], Writer]) -> None:
+        self._writer = writer
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As ``KeyValue.get``."""
+        entry = self._writer().load(packed_key(key))
+        return default if entry is None else entry.value()
+
+    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
+        """As ``KeyValue.put``."""
+        self._writer().put(packed_key(key), *encoded(value), checked_ttl_ms(ttl_seconds))
+
+    def delete(self, key: str) -> bool:
+        """As ``KeyValue.delete``."""
+        return self._writer().remove(packed_key(key))
+
+    def scan(
+        self,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        prefix: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """As ``KeyValue.scan``; writes of this transaction between two pages are seen."""
+        self._writer()
+        low, high = bounds(start, stop, prefix)
+
+        def next_page(low: bytes, high: bytes | None, wanted: int) -> Page:
+            return self._writer().page(low, high, reverse=reverse, wanted=wanted)
+
+        count = checked_count(limit, "limit")
+        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
+
+    def increment(self, key: str, n: int = 1) -> int:
+        """As ``KeyValue.increment``."""
+        return _increment(self._writer(), key, n)
+
+
+def _increment(writer: Writer, key: str, n: object) -> int:
+    if isinstance(n, bool) or not isinstance(n, int):
+        msg = f"the step of an increment must be an int, got {type(n).__name__}"
+        raise InvalidOptionError(msg)
+    packed = packed_key(key)
+    entry = writer.load(packed)
+    number = 0 if entry is None else entry.value()
+    if isinstance(number, bool) or not isinstance(number, int):
+        msg = (
+            f"the value under {key[:40]!r} is a {type(number).__name__}: expected an int to "
+            "increment; put one first"
+        )
+        raise InvalidItemError(msg)
+    flags, payload = encoded(number + n)
+    writer.write(packed, Entry(flags, payload, None if entry is None else entry.expires_ms))
+    return number + n
+
+
+class KeyValue:
+    """An ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
+
+    Keys are non-empty strings in code point order, values anything JSON or bytes (a tuple comes
+    back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
+    namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
+    write, ``now_ms`` is the clock that expiry goes by. Reading never writes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Find,
+        ensure: Ensure,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or ``default`` if the key is not there or expired.
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+            CorruptValueError: the stored value is damaged; other keys stay readable.
+        """
+        packed = packed_key(key)
+        entry = self._read(lambda reader: reader.load(packed))
+        return default if entry is None else entry.value()
+
+    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
+        """Store a value; the key expires after ``ttl_seconds``, without it never.
+
+        Raises:
+            InvalidOptionError: the key or ``ttl_seconds`` is not legal.
+            InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
+        """
+        packed, (flags, payload) = packed_key(key), encoded(value)
+        ttl_ms = checked_ttl_ms(ttl_seconds)
+        self._write(lambda writer: writer.put(packed, flags, payload, ttl_ms))
+
+    def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
+        """Store several values in one commit, all or none; raises what ``put`` raises."""
+        given: object = entries
+        if not isinstance(given, Mapping):
+            msg = f"put_many takes a mapping of keys to values, got {type(given).__name__}"
+            raise InvalidOptionError(msg)
+        rows = [(packed_key(key), *encoded(value)) for key, value in entries.items()]
+        ttl_ms = checked_ttl_ms(ttl_seconds)
+
+        def closure(writer: Writer) -> None:
+            for packed, flags, payload in rows:
+                writer.put(packed, flags, payload, ttl_ms)
+
+        if rows:
+            self._write(closure)
+
+    def delete(self, key: str) -> bool:
+        """Remove the key; whether it was there (and not expired).
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+        """
+        packed = packed_key(key)
+        return self._write(lambda writer: writer.remove(packed))
+
+    def scan(
+        self,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        prefix: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """``(key, value)`` with ``start <= key < stop`` in key order, or reversed.
+
+        Pages of up to 256 are read in transactions of their own: a slow consumer holds nothing
+        up, and a write between two pages is seen if it lies ahead. ``prefix`` narrows the range.
+
+        Raises:
+            InvalidOptionError: a bound is no string, or ``limit`` no int of at least 0.
+            CorruptValueError: a stored value is damaged; scan again from behind its key.
+        """
+        low, high = bounds(start, stop, prefix)
+
+        def next_page(low: bytes, high: bytes | None, wanted: int) -> Page:
+            return self._read(lambda reader: reader.page(low, high, reverse=reverse, wanted=wanted))
+
+        count = checked_count(limit, "limit")
+        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
+
+    def delete_range(self, start: str, stop: str | None) -> int:
+        """Remove all keys with ``start <= key < stop`` in one commit; how many were visible.
+
+        Raises:
+            InvalidOptionError: a bound is no string.
+        """
+        low, high = bounds(start, stop)
+        return self._write(lambda writer: writer.clear(low, high))
+
+    def clear(self) -> int:
+        """Remove all keys of the namespace in one commit; how many were visible."""
+        return self.delete_range("", None)
+
+    def transact(self, fn: Callable[[KeyValueTxn], T]) -> T:
+        """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
+
+        ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
+        must not use this handle, only ``kv``. Raises whatever ``fn`` raises (nothing is stored).
+        """
+
+        def closure(writer: Writer) -> T:
+            held = [writer]
+
+            def current() -> Writer:
+                if not held:
+                    msg = "this transaction is over: use its handle only inside the function"
+                    raise ClosedError(msg)
+                return held[0]
+
+            try:
+                return fn(KeyValueTxn(current))
+            finally:
+                held.clear()
+
+        return self._write(closure)
+
+    def increment(self, key: str, n: int = 1) -> int:
+        """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
+
+        Raises:
+            InvalidOptionError: the key is not legal or ``n`` is no int.
+            InvalidItemError: the stored value is no int, or the sum is too long to write.
+        """
+        return self._write(lambda writer: _increment(writer, key, n))
+
+    def expires(self, key: str) -> int | None:
+        """When the key expires, in milliseconds since 1970; None if never or if it is not there.
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+        """
+        packed = packed_key(key)
+        entry = self._read(lambda reader: reader.load(packed))
+        return None if entry is None else entry.expires_ms
+
+    def sweep(self, limit: int = SWEEP_LIMIT) -> int:
+        """Remove at most ``limit`` expired keys of this namespace in one commit; how many.
+
+        Call it again until it returns less than ``limit``.
+
+        Raises:
+            InvalidOptionError: ``limit`` is no int of at least 0.
+        """
+        count = checked_count(limit, "limit") or 0
+        due = self._read(lambda reader: reader.due(count))
+        return self._write(lambda writer: writer.expire(due)) if due else 0
+
+    def _read(self, fn: Callable[[Reader], T]) -> T:
+        return self._store.read(lambda txn: fn(Reader(txn, self._find, self._now_ms())))
+
+    def _write(self, fn: Callable[[Writer], T]) -> T:
+        def closure(txn: Txn) -> T:
+            return fn(Writer(txn, self._find, self._ensure, self._now_ms()))
+
+        return self._store.transact(closure)

@@ -1,0 +1,26 @@
+"""The append-only log of a session and its live history."""
+
+from memcore.log.draft import Draft, Drafts
+from memcore.log.head import Head, Segment
+from memcore.log.history import History, Logs, SessionLog
+from memcore.log.item import Prepared, StoredItem, decode_item, prepare_event, prepare_item
+from memcore.log.request import Request, find_request, prepare_request, record_request
+
+__all__ = [
+    "Draft",
+    "Drafts",
+    "Head",
+    "History",
+    "Logs",
+    "Prepared",
+    "Request",
+    "Segment",
+    "SessionLog",
+    "StoredItem",
+    "decode_item",
+    "find_request",
+    "prepare_event",
+    "prepare_item",
+    "prepare_request",
+    "record_request",
+]

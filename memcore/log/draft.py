@@ -1,0 +1,354 @@
+"""A session as one write transaction sees and changes it.
+
+All closures of one batch that touch the same session share one Draft (in ``txn.local``). It binds
+new items on an overlay of the shared ledger; ``finish`` writes the rows, and after the commit the
+shared SessionLog takes the draft over. A change that fails is rolled back to the mark before it
+and has written nothing, so its neighbours in the batch are not disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from memcore import blobs, keys
+from memcore._fast import Ledger, classify
+from memcore.codec import HEADER_BYTES, seal_value
+from memcore.errors import (
+    InternalError,
+    InvalidOptionError,
+    NotFoundError,
+    OrphanResultError,
+    RevisionConflict,
+)
+from memcore.keys import Row
+from memcore.log import index
+from memcore.log.head import Head, Segment
+from memcore.log.history import History, Logs, SessionLog, StoredRow, read_rows
+from memcore.log.item import Prepared
+from memcore.model import Receipt
+from memcore.store.base import Txn
+
+__all__ = ["Draft", "Drafts"]
+
+CHECKSUM: Final = slice(2, HEADER_BYTES)
+
+
+class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
+    """The session has no live head."""
+
+
+class Draft:
+    """The working copy of one session inside one transaction."""
+
+    __slots__ = (
+        "_appended",
+        "_base",
+        "_history",
+        "_overlay",
+        "_packed",
+        "_tail",
+        "_waiting",
+        "head",
+        "log",
+        "seed",
+        "txn",
+    )
+
+    def __init__(self, txn: Txn, log: SessionLog, seed: bytes, new_head: Head | None = None) -> None:
+        self.txn = txn
+        self.log = log
+        self.seed = int.from_bytes(seed[:8], "little")
+        self._packed: bytes | None = None
+        with log.lock:
+            if new_head is not None:
+                log.begin(txn, new_head)
+                self.head = new_head
+            elif log.catch_up(txn):
+                assert log.head is not None  # noqa: S101 - what catch_up promises
+                self.head = log.head.changed()
+            else:
+                raise SessionGone
+            self._base: Ledger = log.ledger
+            self._tail = log.tail
+            self._history = log.history
+        self._overlay = Ledger(base=self._base)
+        self._waiting: list[tuple[int, Prepared]] = []
+        """Items with their seqs, not yet written."""
+        self._appended: list[tuple[bytes, int]] = []
+        """What the overlay holds, to stand it on another base."""
+        txn.on_commit(self._take_over)
+
+    # --- what it holds ----------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Live items, the draft's own included."""
+        return self.head.count
+
+    @property
+    def last_seq(self) -> int:
+        """The last live seq, 0 if the history is empty."""
+        return self._segments_for(1)[-1].hi if self.head.count else 0
+
+    def receipt(self, count: int) -> Receipt:
+        """The receipt of a change that appended ``count`` items."""
+        return Receipt(
+            self.last_seq, self.head.revision, self._overlay.tokens, self._overlay.open_count, count
+        )
+
+    def expect(self, revision: int | None) -> None:
+        """Compare the caller's revision.
+
+        Raises:
+            RevisionConflict: the session moved on.
+        """
+        if revision is not None and revision != self.head.revision:
+            msg = (
+                f"expected revision {revision}, the session is at {self.head.revision}: read what "
+                "was written since and try again"
+            )
+            raise RevisionConflict(msg, expected=revision, current=self.head.revision)
+
+    def _segments_for(self, count: int) -> list[Segment]:
+        """Enough of the live segments to cover the last ``count`` items."""
+        held = self.head.count - self.head.base_count
+        if count <= held:
+            return self.head.segments
+        return self.head.all_segments(self.txn, self.log.scope)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(self, items: Sequence[Prepared], *, orphans: str) -> int:
+        """Bind and queue items; returns the seq of the first.
+
+        Raises:
+            OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
+        """
+        mark = len(self._overlay)
+        for at, item in enumerate(items):
+            if self._overlay.push(item.facts, item.tokens) and orphans == "raise":
+                self._overlay.truncate(mark)
+                raise _orphan(item, at)
+        first = self.head.extend(self.log.session, len(items))
+        for at, item in enumerate(items):
+            self._waiting.append((first + at, item))
+            self._appended.append((item.facts, item.tokens))
+        return first
+
+    def last_rows(self, count: int) -> list[StoredRow]:
+        """The rows of the last ``count`` live items.
+
+        Raises:
+            CorruptValueError: one of them is damaged.
+        """
+        self._write_waiting()
+        history = History(self._segments_for(count))
+        rows: list[StoredRow] = []
+        for position, session, lo, hi in history.spans(history.count - count, history.count):
+            for row in read_rows(self.txn, self.log.scope, session, position, lo, hi):
+                if not isinstance(row, StoredRow):
+                    raise row
+                rows.append(row)
+        return rows
+
+    def tokens_at(self, position: int) -> int:
+        """Tokens of the live item at a position."""
+        known = len(self._base)
+        if position >= known:
+            return self._appended[position - known][1]
+        return self._base.sum_between(position, position + 1)
+
+    def flush(self) -> None:
+        """Write the items that wait, so that other sessions can share them."""
+        self._write_waiting()
+
+    def cut_to(self, count: int) -> None:
+        """Keep the first ``count`` live items; the rows stay, the live history ends there."""
+        if count == self.head.count:
+            return
+        self._write_waiting()
+        base = self._base.copy()
+        for facts, tokens in self._appended:
+            base.push(facts, tokens)
+        base.truncate(count)
+        self.head.trim(self.txn, self.log.scope, count)
+        self.head.epoch += 1
+        self.head.chain = self._chain_at_end()
+        self._base, self._overlay, self._appended = base, Ledger(base=base), []
+
+    def _chain_at_end(self) -> int:
+        return self.chain_at(self.last_seq) if self.head.count else 0
+
+    def chain_at(self, seq: int) -> int:
+        """The prefix hash at a live seq.
+
+        Raises:
+            NotFoundError: it is not live.
+        """
+        self._write_waiting()
+        found = self._locate(seq)
+        if found is None:
+            msg = f"item {seq} is not in the live history"
+            raise NotFoundError(msg)
+        record = index.record_at(self.txn, self.log.scope, found[1], seq)
+        chain: int = index.RECORD.unpack_from(record)[2]
+        return chain
+
+    def position_of(self, seq: int) -> int | None:
+        """The position of a live seq, None if it is not live."""
+        found = self._locate(seq)
+        return None if found is None else found[0]
+
+    def _locate(self, seq: int) -> tuple[int, int] | None:
+        """``(position, owner session)`` of a live seq."""
+        segments, before = self.head.segments, self.head.base_count
+        if self.head.link_block and seq < segments[0].lo:
+            segments, before = self.head.all_segments(self.txn, self.log.scope), 0
+        history = History(segments)
+        position = history.position_of(seq)
+        return None if position is None else (before + position, history.locate(position)[0])
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _write_waiting(self) -> None:
+        """Write the queued items and their index records."""
+        if not self._waiting:
+            return
+        txn, scope, session, head = self.txn, self.log.scope, self.log.session, self.head
+        records = []
+        for seq, item in self._waiting:
+            key = keys.session_row(scope, session, Row.ITEM, seq)
+            value = seal_value(key, self._body_of(item), item.flags)
+            txn.put(key, value)
+            head.chain = index.chain_after(head.chain, int.from_bytes(value[CHECKSUM], "little"))
+            records.append(
+                index.RECORD.pack(item.tokens, item.created_s, head.chain, self.log.tag)
+                + item.facts
+            )
+        self._tail = index.append_records(
+            txn,
+            scope,
+            session,
+            own_first=head.parent_seq + 1,
+            seq=self._waiting[0][0],
+            records=records,
+            tail=self._tail,
+        )
+        self._waiting = []
+
+    def _body_of(self, item: Prepared) -> bytes:
+        if item.payload is None:
+            return item.body
+        scope = self.log.scope
+        if item.staged is None:
+            ref = blobs.write(self.txn, scope, item.payload, seed=self.seed)
+        else:
+            ref = item.staged  # acquire raises StagedBlobLost if it was collected meanwhile
+        blobs.acquire(self.txn, scope, ref)
+        return item.body + ref.pack()
+
+    def finish(self, *, now_ms: int, revised: bool = True) -> None:
+        """Write everything; one more revision if the log changed and not only its view."""
+        self._write_waiting()
+        head = self.head
+        head.revision += revised
+        head.updated_ms = now_ms
+        head.tokens = self._overlay.tokens
+        head.open_calls = self._overlay.open_count
+        head.spill(self.txn, self.log.scope, self.log.session)
+        self._packed = seal_value(self.log.head_key, head.pack())
+        self.txn.put(self.log.head_key, self._packed)
+        self._history = self.log.history_of(self.txn, head)
+
+    def mark(self) -> tuple[object, ...]:
+        """What ``restore`` needs to undo changes that have not been written."""
+        return (
+            self.head.changed(),
+            self._base,
+            self._overlay,
+            len(self._overlay),
+            self._waiting.copy(),
+            self._appended.copy(),
+        )
+
+    def restore(self, mark: tuple[object, ...]) -> None:
+        """Back to a mark of the same transaction, if nothing was written since."""
+        self.head, self._base, self._overlay, length, self._waiting, self._appended = mark  # type: ignore[assignment]
+        self._overlay.truncate(length)  # type: ignore[arg-type]
+
+    def drop(self) -> None:
+        """After the commit the shared log shall read everything anew."""
+        self._packed = None
+        self.txn.on_commit(self._forget)
+
+    def _forget(self) -> None:
+        with self.log.lock:
+            self.log.forget()
+
+    def _take_over(self) -> None:
+        """After the commit: the shared log becomes what this draft made of it."""
+        if self._packed is not None:
+            self.log.advance(
+                self.head, self._packed, self._history, self._base, self._overlay, self._tail
+            )
+
+
+def _orphan(item: Prepared, at: int) -> OrphanResultError:
+    closes = classify(item.message)[2]
+    call_id = closes[0][1] if closes else ""
+    what = f"answers call {call_id!r}, which is not in the history" if closes else "names no call"
+    msg = (
+        f"the tool result at position {at} {what}; append the call first, or open the session with "
+        "orphans='keep' to store it as it is"
+    )
+    return OrphanResultError(msg, call_id=call_id, position=at)
+
+
+class Drafts:
+    """The drafts of one database: finds or makes the one of a session in a transaction."""
+
+    __slots__ = ("_logs", "_seed")
+
+    def __init__(self, logs: Logs, seed: bytes) -> None:
+        self._logs = logs
+        self._seed = seed
+
+    def open(self, txn: Txn, scope: int, session: int) -> Draft | None:
+        """The draft of a session, None if the session is gone."""
+        draft: Draft | None = txn.local.get((scope, session))
+        if draft is None:
+            try:
+                draft = Draft(txn, self._logs.get(scope, session), self._seed)
+            except SessionGone:
+                return None
+            txn.local[scope, session] = draft
+        return draft
+
+    def close(self, txn: Txn, draft: Draft) -> None:
+        """The session was deleted or must be read anew: later closures open it again."""
+        del txn.local[draft.log.scope, draft.log.session]
+        draft.drop()
+
+    def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
+        """The draft of a session that this transaction creates."""
+        if (scope, session) in txn.local:
+            msg = f"session {session} is created twice in one transaction"
+            raise InternalError(msg)
+        draft = Draft(txn, self._logs.get(scope, session), self._seed, head)
+        txn.local[scope, session] = draft
+        return draft
+
+
+def checked_revision(revision: object) -> int | None:
+    """An ``expected_revision`` argument.
+
+    Raises:
+        InvalidOptionError: it is no non-negative int.
+    """
+    if revision is None:
+        return None
+    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 0:
+        msg = f"expected_revision: expected a non-negative int or None, got {revision!r}"
+        raise InvalidOptionError(msg)
+    return revision

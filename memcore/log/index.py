@@ -1,0 +1,137 @@
+"""Index pages: packed records of the items of one session, by seq, undone ones included.
+
+A record is ``tokens u32 | created u32 | chain u64 | counter u16 | facts``, where the facts are what
+``_fast.pack_facts`` made of the item. Pages are keyed by the seq of their first record. The tail
+page holds at most 32 records, so an append rewrites less than a KiB; when a block of 1,024 seqs is
+complete its small pages are merged into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from memcore import keys
+from memcore._fast import record_spans
+from memcore.codec import open_value, seal_value
+from memcore.errors import CorruptValueError
+from memcore.keys import Row
+from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["RECORD", "append_records", "chain_after", "counter_tag", "pages"]
+
+RECORD: Final = Struct("<IIQH")
+_CHAIN = Struct("<QQ")
+
+
+def counter_tag(name: str) -> int:
+    """The 16 bits that mark whose counts a record holds."""
+    return xxh3_64_intdigest(name.encode()) & 0xFFFF
+
+
+def chain_after(chain: int, item_hash: int) -> int:
+    """The prefix hash after one more item: H(previous chain, hash of the stored item)."""
+    return xxh3_64_intdigest(_CHAIN.pack(chain, item_hash))
+
+
+def page_key(scope: int, session: int, first_seq: int) -> bytes:
+    """The key of the page whose first record is ``first_seq``."""
+    return keys.session_row(scope, session, Row.INDEX, first_seq)
+
+
+def _page_start(seq: int, own_first: int) -> int:
+    """The first seq of the small page that ``seq`` belongs to (seqs start at 1)."""
+    return max(own_first, (seq - 1) // INDEX_TAIL_RECORDS * INDEX_TAIL_RECORDS + 1)
+
+
+def append_records(
+    txn: Txn,
+    scope: int,
+    session: int,
+    *,
+    own_first: int,
+    seq: int,
+    records: Sequence[bytes],
+    tail: tuple[int, bytes] | None,
+) -> tuple[int, bytes]:
+    """Append records from ``seq`` on; returns the new tail page as ``(first seq, body)``.
+
+    ``own_first`` is the first seq that this session owns, ``tail`` the page that the last append
+    returned (None: read it).
+    """
+    first = _page_start(seq, own_first)
+    body = b""
+    if first != seq:
+        body = tail[1] if tail is not None and tail[0] == first else _read(txn, scope, session, first)
+    at = 0
+    while at < len(records):
+        room = INDEX_TAIL_RECORDS - (seq - 1) % INDEX_TAIL_RECORDS
+        part = records[at : at + room]
+        body = b"".join((body, *part))
+        key = page_key(scope, session, first)
+        txn.put(key, seal_value(key, body))
+        at += len(part)
+        seq += len(part)
+        if (seq - 1) % INDEX_PAGE_RECORDS == 0:
+            _merge(txn, scope, session, max(own_first, seq - INDEX_PAGE_RECORDS), seq)
+        if at < len(records):
+            first, body = seq, b""
+    return first, body
+
+
+def _read(txn: ReadTxn, scope: int, session: int, first: int) -> bytes:
+    key = page_key(scope, session, first)
+    value = txn.get(key)
+    if value is None:
+        msg = f"index page {first} of session {session} is missing; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return open_value(key, value)[1]
+
+
+def _merge(txn: Txn, scope: int, session: int, first: int, stop: int) -> None:
+    """Seal the small pages of a complete block into one page."""
+    start = page_key(scope, session, first)
+    rows = list(txn.scan(start, page_key(scope, session, stop)))
+    if len(rows) < 2:  # noqa: PLR2004 - one page is whole already
+        return
+    body = b"".join(open_value(key, value)[1] for key, value in rows)
+    txn.delete_range(rows[1][0], page_key(scope, session, stop))
+    txn.put(start, seal_value(start, body))
+
+
+def pages(
+    txn: ReadTxn, scope: int, session: int, lo: int, hi: int
+) -> Iterator[tuple[int, bytes]]:
+    """``(first seq, body)`` of the pages that hold seqs ``lo .. hi``.
+
+    Raises:
+        CorruptValueError: a page fails its checksum, or the pages do not reach ``lo``.
+    """
+    start = page_key(scope, session, lo)
+    floor = page_key(scope, session, 0)
+    found = list(txn.scan(floor, page_key(scope, session, lo + 1), reverse=True, limit=1))
+    if not found:
+        msg = f"the index of session {session} does not hold seq {lo}; run 'memcore check'"
+        raise CorruptValueError(msg, key=start)
+    for key, value in txn.scan(found[0][0], page_key(scope, session, hi + 1)):
+        yield keys.split_session_row(key)[3], open_value(key, value)[1]
+
+
+def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
+    """One record.
+
+    Raises:
+        CorruptValueError: the index does not hold it.
+    """
+    for first, body in pages(txn, scope, session, seq, seq):
+        spans = record_spans(body)
+        if spans is not None and seq - first < len(spans):
+            start, stop = spans[seq - first]
+            return body[start:stop]
+    key = page_key(scope, session, seq)
+    msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
+    raise CorruptValueError(msg, key=key)

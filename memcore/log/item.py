@@ -1,0 +1,228 @@
+"""One item of the log: checked and encoded before it is queued, decoded when it is read.
+
+The body of an item's row is ``kind u8 | envelope flag u8 | reserved u16 | envelope length u32 |
+created microseconds u64 | envelope JSON | item JSON``; the item JSON of a large item is a blob
+reference instead. The envelope holds ``meta`` and ``request_id`` and is absent when both are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+from memcore import codec
+from memcore._fast import pack_event, pack_facts, scan_json
+from memcore.errors import InvalidItemError, InvalidOptionError
+from memcore.limits import (
+    CALLS_PER_ITEM_MAX,
+    ITEM_BYTES_MAX,
+    ITEM_INLINE_BYTES_MAX,
+    META_BYTES_MAX,
+)
+from memcore.model import ItemKind, Message
+from memcore.tokens import TokenCounter
+
+__all__ = ["Prepared", "StoredItem", "decode_item", "prepare_event", "prepare_item"]
+
+_HEADER = Struct("<BBHIQ")
+ABANDON_EVENT: Final = "abandon"
+_JSON_PROBLEMS: Final = {
+    1: "holds NaN or infinity, which JSON has not",
+    2: "has a key that is no string",
+    3: "holds a value that JSON has not",
+    4: "is nested deeper than 512 levels",
+    5: "is circular or has more than 16 million values",
+}
+
+
+@dataclass(slots=True)
+class Prepared:
+    """An item that is ready to be written; nothing about it can fail any more but its pairing."""
+
+    message: Message
+    facts: bytes
+    tokens: int
+    body: bytes
+    """The row's body up to the item JSON, followed by it unless ``payload`` holds it."""
+    flags: int
+    created_s: int
+    payload: bytes | None = None
+    """The encoded item when it is too large for its row."""
+    staged: Any = None
+    """The reference of the staged blob, once there is one."""
+
+
+@dataclass(slots=True)
+class StoredItem:
+    """What an item's row holds."""
+
+    kind: ItemKind
+    message: Message
+    created_at: float
+    meta: Mapping[str, Any] | None
+    request_id: str | None
+
+
+def describe_json_problem(value: Any, code: int, what: str) -> str:
+    """Words for what ``_fast.scan_json`` found, with the path to it."""
+    return f"{what}{_path_to(value, code)} {_JSON_PROBLEMS[code]}"
+
+
+def _path_to(value: Any, code: int, depth: int = 0) -> str:
+    """The path of the first offending value, as ``.content[0].text``."""
+    if code in {4, 5} or depth > 32:  # noqa: PLR2004 - the path would be longer than the message
+        return ""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if not isinstance(key, str):
+                return f"[{key!r}]"
+            if scan_json(entry):
+                return f".{key}{_path_to(entry, code, depth + 1)}"
+    if isinstance(value, list | tuple):
+        for at, entry in enumerate(value):
+            if scan_json(entry):
+                return f"[{at}]{_path_to(entry, code, depth + 1)}"
+    return f" ({type(value).__name__})" if depth else ""
+
+
+def _encode(value: Any, what: str) -> tuple[bytes, int]:
+    code = scan_json(value)
+    if code:
+        raise InvalidItemError(describe_json_problem(value, code, what))
+    try:
+        return codec.encode_json(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        msg = f"{what} cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _envelope(meta: Mapping[str, Any] | None, request_id: str | None) -> bytes:
+    if meta is None and request_id is None:
+        return b""
+    if meta is not None and not isinstance(meta, Mapping):
+        msg = f"meta: expected a mapping or None, got {type(meta).__name__}"
+        raise InvalidOptionError(msg)
+    if request_id is not None and not isinstance(request_id, str):
+        msg = f"request_id: expected a str or None, got {type(request_id).__name__}"
+        raise InvalidOptionError(msg)
+    envelope = {"meta": dict(meta) if meta is not None else None, "request_id": request_id}
+    encoded, flags = _encode(envelope, "meta")
+    if len(encoded) > META_BYTES_MAX:
+        msg = f"meta is {len(encoded)} bytes as JSON; at most {META_BYTES_MAX} are allowed"
+        raise InvalidItemError(msg)
+    return bytes((flags,)) + encoded
+
+
+def _prepare(
+    message: Message,
+    kind: int,
+    facts: bytes,
+    *,
+    tokens: int | None,
+    counter: TokenCounter,
+    envelope: bytes,
+    now_us: int,
+) -> Prepared:
+    encoded, flags = _encode(message, "item")
+    if len(encoded) > ITEM_BYTES_MAX:
+        msg = (
+            f"the item is {len(encoded)} bytes as JSON; at most {ITEM_BYTES_MAX} are allowed: "
+            "store the large part as a blob and append a reference"
+        )
+        raise InvalidItemError(msg)
+    if tokens is None:
+        tokens = counter.count_message(message, encoded)
+    prefix = _HEADER.pack(kind, 1 if envelope else 0, 0, len(envelope), now_us) + envelope
+    created_s = now_us // 1_000_000
+    if len(encoded) > ITEM_INLINE_BYTES_MAX:
+        flags |= codec.FLAG_BLOB
+        return Prepared(message, facts, tokens, prefix, flags, created_s, payload=encoded)
+    return Prepared(message, facts, tokens, prefix + encoded, flags, created_s)
+
+
+def prepare_item(
+    item: Any,
+    *,
+    counter: TokenCounter,
+    seed: bytes,
+    now_us: int,
+    meta: Mapping[str, Any] | None = None,
+    request_id: str | None = None,
+) -> Prepared:
+    """Check, classify, count and encode one wire object.
+
+    Raises:
+        InvalidItemError: it is not a mapping, not JSON, too large or makes too many calls.
+    """
+    if type(item) is not dict:
+        if not isinstance(item, Mapping):
+            hint = "; pass item.model_dump()" if hasattr(item, "model_dump") else ""
+            msg = f"item: expected a mapping (one message as a dict), got {type(item).__name__}{hint}"
+            raise InvalidItemError(msg)
+        item = dict(item)
+    facts = pack_facts(item, seed)
+    if facts is None:
+        msg = f"the item makes or answers more than {CALLS_PER_ITEM_MAX} calls"
+        raise InvalidItemError(msg)
+    return _prepare(
+        item,
+        facts[0],
+        facts,
+        tokens=None,
+        counter=counter,
+        envelope=_envelope(meta, request_id),
+        now_us=now_us,
+    )
+
+
+def prepare_event(
+    event_type: str,
+    payload: Any,
+    *,
+    counter: TokenCounter,
+    seed: bytes,
+    now_us: int,
+    abandons: tuple[tuple[int, str], ...] = (),
+    meta: Mapping[str, Any] | None = None,
+    request_id: str | None = None,
+) -> Prepared:
+    """Check and encode one event; it counts no tokens.
+
+    Raises:
+        InvalidItemError: the payload is not JSON or too large.
+        InvalidOptionError: the type is no non-empty string.
+    """
+    if not isinstance(event_type, str) or not event_type:
+        msg = f"type: expected a non-empty str, got {event_type!r}"
+        raise InvalidOptionError(msg)
+    facts = pack_event(abandons, seed)
+    assert facts is not None  # noqa: S101 - the caller gives up one call at a time
+    return _prepare(
+        {"type": event_type, "payload": payload},
+        ItemKind.EVENT,
+        facts,
+        tokens=0,
+        counter=counter,
+        envelope=_envelope(meta, request_id),
+        now_us=now_us,
+    )
+
+
+def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
+    """``(kind, created microseconds, envelope, rest)`` of an item's row."""
+    kind, _, _, size, created = _HEADER.unpack_from(body)
+    at = _HEADER.size + size
+    return kind, created, body[_HEADER.size : at], body[at:]
+
+
+def decode_item(body: bytes, flags: int, payload: bytes | None = None) -> StoredItem:
+    """The item of a row's body; ``payload`` is the content of its blob if it has one."""
+    kind, created, envelope, rest = split_body(body)
+    message = codec.decode_json(rest if payload is None else payload, flags)
+    meta = request_id = None
+    if envelope:
+        found = codec.decode_json(envelope[1:], envelope[0])
+        meta, request_id = found["meta"], found["request_id"]
+    return StoredItem(ItemKind(kind), message, created / 1e6, meta, request_id)

@@ -1,0 +1,98 @@
+"""Idempotency: the first receipt of a request, under the caller's key.
+
+The row's body is ``expires ms u64 | content digest 32 | receipt``. The content digest is keyed by
+the store's seed and covers what the caller asked for, so the same key with other content is found
+out. An entry counts only while its seq is live; undo deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+
+from memcore import keys
+from memcore.codec import open_value, seal_value
+from memcore.errors import DuplicateRequestError, InvalidOptionError
+from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX, IDEMPOTENCY_TTL_SECONDS
+from memcore.log.draft import Draft
+from memcore.log.item import Prepared, split_body
+from memcore.model import Receipt
+
+__all__ = ["Request", "find_request", "prepare_request", "record_request"]
+
+_BODY = Struct("<Q32sQQQIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked idempotency key and the digest of what it stands for."""
+
+    digest: bytes
+    content: bytes
+    text: str
+
+
+def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> Request | None:
+    """The request of an ``idempotency_key`` argument; None without one.
+
+    Raises:
+        InvalidOptionError: the key is no non-empty str of at most 4,096 characters.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        msg = f"idempotency_key: expected a str or None, got {type(key).__name__}"
+        raise InvalidOptionError(msg)
+    if not 0 < len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        msg = (
+            f"idempotency_key: expected 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, got {len(key)}"
+        )
+        raise InvalidOptionError(msg)
+    content = blake2b(digest_size=32, key=seed)
+    for item in items:
+        _, _, envelope, rest = split_body(item.body)
+        for part in (envelope, rest if item.payload is None else item.payload):
+            content.update(len(part).to_bytes(8, "little"))
+            content.update(part)
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32, key=seed).digest()
+    return Request(digest, content.digest(), key)
+
+
+def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | None:
+    """The first receipt of this request, if it was made before and its items are live.
+
+    Raises:
+        DuplicateRequestError: the key was used for other content.
+    """
+    key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
+    value = draft.txn.get(key)
+    if value is None:
+        return None
+    _, body = open_value(key, value)
+    expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
+    if expires_ms <= now_ms or draft.position_of(seq) is None:
+        return None
+    if content != request.content:
+        msg = (
+            f"idempotency_key {request.text[:64]!r} was used before for other content (item {seq}): "
+            "use a new key for a new request"
+        )
+        raise DuplicateRequestError(msg)
+    return Receipt(seq, revision, tokens, open_calls, count)
+
+
+def record_request(draft: Draft, request: Request, receipt: Receipt, *, now_ms: int) -> None:
+    """Remember the receipt of a request in the transaction that carries it out."""
+    key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
+    body = _BODY.pack(
+        now_ms + IDEMPOTENCY_TTL_SECONDS * 1000,
+        request.content,
+        receipt.seq,
+        receipt.revision,
+        receipt.tokens,
+        receipt.open_calls,
+        receipt.count,
+    )
+    draft.txn.put(key, seal_value(key, body))

@@ -1,0 +1,236 @@
+"""Interned names: scopes, sessions and key/value namespaces are integers in every other key.
+
+A name row maps the name to its number and repeats the full name in its value: a name that does
+not fit a key is found by its digest and compared there. Numbers come from one counter a sort for
+the whole file, start at 1 and are never given out twice, so that a row left behind by a removed
+session can never be taken for a row of a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcore import keys
+from memcore.codec import open_value, seal_value
+from memcore.errors import InternalError, InvalidOptionError
+from memcore.keys import Counter, Kind
+from memcore.limits import NAME_CHARS_MAX
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = [
+    "check_name",
+    "drop_session_name",
+    "ensure_namespace",
+    "ensure_scope",
+    "namespace_of",
+    "new_session",
+    "scope_names",
+    "scope_of",
+    "scopes",
+    "session_of",
+    "sessions",
+]
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse what cannot be a name; ``what`` says whose name it is ("session", "app", ...).
+
+    Any non-empty string up to ``NAME_CHARS_MAX`` characters is legal; nothing is normalised.
+
+    Raises:
+        InvalidOptionError: not a string, empty or too long.
+    """
+    if not isinstance(name, str):
+        msg = f"the {what} name must be a str, got {type(name).__name__}"
+        raise InvalidOptionError(msg)
+    if not name:
+        msg = f"the {what} name is empty: expected 1 to {NAME_CHARS_MAX} characters"
+        raise InvalidOptionError(msg)
+    if len(name) > NAME_CHARS_MAX:
+        msg = (
+            f"the {what} name {name[:40]!r}... has {len(name)} characters: expected at most "
+            f"{NAME_CHARS_MAX}; use a digest of it as the name"
+        )
+        raise InvalidOptionError(msg)
+
+
+# --- scopes -----------------------------------------------------------------------------------
+
+
+def scope_of(txn: ReadTxn, app: str, user: str) -> int | None:
+    """The number of the scope ``(app, user)``, or None if nothing was ever stored in it.
+
+    Raises:
+        InvalidOptionError: a name is not legal.
+    """
+    check_name(app, "app")
+    check_name(user, "user")
+    return _number_of(txn, _scope_key(app, user), app, user)
+
+
+def ensure_scope(txn: Txn, app: str, user: str) -> int:
+    """The number of the scope ``(app, user)``; the first call gives it one.
+
+    Raises:
+        InvalidOptionError: a name is not legal.
+    """
+    scope = scope_of(txn, app, user)
+    if scope is None:
+        scope = _intern(txn, _scope_key(app, user), Counter.SCOPE, app, user)
+        key = keys.scoped(Kind.SCOPE, scope)
+        txn.put(key, seal_value(key, _pack(app, user)))
+    return scope
+
+
+def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
+    """``(app, user)`` of a scope's number.
+
+    Raises:
+        InternalError: no scope has this number (numbers never come from a caller).
+    """
+    key = keys.scoped(Kind.SCOPE, scope)
+    value = txn.get(key)
+    if value is None:
+        msg = f"scope number {scope} has no name row; run 'memcore check' and report it"
+        raise InternalError(msg)
+    app, user = keys.unpack_texts(open_value(key, value)[1])
+    return app, user
+
+
+def scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
+    """``(scope, app, user)`` of all scopes in the order of their numbers."""
+    prefix = bytes((Kind.SCOPE,))
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        app, user = keys.unpack_texts(open_value(key, value)[1])
+        yield keys.split_scoped(key)[0], app, user
+
+
+# --- sessions ---------------------------------------------------------------------------------
+
+
+def session_of(txn: ReadTxn, scope: int, name: str) -> int | None:
+    """The number of the session that bears this name in the scope, or None.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    check_name(name, "session")
+    return _number_of(txn, _session_key(scope, name), name)
+
+
+def new_session(txn: Txn, scope: int, name: str) -> int:
+    """Give the name a session number that no session of any scope ever had.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+        InternalError: the name is in use (callers ask ``session_of`` in the same transaction).
+    """
+    if session_of(txn, scope, name) is not None:
+        msg = f"session {name[:40]!r} exists in scope {scope}: its number must not be replaced"
+        raise InternalError(msg)
+    return _intern(txn, _session_key(scope, name), Counter.SESSION, name)
+
+
+def drop_session_name(txn: Txn, scope: int, name: str) -> bool:
+    """Free the name; whether a session bore it. The session's rows and number stay as they are.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    if session_of(txn, scope, name) is None:
+        return False
+    return txn.delete(_session_key(scope, name))
+
+
+def sessions(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
+    """``(name, session)`` in stored order: by code point, names too long for a key at the end.
+
+    ``start_after`` continues behind a name, also behind one that was dropped in the meantime.
+
+    Raises:
+        InvalidOptionError: ``start_after`` is not a legal name.
+    """
+    prefix = keys.scoped(Kind.SESSION_NAME, scope)
+    start = prefix
+    if start_after is not None:
+        check_name(start_after, "start_after")
+        start = keys.behind(_session_key(scope, start_after))
+    return _names_in(txn, start, keys.after(prefix))
+
+
+def _names_in(txn: ReadTxn, start: bytes, stop: bytes) -> Iterator[tuple[str, int]]:
+    for key, value in txn.scan(start, stop):
+        number, packed = _split(open_value(key, value)[1])
+        yield keys.unpack_text(packed), number
+
+
+# --- namespaces -------------------------------------------------------------------------------
+
+
+def namespace_of(txn: ReadTxn, scope: int, name: str) -> int | None:
+    """The number of a key/value namespace of the scope, or None if nothing was written to it.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    check_name(name, "namespace")
+    return _number_of(txn, _namespace_key(scope, name), name)
+
+
+def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
+    """The number of a key/value namespace of the scope; the first call gives it one.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    namespace = namespace_of(txn, scope, name)
+    if namespace is None:
+        namespace = _intern(txn, _namespace_key(scope, name), Counter.NAMESPACE, name)
+    return namespace
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+
+def _scope_key(app: str, user: str) -> bytes:
+    return keys.name_key(bytes((Kind.SCOPE_NAME,)), app, user)
+
+
+def _session_key(scope: int, name: str) -> bytes:
+    return keys.name_key(keys.scoped(Kind.SESSION_NAME, scope), name)
+
+
+def _namespace_key(scope: int, name: str) -> bytes:
+    return keys.name_key(keys.scoped(Kind.KV_NAMESPACE, scope), name)
+
+
+def _pack(*names: str) -> bytes:
+    return b"".join(map(keys.pack_text, names))
+
+
+def _split(body: bytes) -> tuple[int, bytes]:
+    return int.from_bytes(body[:8], "big"), body[8:]
+
+
+def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
+    value = txn.get(key)
+    if value is None:
+        return None
+    number, packed = _split(open_value(key, value)[1])
+    if packed != _pack(*names):
+        msg = (
+            f"two names share the key {key.hex()}: {names[-1][:40]!r} and one that was stored "
+            "before; rename one and report it"
+        )
+        raise InternalError(msg)
+    return number
+
+
+def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:
+    counter_key = keys.counter(which)
+    value = txn.get(counter_key)
+    last = 0 if value is None else int.from_bytes(open_value(counter_key, value)[1], "big")
+    number = last + 1
+    txn.put(counter_key, seal_value(counter_key, keys.u64(number)))
+    txn.put(key, seal_value(key, keys.u64(number) + _pack(*names)))
+    return number

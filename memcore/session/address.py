@@ -1,0 +1,176 @@
+"""What a session handle stands on: the open store, its names, and where its session lies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from memcore import names
+from memcore.compaction import CompactionRule
+from memcore.errors import PolicyMismatchError, ReadOnlyError
+from memcore.log import Draft, Drafts, Head, Logs, SessionLog
+from memcore.store import LmdbStore
+from memcore.store.base import ReadTxn, Txn
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["Address", "Backing", "SessionOptions"]
+
+
+@dataclass(slots=True)
+class Backing:
+    """Everything that the handles of one open database share."""
+
+    store: LmdbStore
+    counter: TokenCounter
+    """What new sessions count with."""
+    policy: str
+    """What new sessions are held to."""
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    counters: dict[str, TokenCounter] = field(default_factory=dict)
+    logs: Logs = field(init=False)
+    drafts: Drafts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counters[self.counter.id] = self.counter
+        self.logs = Logs(self.counter_named)
+        self.drafts = Drafts(self.logs, self.store.seed)
+
+    @property
+    def seed(self) -> bytes:
+        """The store's random 16 bytes: keys the hashes of call ids and requests."""
+        return self.store.seed
+
+    def counter_named(self, name: str) -> TokenCounter:
+        """The counter of that id: one that the caller gave, else a built-in one."""
+        found = self.counters.get(name)
+        if found is None:
+            found = self.counters[name] = get_counter(name)
+        return found
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now_us() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What the caller asked of a session; None leaves it to the session or the database."""
+
+    policy: str | None
+    counter: TokenCounter | None
+    orphans: str
+    rule: CompactionRule
+
+
+class Address:
+    """The name of a session, and its numbers once they are known to be committed."""
+
+    __slots__ = ("app", "backing", "log", "name", "options", "scope", "user")
+
+    def __init__(
+        self, backing: Backing, app: str, user: str, name: str, options: SessionOptions
+    ) -> None:
+        self.backing = backing
+        self.app = app
+        self.user = user
+        self.name = name
+        self.options = options
+        self.scope: int | None = None
+        self.log: SessionLog | None = None
+
+    def find(self, txn: ReadTxn) -> tuple[int, int] | None:
+        """``(scope, session)`` as the transaction sees it, without remembering it."""
+        scope = self.scope
+        if scope is None:
+            scope = names.scope_of(txn, self.app, self.user)
+        if scope is None:
+            return None
+        session = names.session_of(txn, scope, self.name)
+        return None if session is None else (scope, session)
+
+    def resolve(self) -> SessionLog | None:
+        """The session's log, None if there is no such session. Remembers what is committed."""
+        if self.log is None:
+            found = self.backing.store.read(self.find)
+            if found is not None:
+                self.settle(*found)
+        return self.log
+
+    def settle(self, scope: int, session: int) -> None:
+        """Remember numbers that are committed (they are never reused)."""
+        self.scope = scope
+        self.log = self.backing.logs.get(scope, session)
+
+    def forget(self) -> None:
+        """The session is gone; its name may stand for another one now."""
+        self.log = None
+
+    def draft(self, txn: Txn, *, create: bool) -> Draft | None:
+        """The session's draft in a write transaction; made if it is missing and ``create``.
+
+        Raises:
+            ReadOnlyError, PolicyMismatchError
+        """
+        log = self.log
+        if log is not None:
+            draft = self.backing.drafts.open(txn, log.scope, log.session)
+            if draft is not None:
+                return self._checked(draft)
+        found = self.find(txn)
+        if found is not None:
+            draft = self.backing.drafts.open(txn, *found)
+            if draft is not None:
+                self._checked(draft)
+                txn.on_commit(lambda: self.settle(*found))
+                return draft
+        return self._create(txn) if create else None
+
+    def _create(self, txn: Txn) -> Draft:
+        scope = names.ensure_scope(txn, self.app, self.user)
+        session = names.new_session(txn, scope, self.name)
+        counter = self.options.counter or self.backing.counter
+        policy = self.options.policy or self.backing.policy
+        head = Head(policy=policy, counter=counter.id, now_ms=self.backing.now_ms())
+        draft = self.backing.drafts.create(txn, scope, session, head)
+        txn.on_commit(lambda: self.settle(scope, session))
+        return draft
+
+    def _checked(self, draft: Draft) -> Draft:
+        self.check_head(draft.head)
+        return draft
+
+    def check_head(self, head: Head) -> None:
+        """Compare what the caller asked for with what the session was created with.
+
+        Raises:
+            PolicyMismatchError: they differ.
+        """
+        wanted, counter = self.options.policy, self.options.counter
+        if wanted is not None and wanted != head.policy:
+            msg = (
+                f"session {self.name!r} has policy {head.policy!r}, not {wanted!r}: open it "
+                "without policy=, or change it with set_policy()"
+            )
+            raise PolicyMismatchError(msg)
+        if counter is not None and counter.id != head.counter:
+            msg = (
+                f"session {self.name!r} is counted by {head.counter!r}, not {counter.id!r}: open "
+                "it without counter="
+            )
+            raise PolicyMismatchError(msg)
+
+    def allow_policy(self, policy: str) -> None:
+        """The handle asked for this policy from now on."""
+        if self.options.policy is not None:
+            self.options = replace(self.options, policy=policy)
+
+    def need_writable(self) -> None:
+        """Refuse writes early, before anything is encoded.
+
+        Raises:
+            ReadOnlyError: the database was opened read-only.
+        """
+        if self.backing.store.read_only:
+            msg = f"session {self.name!r}: the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)

@@ -1,0 +1,127 @@
+"""Several changes of one session in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from memcore.errors import InvalidOptionError
+from memcore.log import Draft, Prepared
+from memcore.log.draft import checked_revision
+from memcore.model import Item, Receipt
+from memcore.session.address import Address
+from memcore.session.changes import Changes, Closure, ItemOptions, take_back
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """Collects changes; ``session.batch()`` commits them when the block ends without an error.
+
+    Either all of them are stored or none. With ``expected_revision`` an undo followed by appends
+    replaces the end of the history only if nobody else wrote (a suffix compare-and-set).
+    """
+
+    def __init__(self, address: Address, expected_revision: int | None) -> None:
+        self._address = address
+        self._changes = Changes(address)
+        self._revision = checked_revision(expected_revision)
+        self._steps: list[Callable[[Draft], None]] = []
+        self._undone: list[Item] = []
+        self.prepared: list[Prepared] = []
+        self.receipt: Receipt | None = None
+        """The receipt of the whole batch, once it is committed."""
+
+    @property
+    def undone(self) -> list[Item]:
+        """The items that the batch's undos took off, oldest first, once it is committed."""
+        return self._undone
+
+    def append(
+        self,
+        item: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Append one item."""
+        self.extend([item], meta=meta, request_id=request_id)
+
+    def extend(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Append items.
+
+        Raises:
+            InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
+                error leaves the block.
+        """
+        prepared = self._changes.prepare(items, ItemOptions(meta, request_id))
+        orphans = self._address.options.orphans
+        self.prepared += prepared
+        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) and None)
+
+    def record(
+        self,
+        type: str,  # noqa: A002 - the architecture's name
+        payload: Any = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Append an event."""
+        prepared = [self._changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        self.prepared += prepared
+        self._steps.append(lambda draft: draft.append(prepared, orphans="keep") and None)
+
+    def undo(self, count: int = 1) -> None:
+        """Take the last ``count`` items off the live history."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            msg = f"undo: expected a positive int, got {count!r}"
+            raise InvalidOptionError(msg)
+
+        def step(draft: Draft) -> None:
+            self._undone[:0] = take_back(draft, count)
+
+        self._steps.append(step)
+
+    def closure(self) -> Closure[Receipt]:
+        """The batch as one closure."""
+
+        def work(draft: Draft) -> None:
+            self._undone.clear()  # the closure may be run again
+            draft.expect(self._revision)
+            for step in self._steps:
+                step(draft)
+
+        return self._changes.change(work, after=lambda draft: draft.receipt(len(self.prepared)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not self._steps
+
+
+class BatchContext:
+    """The ``with`` block of a batch."""
+
+    def __init__(self, batch: Batch, commit: Callable[[Batch], Receipt]) -> None:
+        self._batch = batch
+        self._commit = commit
+
+    def __enter__(self) -> Batch:
+        return self._batch
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._batch.receipt = self._commit(self._batch)

@@ -1,0 +1,8 @@
+"""The ordered map underneath everything: one LMDB file, one flush a commit."""
+
+from __future__ import annotations
+
+from memcore.store.base import ReadTxn, Store, Txn
+from memcore.store.handle import LmdbStore, open_store
+
+__all__ = ["LmdbStore", "ReadTxn", "Store", "Txn", "open_store"]

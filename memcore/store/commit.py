@@ -1,0 +1,378 @@
+"""Group commit: who runs which closures, who leads, who wakes whom.
+
+The first caller leads: it runs everything that waits in one transaction on its own thread, and
+hands the lead to the next one that waits. There is no timer: the next batch forms while this one
+is being flushed. A lone caller takes one short mutex twice and no waiter lock.
+
+States of a call: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) -> DONE.
+An interrupted batch sends its undecided calls back to QUEUED.
+
+Interrupts (KeyboardInterrupt and its like) may come between any two bytecodes of the main thread.
+Every step that must not stay half done is idempotent and is repeated until it ran to its end; a
+waiter also looks at its state now and then, so a swallowed wake-up costs time, not a hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import LockType, allocate_lock, get_ident
+from collections import deque
+from collections.abc import Callable, Container
+from contextlib import suppress
+from threading import Thread
+from typing import Any, Final, TypeVar
+
+from memcore.errors import InternalError
+from memcore.limits import BATCH_CLOSURES_MAX
+
+__all__ = ["Batch", "Call", "CommitQueue"]
+
+T = TypeVar("T")
+
+NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
+_LOOK_SECONDS: Final = 0.5
+_IDLE_SECONDS: Final = 10.0
+
+
+class Call:
+    """One closure and what became of it."""
+
+    __slots__ = ("done", "error", "fn", "future", "job", "result", "state", "struck", "waiter")
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self.fn = fn
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.state = NEW
+        self.done = False
+        self.struck = False
+        self.job = False
+        self.waiter: LockType | None = None
+        self.future: asyncio.Future[Any] | None = None
+
+
+class Batch:
+    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
+
+    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
+    """
+
+    __slots__ = ("back", "calls", "decided", "own", "settled")
+
+    def __init__(self, own: Call | None) -> None:
+        self.own = own
+        self.calls: list[Call] = [] if own is None else [own]
+        self.back: list[Call] = []
+        self.decided = False
+        self.settled = False
+
+    def take_back(self, index: int) -> None:
+        """Leave the calls from ``index`` on to the next batch."""
+        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
+
+
+class CommitQueue:
+    """The queue of one environment. ``run`` executes a batch; ``reading`` holds reading threads."""
+
+    __slots__ = (
+        "_busy",
+        "_mu",
+        "_owner",
+        "_reading",
+        "_run",
+        "_writer",
+        "_writer_leads",
+        "_writer_wake",
+        "waiting",
+    )
+
+    def __init__(self, run: Callable[[Batch], None], reading: Container[int]) -> None:
+        self._run = run
+        self._reading = reading
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everybody: in the child of a fork no other thread is left."""
+        self._mu = allocate_lock()
+        self._busy = False
+        self._owner = 0
+        self._writer: Thread | None = None
+        self._writer_leads = False
+        self._writer_wake = allocate_lock()
+        self._writer_wake.acquire()
+        self.waiting: deque[Call] = deque()
+
+    @property
+    def led_here(self) -> bool:
+        """Whether this thread is running a batch."""
+        return self._busy and self._owner == get_ident()
+
+    # --- callers -----------------------------------------------------------------------------
+
+    def call(self, fn: Callable[[Any], T], *, job: bool = False) -> T:
+        """Run ``fn`` in a batch and return its result.
+
+        A ``job`` runs alone and without a transaction: it has the lead, and so the environment.
+        """
+        me = get_ident()
+        if me in self._reading:
+            raise InternalError("a write was asked for inside a read on the same thread")
+        call = Call(fn)
+        call.job = job
+        try:
+            with self._mu:
+                if not self._busy:
+                    call.state = LEAD
+                    self._owner = me
+                    self._busy = True
+                else:
+                    self._enqueue(call, me)
+            if call.state != LEAD:
+                _follow(call)
+            if call.state == LEAD:
+                self._lead(call, me)
+        except BaseException:
+            while True:
+                try:
+                    self._leave(call)
+                    break
+                except Exception:
+                    raise
+                except BaseException:
+                    pass
+            raise
+        error = call.error
+        if error is None:
+            return call.result  # type: ignore[no-any-return]
+        call.error = None
+        try:
+            raise error
+        finally:
+            del error, call  # the traceback would hold this frame, and the frame the traceback
+
+    def _enqueue(self, call: Call, me: int) -> None:
+        if self._owner == me:
+            raise InternalError("a write was asked for inside a transaction on the same thread")
+        waiter = call.waiter = allocate_lock()
+        waiter.acquire()
+        call.state = QUEUED
+        self.waiting.append(call)
+
+    def _leave(self, call: Call) -> None:
+        """An interrupted caller goes: off the queue, or after the outcome, or handing on the lead."""
+        while True:
+            with self._mu:
+                state = call.state
+                if state == QUEUED or state == LEAD:
+                    with suppress(ValueError):
+                        self.waiting.remove(call)
+                    if state == QUEUED:
+                        call.state = DONE
+            if state == LEAD:
+                self._settle(Batch(call))
+            if state != TAKEN:
+                return
+            _follow(call)
+
+    # --- the leader --------------------------------------------------------------------------
+
+    def _lead(self, own: Call, me: int) -> None:
+        batch = Batch(own)
+        try:
+            if own.waiter is not None:
+                with self._mu:
+                    self._owner = me
+                    with suppress(ValueError):
+                        self.waiting.remove(own)
+            if own.job:
+                own.result = own.fn(None)
+            else:
+                self._run(batch)
+        except Exception as error:
+            own.error = error
+        finally:
+            self._settle_surely(batch)
+
+    def take_more(self, batch: Batch) -> bool:
+        """Move waiting calls into the running batch; whether there were any."""
+        calls, waiting = batch.calls, self.waiting
+        before = len(calls)
+        with self._mu:
+            while waiting and len(calls) < BATCH_CLOSURES_MAX and not batch.back:
+                call = waiting[0]
+                if call.job:
+                    break
+                if call.state == QUEUED:  # else an interrupt left it here after it was taken
+                    call.state = TAKEN
+                    calls.append(call)
+                waiting.popleft()
+        return len(calls) > before
+
+    def _settle_surely(self, batch: Batch) -> None:
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._settle(batch)
+                break
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _settle(self, batch: Batch) -> None:
+        """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
+        own, waiting = batch.own, self.waiting
+        final = [c for c in batch.calls if batch.decided or c.done]
+        back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
+        with self._mu:
+            if not batch.settled:
+                while waiting and waiting[0].state == TAKEN:
+                    waiting.popleft()
+                if back and not (waiting and waiting[0] is back[0]):
+                    waiting.extendleft(reversed(back))
+                for call in back:
+                    call.state = QUEUED
+                for call in final:
+                    call.state = DONE
+                if own is not None:
+                    own.state = DONE
+                self._owner = 0
+                self._busy = bool(waiting)
+                if waiting and waiting[0].future is None:
+                    waiting[0].state = LEAD
+                elif waiting:
+                    self._writer_leads = True
+                batch.settled = True
+            heir = waiting[0] if waiting and waiting[0].state == LEAD else None
+            writer = self._writer_leads
+        _wake(final, own)
+        if heir is not None:
+            _release(heir.waiter)
+        elif writer:
+            _release(self._writer_wake)
+
+    def claim(self, patience_seconds: float) -> Call | None:
+        """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
+        me = get_ident()
+        call = Call(_nothing)
+        call.job = True
+        with self._mu:
+            if not self._busy:
+                call.state = LEAD
+                self._owner = me
+                self._busy = True
+                return call
+            if self._owner == me:
+                return None
+            self._enqueue(call, me)
+        if call.waiter is not None:
+            call.waiter.acquire(True, patience_seconds)
+        with self._mu:
+            with suppress(ValueError):
+                self.waiting.remove(call)
+            if call.state != LEAD:
+                call.state = DONE
+                return None
+            self._owner = me
+        return call
+
+    def release(self, claimed: Call) -> None:
+        """Give back the lead of ``claim``."""
+        self._settle_surely(Batch(claimed))
+
+    # --- asynchronous callers ----------------------------------------------------------------
+
+    def submit(
+        self, fn: Callable[[Any], T], loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Future[T]:
+        """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread."""
+        call = Call(fn)
+        call.future = future = loop.create_future()
+        with self._mu:
+            if self._writer is None:
+                # Under the mutex, as the thread's end is: no queued call is ever without a writer.
+                writer = Thread(target=self._write, name="memcore-writer", daemon=True)
+                writer.start()
+                self._writer = writer
+            call.state = QUEUED
+            self.waiting.append(call)
+            if not self._busy:
+                self._busy = self._writer_leads = True
+                _release(self._writer_wake)
+        return future
+
+    def _write(self) -> None:
+        while True:
+            woken = self._writer_wake.acquire(timeout=_IDLE_SECONDS)
+            with self._mu:
+                lead, self._writer_leads = self._writer_leads, False
+                if lead:
+                    self._owner = get_ident()
+                elif not woken and not any(call.future for call in self.waiting):
+                    self._writer = None  # idle: nothing keeps the environment alive
+                    return
+            if lead:
+                self._lead_for_futures()
+
+    def _lead_for_futures(self) -> None:
+        batch = Batch(None)
+        try:
+            self.take_more(batch)
+            if batch.calls:
+                self._run(batch)
+        except BaseException as error:  # nobody above this thread could do anything with it
+            for call in batch.calls:
+                if not call.done and not batch.decided:
+                    call.error = error
+            batch.decided = True
+        finally:
+            self._settle(batch)
+
+
+def _nothing(_: Any) -> None:
+    """What a claim of the lead runs."""
+
+
+def _follow(call: Call) -> None:
+    """Sleep until the call is done or has the lead."""
+    waiter = call.waiter
+    if waiter is not None:
+        while call.state < LEAD:
+            waiter.acquire(True, _LOOK_SECONDS)
+
+
+def _release(lock: LockType | None) -> None:
+    if lock is not None:
+        with suppress(RuntimeError):  # released already: an interrupt made this run again
+            lock.release()
+
+
+def _wake(final: list[Call], own: Call | None) -> None:
+    """Wake the threads of the batch; one ``call_soon_threadsafe`` a loop for its futures."""
+    loops: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    for call in final:
+        if call.future is not None:
+            loops.setdefault(call.future.get_loop(), []).append(call)
+        elif call is not own:
+            _release(call.waiter)
+    for loop, calls in loops.items():
+        with suppress(RuntimeError):  # the loop is closed: nobody awaits these
+            loop.call_soon_threadsafe(_deliver, calls)
+
+
+def _deliver(calls: list[Call]) -> None:
+    for call in calls:
+        future = call.future
+        if future is None or future.done():
+            continue
+        error = call.error
+        if error is None:
+            future.set_result(call.result)
+        elif isinstance(error, StopIteration):  # a future cannot carry it
+            wrapped = InternalError("a transaction raised StopIteration")
+            wrapped.__cause__ = error
+            future.set_exception(wrapped)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,353 @@
+"""Opening a store, and the handle that callers hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from threading import RLock
+from typing import Any, Final, NoReturn, TypeVar
+from weakref import WeakSet
+
+from memcore.errors import (
+    ClosedError,
+    InternalError,
+    InvalidOptionError,
+    MemcoreError,
+    ReadOnlyError,
+    StoreAccessError,
+)
+from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
+from memcore.store import lmdb as binding
+from memcore.store.base import ReadTxn, Txn
+from memcore.store.environment import Environment
+from memcore.store.file import exclusively, inspect, newest_meta, publish
+from memcore.store.format import DURABILITIES, FORMAT_KEY, REDO_KEY, Format
+from memcore.store.redo import SEED_BYTES, make_run
+
+__all__ = ["LmdbStore", "open_store"]
+
+T = TypeVar("T")
+_FILE_MODE: Final = 0o600
+_FORK_PATIENCE_SECONDS: Final = 5.0
+_CLOSING_LOOK_SECONDS: Final = 0.002
+
+_environments: WeakSet[Environment] = WeakSet()
+_opening = RLock()
+_fork: list[bool] = []
+"""Whether the fork under way has ``_opening``."""
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    create: bool = True,
+    durability: str | None = None,
+    map_bytes: int = MAP_BYTES_DEFAULT,
+    verify: bool = False,
+) -> LmdbStore:
+    """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
+
+    ``durability`` None means what the file records, or ``"full"`` for a new one.
+    """
+    name = os.fsdecode(os.fspath(path))
+    _check_options(name, durability, map_bytes)
+    if name == ":memory:":
+        return _open_memory(map_bytes)
+    name = os.path.abspath(name)
+    if not os.path.lexists(name):
+        if read_only or not create:
+            raise StoreAccessError(f"{name}: there is no such file")
+        with suppress(FileExistsError):  # another creator won: theirs serves
+            _create(name, durability or "full")
+    while True:
+        with _opening:
+            env = _shared(name, read_only, map_bytes, verify)
+            if env is not None:
+                return _handle(env, read_only, durability)
+        time.sleep(_CLOSING_LOOK_SECONDS)  # its last handle is being closed by another thread
+
+
+def _handle(env: Environment, read_only: bool, durability: str | None) -> LmdbStore:
+    recorded = _format(env).durability
+    if durability not in (None, recorded):
+        if not env.handles:
+            _environments.discard(env)
+            env.shut()
+        raise InvalidOptionError(
+            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+            " durability out to open it as it is"
+        )
+    return LmdbStore(env, read_only=read_only)
+
+
+def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
+    if not name:
+        raise InvalidOptionError("the path is empty")
+    if durability is not None and durability not in DURABILITIES:
+        raise InvalidOptionError(f"durability {durability!r} is none of {', '.join(DURABILITIES)}")
+    if name == ":memory:" and durability not in (None, "none"):
+        raise InvalidOptionError('a ":memory:" store cannot be durable; leave durability out')
+    if not MAP_BYTES_MIN <= map_bytes <= MAP_BYTES_MAX:
+        raise InvalidOptionError(f"map_bytes is not within {MAP_BYTES_MIN}..{MAP_BYTES_MAX}")
+
+
+def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environment | None:
+    """The environment of the file: the one that this process has, or a new one; None if the one
+    that it has is on its way out."""
+    with suppress(OSError):
+        status = os.stat(name)
+        for env in list(_environments):
+            if env.key == (status.st_dev, status.st_ino):
+                if env.closing:
+                    return None
+                if not read_only:
+                    env.need_writable()
+                if verify and (findings := env.check()):
+                    raise binding.corrupt(name, findings)
+                return env
+    env = Environment(name, map_bytes=map_bytes)
+    env.attach(read_only=read_only, verify=verify)
+    _environments.add(env)
+    return env
+
+
+def _format(env: Environment) -> Format:
+    if env.format is None:
+        raise InternalError("an environment without a format record")
+    return env.format
+
+
+def _create(name: str, durability: str) -> None:
+    """Make a whole store under another name, flushed, then give it its name: never half a file."""
+    temporary = f"{name}.new-{os.getpid()}-{token_hex(4)}"
+    seed = os.urandom(SEED_BYTES)
+    record = Format.new(durability=durability, seed=seed, created_ms=time.time_ns() // 10**6)
+    rows = {FORMAT_KEY: record.pack(), REDO_KEY: make_run(seed)}
+    try:
+        binding.build(temporary, rows, sync=True, mode=_FILE_MODE)
+        _drop_pages(temporary)
+        publish(temporary, name)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StoreAccessError(f"{name}: cannot create: {error.strerror}") from error
+    finally:
+        for leftover in (temporary, f"{temporary}-lock"):
+            with suppress(OSError):
+                os.unlink(leftover)
+
+
+def _drop_pages(path: str) -> None:
+    # Big writes made large page-cache folios; dirtying 4 KiB of one makes each flush slower.
+    if hasattr(os, "posix_fadvise"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def _open_memory(map_bytes: int) -> LmdbStore:
+    with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
+        name = os.path.join(directory, "memory")
+        seed = os.urandom(SEED_BYTES)
+        record = Format.new(durability="none", seed=seed, created_ms=time.time_ns() // 10**6)
+        rows = {FORMAT_KEY: record.pack(), REDO_KEY: make_run(seed)}
+        binding.build(name, rows, sync=False, mode=_FILE_MODE)
+        env = Environment(name, map_bytes=map_bytes)
+        env.attach(read_only=False)
+        env.private = True
+        env.path = ":memory:"
+    _environments.add(env)
+    return LmdbStore(env, read_only=False)
+
+
+class LmdbStore:
+    """One handle of an open store. Handles of the same file share environment and queue."""
+
+    __slots__ = ("__weakref__", "_env", "_transact", "durability", "path", "read_only", "seed")
+
+    def __init__(self, env: Environment, *, read_only: bool) -> None:
+        record = _format(env)
+        self._env: Environment | None = env
+        self.path = env.path
+        self.read_only = read_only
+        self.durability = record.durability
+        self.seed = record.seed
+        self._transact: Callable[[Callable[[Any], Any]], Any] = (
+            self._refuse_write if read_only else env.queue.call
+        )
+        env.handles.add(self)
+
+    def read(self, fn: Callable[[ReadTxn], T]) -> T:
+        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""
+        env = self._env
+        if env is None:
+            self._refuse_closed()
+        return env.read(fn)
+
+    def transact(self, fn: Callable[[Txn], T]) -> T:
+        """Run ``fn`` in a write transaction, commit, return its result."""
+        return self._transact(fn)  # type: ignore[no-any-return]
+
+    def submit(
+        self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Future[T]:
+        """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
+        if self.read_only:
+            self._refuse_write(fn)
+        return self._open_env().queue.submit(fn, loop)
+
+    def flush(self) -> None:
+        """Push everything committed so far to the device, the last meta page too."""
+        env = self._open_env()
+        if env.read_only:
+            return
+        with env.hold() as raw:
+            raw.sync(True)
+
+    def backup(self, target: str | os.PathLike[str], *, compact: bool = True) -> None:
+        """Copy one consistent snapshot to a new file while others write."""
+        env = self._open_env()
+        final = os.path.abspath(os.fsdecode(os.fspath(target)))
+        temporary = f"{final}.new-{os.getpid()}-{token_hex(4)}"
+        try:
+            if os.path.lexists(final):
+                raise FileExistsError
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                with env.hold() as raw:
+                    raw.copyfd(fd, compact=compact)
+                os.fsync(fd)
+                inspect(fd, temporary)
+            finally:
+                os.close(fd)
+            publish(temporary, final)
+        except FileExistsError as error:
+            raise StoreAccessError(f"{final}: exists; a backup never overwrites") from error
+        except MemcoreError:
+            raise
+        except OSError as error:
+            raise StoreAccessError(f"{final}: cannot write: {error.strerror}") from error
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+    def check(self) -> list[str]:
+        """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
+        return self._open_env().check()
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the file, the map and the queue."""
+        env = self._open_env()
+        with env.hold() as raw:
+            meta = newest_meta(env.fd, env.path)
+            info = raw.info()
+            return {
+                "path": self.path,
+                "durability": self.durability,
+                "read_only": self.read_only,
+                "file_bytes": os.fstat(env.fd).st_size,
+                "map_bytes": info["map_size"],
+                "page_bytes": meta.page_bytes,
+                "pages": meta.last_page + 1,
+                "pages_used": 2 + meta.main_pages + meta.free_pages,
+                "pages_free": meta.last_page - 1 - meta.main_pages - meta.free_pages,
+                "entries": meta.entries - 2,
+                "last_txnid": meta.txnid,
+                "readers": info["num_readers"],
+                "readers_max": info["max_readers"],
+                "batches": env.leader.batches,
+                "closures": env.leader.closures,
+                "handles": len(env.handles),
+                "poisoned": bool(env.leader.poison),
+            }
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether a read-only handle sees the file one transaction short. Advisory.
+
+        A live writer in the middle of a commit looks the same; opening the store for writing
+        recovers it.
+        """
+        return self._open_env().needs_recovery()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep every other process out of the file; StoreLockedError if one has it open."""
+        env = self._open_env()
+        with env.hold():
+            pass  # a child of a fork opens here
+        with exclusively(env.fd, env.path):
+            yield
+
+    def close(self) -> None:
+        """Give the handle back; the last one waits for what is under way and closes the file."""
+        with _opening:
+            env = self._env
+            if env is None:
+                return
+            if env.queue.led_here or get_ident() in env.live:
+                raise InternalError("close() was called inside a transaction on the same thread")
+            self._env = None
+            self._transact = self._refuse_closed
+            env.handles.discard(self)
+            if env.handles:
+                return
+            env.closing = True
+        # Not under the lock: what is waited for may itself open a store.
+        try:
+            env.shut()
+        finally:
+            _environments.discard(env)
+
+    def _open_env(self) -> Environment:
+        env = self._env
+        if env is None:
+            self._refuse_closed()
+        return env
+
+    def _refuse_closed(self, _: Any = None) -> NoReturn:
+        raise ClosedError(f"{self.path}: the store is closed; open it again")
+
+    def _refuse_write(self, _: Any = None) -> NoReturn:
+        if self._env is None:
+            self._refuse_closed()
+        raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
+
+
+# --- fork ----------------------------------------------------------------------------------------
+
+def _before_fork() -> None:
+    _fork.append(_opening.acquire(timeout=_FORK_PATIENCE_SECONDS))
+    for env in list(_environments):
+        env.quiesce(_FORK_PATIENCE_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    for env in list(_environments):
+        env.resume()
+    if _fork.pop():
+        _opening.release()
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    _opening = RLock()
+    _fork.clear()
+    for env in list(_environments):
+        env.forget()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

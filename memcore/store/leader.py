@@ -1,0 +1,340 @@
+"""What the leader of a batch does: run closures, record, commit, and know the outcome.
+
+An interrupt may be raised at any call. From the moment LMDB has committed until ``decided`` is set,
+everything runs in a loop that an interrupt can only delay: a batch that is stored must never be
+taken for one that has to run again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError
+from memcore.store import lmdb as binding
+from memcore.store.commit import Batch, Call, CommitQueue
+from memcore.store.file import newest_meta
+from memcore.store.lmdb import MapFull, MapResized, RawError
+from memcore.store.redo import RedoLog
+from memcore.store.txn import RawTxn, WriteTxn
+
+if TYPE_CHECKING:
+    from memcore.store.environment import Environment
+
+__all__ = ["Leader"]
+
+
+class _Next(Enum):
+    """What follows a run of the closures."""
+
+    COMMIT = 1
+    AGAIN = 2
+    GROW = 3
+
+
+class _Fate(Enum):
+    """What became of a commit that did not return."""
+
+    UNKNOWN = 1  # LMDB let the lock go: look again under it
+    HELD = 2  # not committed, the lock is still ours
+    LOST = 3
+    COMMITTED = 4
+
+
+class Leader:
+    """Runs batches for one environment; always on the thread that has the lead."""
+
+    __slots__ = ("_env", "_txn", "batches", "closures", "poison", "unsynced")
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._txn: WriteTxn | None = None
+        self.poison = ""
+        self.unsynced = False
+        self.batches = 0
+        self.closures = 0
+
+    def forget(self) -> None:
+        """In the child of a fork: the transaction under way is the parent's."""
+        if self._txn is not None:
+            self._txn.drop()
+            self._txn = None
+        self.unsynced = False
+
+    # --- the batch ---------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Decide every call of the batch; raises interrupts only."""
+        try:
+            while True:
+                follows = self._attempt(batch)
+                if follows is _Next.COMMIT:
+                    return
+                if follows is _Next.GROW:
+                    self._env.grow()
+        except Exception as error:
+            failure = binding.translate(error, self._env.path)
+            for call in batch.calls:
+                if not call.done:
+                    call.error = _copy_of(failure, error)
+            batch.decided = True
+
+    def _attempt(self, batch: Batch) -> _Next:
+        if self.poison:
+            raise OutcomeUnknownError(self.poison)
+        env = self._env
+        txn = self._txn = WriteTxn(env.begin_write(), env.redo is not None)
+        try:
+            follows, wrote = self._run_calls(txn, batch, env.queue)
+            if follows is _Next.COMMIT:
+                if wrote:
+                    self._commit(txn, batch)
+                else:
+                    _run_callbacks(deque(txn.callbacks))
+                    batch.decided = True
+        except MapFull:
+            return _Next.GROW
+        finally:
+            self._txn = None
+            raw = txn.drop()
+            if raw is not None:
+                raw.abort()  # nothing happens to a transaction that was committed
+        return follows
+
+    def _run_calls(self, txn: WriteTxn, batch: Batch, queue: CommitQueue) -> tuple[_Next, bool]:
+        """Run every closure once, those that queue up meanwhile too; whether anything was written.
+
+        A closure that wrote and then raised has spoilt the transaction: the others run again.
+        """
+        wrote = False
+        index = 0
+        while True:
+            while index < len(batch.calls):
+                call = batch.calls[index]
+                if call.done:
+                    index += 1
+                    continue
+                txn.owner = call
+                txn.dirty = False
+                callbacks = len(txn.callbacks)
+                self._run_one(txn, call, batch)
+                if call.error is not None:
+                    if isinstance(txn.failed, MapFull):
+                        return _Next.GROW, False
+                    if txn.dirty or txn.failed is not None:
+                        call.error = _typed(call.error, self._env.path)
+                        call.done = True
+                        return _Next.AGAIN, False
+                    del txn.callbacks[callbacks:]
+                elif txn.dirty:
+                    if self._overflows(txn):
+                        if wrote:
+                            batch.take_back(index)
+                            return _Next.AGAIN, False
+                        batch.take_back(index + 1)  # it is committed alone, with a second flush
+                    wrote = True
+                index += 1
+            if not queue.waiting or batch.back or not queue.take_more(batch):
+                return _Next.COMMIT, wrote
+
+    def _run_one(self, txn: WriteTxn, call: Call, batch: Batch) -> None:
+        try:
+            call.result = call.fn(txn)
+            call.error = txn.failed  # set if the closure swallowed LMDB's refusal
+        except Exception as error:
+            call.error = error
+        except BaseException as error:
+            # An interrupt of this thread, unless this closure was running the last time as well.
+            if call is batch.own or (batch.own is not None and not call.struck):
+                call.struck = True
+                raise
+            call.error = error
+            txn.dirty = True
+
+    def _overflows(self, txn: WriteTxn) -> bool:
+        redo = self._env.redo
+        return redo is not None and txn.size > redo.capacity
+
+    # --- the commit --------------------------------------------------------------------------
+
+    def _commit(self, txn: WriteTxn, batch: Batch) -> None:
+        """Record, commit, flush what the record does not cover, decide the batch.
+
+        Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
+        interrupt (the batch is decided then).
+        """
+        raw = txn.raw
+        if raw is None:
+            raise InternalError("the process was forked inside a transaction")
+        redo = self._env.redo
+        recorded = redo is not None and txn.size <= redo.capacity
+        txnid = raw.id()
+        interrupt: BaseException | None = None
+        try:
+            if redo is not None and recorded:
+                redo.write(txnid, txn.ops)
+            raw.commit()
+        except BaseException as error:
+            if not self._was_committed(raw, txnid, error):
+                raise
+            interrupt = error
+        self.unsynced = redo is not None
+        callbacks = deque(txn.callbacks)
+        while not batch.decided:
+            try:
+                if redo is not None and not recorded:
+                    self._sync()
+                    recorded = True
+                if callbacks:
+                    _run_callbacks(callbacks)
+                self.batches += 1
+                self.closures += len(batch.calls)
+                batch.decided = True
+            except Exception:
+                raise
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _sync(self) -> None:
+        raw = self._env.raw
+        try:
+            if raw is not None:
+                raw.sync(True)
+        except RawError as error:
+            self._poisoned(error)
+            raise OutcomeUnknownError(self.poison) from error
+
+    def _was_committed(self, raw: RawTxn, txnid: int, error: BaseException) -> bool:
+        """What became of a commit that raised; if it is not stored, it cannot come back either."""
+        fate = [_Fate.UNKNOWN]
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._find_fate(fate, raw, txnid, error)
+                break
+            except Exception as unknown:
+                self._poisoned(error)
+                raise OutcomeUnknownError(self.poison) from unknown
+            except BaseException as again:
+                interrupt = again
+        if binding.is_device_error(error):
+            self._poisoned(error)
+        if interrupt is not None and fate[0] is _Fate.LOST:
+            raise interrupt
+        return fate[0] is _Fate.COMMITTED
+
+    def _find_fate(
+        self, fate: list[_Fate], raw: RawTxn, txnid: int, error: BaseException
+    ) -> None:
+        """Settle ``fate``; may be interrupted anywhere and be run again.
+
+        LMDB's transaction is alive as long as commit was not called; if commit returned and the
+        error came from elsewhere (an interrupt), it is stored. If commit itself failed, the lock
+        is gone, and another process may have replayed our record before we take it again.
+        """
+        redo = self._env.redo
+        if fate[0] is _Fate.UNKNOWN:
+            if _is_alive(raw):
+                fate[0] = _Fate.HELD
+            elif not isinstance(error, RawError):
+                fate[0] = _Fate.COMMITTED
+            else:
+                lock = self._env.begin_write()
+                try:
+                    now = lock.id()
+                    if now == txnid:
+                        if redo is not None:
+                            redo.withdraw(txnid)
+                        fate[0] = _Fate.LOST
+                    elif redo is None or now > txnid + 2:
+                        raise OutcomeUnknownError("other transactions hide the outcome")
+                    else:  # the slot still tells whose transaction ``txnid`` is
+                        ours = redo.holds_ours(txnid)
+                        fate[0] = _Fate.COMMITTED if ours else _Fate.LOST
+                finally:
+                    lock.abort()
+        if fate[0] is _Fate.HELD:
+            if _is_alive(raw):
+                if redo is not None:
+                    redo.withdraw(txnid)
+                raw.abort()
+            fate[0] = _Fate.LOST
+
+    def _poisoned(self, error: BaseException) -> None:
+        self.poison = (
+            f"{self._env.path}: a commit failed ({error}) so that the store cannot be trusted to"
+            " write; close it, check the device, open it again and look what is stored"
+        )
+
+    # --- recovery ----------------------------------------------------------------------------
+
+    def recover(self, env: binding.RawEnv, redo: RedoLog, fd: int) -> None:
+        """Run the redo record that a power cut or a killed writer left behind.
+
+        The look without the lock is enough to see that there is none: what a dead process left
+        stays as it is, and a live one needs no recovery.
+        """
+        path = self._env.path
+        while redo.pending(newest_meta(fd, path)) is not None:
+            try:
+                raw: Any = env.begin(write=True)
+            except MapResized:
+                binding.set_map(env, 0)
+                continue
+            try:
+                found = redo.pending(newest_meta(fd, path))
+                if found is None or found[0] != raw.id():
+                    return
+                for key, value in found[1].items():
+                    if value is None:
+                        raw.delete(key)
+                    else:
+                        raw.put(key, value)
+                raw.commit()
+                self.unsynced = True
+                return
+            except MapFull:
+                pass
+            finally:
+                raw.abort()
+            binding.set_map(env, 2 * env.info()["map_size"])
+
+
+def _is_alive(raw: RawTxn) -> bool:
+    try:
+        raw.id()
+    except RawError:
+        return False
+    return True
+
+
+def _run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
+    """Run each once, in order; one that fails is its own caller's matter."""
+    while callbacks:
+        owner, callback = callbacks.popleft()
+        try:
+            callback()
+        except Exception as error:
+            owner.error = InternalError(
+                f"the transaction is stored, but what was to follow it failed: {error!r}"
+            )
+            owner.error.__cause__ = error
+
+
+def _typed(error: BaseException, path: str) -> BaseException:
+    typed = binding.translate(error, path)
+    if typed is not error:
+        typed.__cause__ = error
+    return typed
+
+
+def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
+    """An error of one's own for each caller: a traceback belongs to one thread."""
+    if not isinstance(failure, MemcoreError):
+        return failure
+    copy = type(failure)(*failure.args)
+    copy.__cause__ = failure.__cause__ if failure is cause else cause
+    return copy

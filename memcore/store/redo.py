@@ -1,0 +1,176 @@
+"""The redo slots: the last transaction once more, so that one flush makes it durable.
+
+LMDB commits with ``metasync=False``: it flushes the data pages, then writes meta page N without a
+flush. The record of transaction N is written into the same file before that flush, so it becomes
+durable with it; if a power cut takes meta N back, the opener finds the file at N-1 and runs the
+record again. At most one record can be missing from the tree, so two slots are enough.
+
+A record binds itself to its predecessor by the hash of meta N-1: it can be applied to nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from memcore.errors import CorruptStoreError, StoreFormatError
+from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES
+from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, PAGE_HEADER_BYTES, Meta
+
+__all__ = ["OP_BYTES", "Ops", "RedoLog", "decode", "encode", "find_run", "make_run"]
+
+Ops = Mapping[bytes, "bytes | None"]
+"""The last operation of each key: its value, or None for a deletion."""
+
+SEED_BYTES: Final = 16
+_HEAD = Struct("<16s16sI")
+HEAD_BYTES: Final = _HEAD.size
+_RUN_HEADER = Struct("<QHHI")  # page number, pad, flags, pages of the run
+_OVERFLOW: Final = 0x04
+_SCAN_PAGES: Final = 32
+_SLOT_BYTES_MAX: Final = 64 * 1024**2
+
+_CHECK = Struct("<Q")
+_TITLE = Struct("<QQI")  # txnid, base, bytes of the operations
+_HEADER_BYTES: Final = _CHECK.size + _TITLE.size
+_OP = Struct("<HI")
+OP_BYTES: Final = _OP.size
+_DELETED: Final = 0xFFFFFFFF
+_BLANK: Final = bytes(_HEADER_BYTES)
+
+
+def make_run(seed: bytes, slot_bytes: int = REDO_SLOT_BYTES) -> bytes:
+    """The reserved value: a head that fills its first page, then two page-aligned slots."""
+    head = _HEAD.pack(REDO_MAGIC, seed, slot_bytes)
+    return head.ljust(PAGE_BYTES - PAGE_HEADER_BYTES, b"\0") + bytes(2 * slot_bytes)
+
+
+def find_run(fd: int, meta: Meta, path: str) -> tuple[int, bytes]:
+    """First page of the reserved run and its head.
+
+    LMDB never moves an overflow run that is not rewritten: it is page 3 of a fresh file and page 2
+    of a compacted copy.
+    """
+    for page in range(2, min(_SCAN_PAGES, meta.last_page + 1)):
+        raw = os.pread(fd, PAGE_HEADER_BYTES + HEAD_BYTES, page * PAGE_BYTES)
+        head = raw[PAGE_HEADER_BYTES:]
+        if not head.startswith(REDO_MAGIC) or len(head) < HEAD_BYTES:
+            continue
+        number, _, flags, pages = _RUN_HEADER.unpack_from(raw)
+        slot_bytes = _HEAD.unpack(head)[2]
+        whole = 1 + 2 * slot_bytes // PAGE_BYTES
+        if (
+            number == page
+            and flags == _OVERFLOW
+            and pages == whole
+            and 0 < slot_bytes <= _SLOT_BYTES_MAX
+            and slot_bytes % PAGE_BYTES == 0
+        ):
+            if page + whole > meta.last_page + 1:
+                raise CorruptStoreError(f"{path}: the redo run leaves the file")
+            return page, head
+    raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no redo run)")
+
+
+def encode(ops: Ops) -> bytes:
+    """The operations as bytes: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
+    pack = _OP.pack
+    parts: list[bytes] = []
+    for key, value in ops.items():
+        if value is None:
+            parts += (pack(len(key), _DELETED), key)
+        else:
+            parts += (pack(len(key), len(value)), key, value)
+    return b"".join(parts)
+
+
+def decode(body: bytes) -> dict[bytes, bytes | None] | None:
+    """The operations of ``encode``; None if a byte of them could not have come from there."""
+    ops: dict[bytes, bytes | None] = {}
+    at = 0
+    while at < len(body):
+        if at + OP_BYTES > len(body):
+            return None
+        key_bytes, value_bytes = _OP.unpack_from(body, at)
+        at += OP_BYTES
+        key = body[at : at + key_bytes]
+        at += key_bytes
+        if not 0 < key_bytes <= KEY_BYTES_MAX or len(key) != key_bytes or not key[0]:
+            return None
+        if value_bytes == _DELETED:
+            ops[key] = None
+            continue
+        ops[key] = value = body[at : at + value_bytes]
+        if len(value) != value_bytes:
+            return None
+        at += value_bytes
+    return ops
+
+
+class RedoLog:
+    """The two slots of one open file. Every call but ``pending`` is made under the write lock."""
+
+    __slots__ = ("_fd", "_last", "_seed", "_slots", "capacity")
+
+    def __init__(self, fd: int, page: int, head: bytes) -> None:
+        _, seed, slot_bytes = _HEAD.unpack(head)
+        first = (page + 1) * PAGE_BYTES
+        self._fd = fd
+        self._slots = (first, first + slot_bytes)
+        self._seed = int.from_bytes(seed[:8], "little")
+        self._last = b""
+        self.capacity = slot_bytes - _HEADER_BYTES
+
+    @staticmethod
+    def seed_of(head: bytes) -> bytes:
+        """The file's seed as the head of the run tells it."""
+        return bytes(_HEAD.unpack(head)[1])
+
+    def write(self, txnid: int, ops: Ops) -> None:
+        """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""
+        fd = self._fd
+        base = xxh3_64_intdigest(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
+        body = encode(ops)
+        rest = _TITLE.pack(txnid, base, len(body)) + body
+        record = _CHECK.pack(xxh3_64_intdigest(rest, self._seed)) + rest
+        self._last = record[:_HEADER_BYTES]
+        offset = self._slots[txnid & 1]
+        written = os.pwrite(fd, record, offset)
+        while written < len(record):
+            written += os.pwrite(fd, record[written:], offset + written)
+
+    def holds_ours(self, txnid: int) -> bool:
+        """Whether the slot of ``txnid`` still has the record that ``write`` put there last."""
+        held = os.pread(self._fd, _HEADER_BYTES, self._slots[txnid & 1])
+        return held == self._last and _TITLE.unpack_from(held, _CHECK.size)[0] == txnid
+
+    def withdraw(self, txnid: int) -> None:
+        """Make the record of ``txnid`` unreplayable, durably; OSError if that cannot be done."""
+        written = os.pwrite(self._fd, _BLANK, self._slots[txnid & 1])
+        if written != len(_BLANK):
+            raise OSError("short write into a redo slot")
+        os.fdatasync(self._fd)
+
+    def pending(self, meta: Meta) -> tuple[int, dict[bytes, bytes | None]] | None:
+        """The record that follows snapshot ``meta``, as ``(txnid, operations)``, if there is one.
+
+        Without the write lock the answer is advisory: a live writer's record looks the same.
+        """
+        txnid = meta.txnid + 1
+        offset = self._slots[txnid & 1]
+        header = os.pread(self._fd, _HEADER_BYTES, offset)
+        if len(header) < _HEADER_BYTES:
+            return None
+        found, base, body_bytes = _TITLE.unpack_from(header, _CHECK.size)
+        if found != txnid or body_bytes > self.capacity or base != xxh3_64_intdigest(meta.image):
+            return None
+        body = os.pread(self._fd, body_bytes, offset + _HEADER_BYTES)
+        check = xxh3_64_intdigest(header[_CHECK.size :] + body, self._seed)
+        if check != _CHECK.unpack_from(header)[0]:
+            return None
+        ops = decode(body)
+        return (txnid, ops) if ops is not None else None

@@ -1,0 +1,234 @@
+"""Transactions as closures see them: a snapshot to read, a recording transaction to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn, Protocol
+
+from memcore.errors import InternalError
+from memcore.limits import KEY_BYTES_MAX
+from memcore.store.redo import OP_BYTES
+
+__all__ = ["RawTxn", "Snapshot", "WriteTxn"]
+
+_FIRST_KEY: Final = b"\x01"
+"""Keys below it are the store's own."""
+
+
+class RawCursor(Protocol):
+    """What this module needs of a py-lmdb cursor."""
+
+    def set_range(self, key: bytes) -> bool: ...
+    def last(self) -> bool: ...
+    def prev(self) -> bool: ...
+    def key(self) -> bytes: ...
+    def delete(self) -> bool: ...
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]: ...
+    def iterprev(self) -> Iterator[tuple[bytes, bytes]]: ...
+    def close(self) -> None: ...
+
+
+class RawTxn(Protocol):
+    """What this package needs of a py-lmdb transaction."""
+
+    def id(self) -> int: ...
+    def get(self, key: bytes, /) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes, /) -> bool: ...
+    def delete(self, key: bytes, /) -> bool: ...
+    def cursor(self) -> RawCursor: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise InternalError("a transaction was used after its end")
+
+
+class Snapshot:
+    """A read transaction. ``get`` is LMDB's own method: no frame lies between."""
+
+    __slots__ = ("get", "raw")
+
+    def __init__(self) -> None:
+        self.raw: RawTxn | None = None
+        self.get: Callable[[bytes], bytes | None] = _ended
+
+    def begin(self, raw: RawTxn) -> None:
+        """Serve reads from ``raw``."""
+        self.raw = raw
+        self.get = raw.get
+
+    def drop(self) -> RawTxn | None:
+        """Let go of LMDB's transaction and hand it over; later use is a typed error."""
+        raw, self.raw, self.get = self.raw, None, _ended
+        return raw
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``start <= key < stop``."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+
+
+def _rows(
+    raw: RawTxn, start: bytes, stop: bytes, reverse: bool, limit: int
+) -> Iterator[tuple[bytes, bytes]]:
+    # A bound longer than any key lies between two keys all the same: cut it to what LMDB takes.
+    seek = (stop if reverse else start)[:KEY_BYTES_MAX]
+    cursor = raw.cursor()
+    try:
+        if reverse:
+            found = cursor.prev() if cursor.set_range(seek) else cursor.last()
+        else:
+            found = cursor.set_range(seek)
+        left = limit or -1
+        if not found or not left:
+            return
+        for row in cursor.iterprev() if reverse else cursor.iternext():
+            key = row[0]
+            if reverse:
+                if key < start:
+                    return
+                if key >= stop:
+                    continue
+            elif key >= stop:
+                return
+            elif key < start:
+                continue
+            yield row
+            left -= 1
+            if not left:
+                return
+    finally:
+        cursor.close()
+
+
+class WriteTxn:
+    """A write transaction shared by the closures of one batch; records what it writes.
+
+    ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
+    such a transaction must not be committed even if the closure swallowed the error.
+    """
+
+    __slots__ = (
+        "_delete",
+        "_put",
+        "callbacks",
+        "dirty",
+        "failed",
+        "get",
+        "local",
+        "ops",
+        "owner",
+        "raw",
+        "recording",
+        "size",
+    )
+
+    def __init__(self, raw: RawTxn, recording: bool) -> None:
+        self.raw: RawTxn | None = raw
+        self.get: Callable[[bytes], bytes | None] = raw.get
+        self._put: Callable[[bytes, bytes], bool] = raw.put
+        self._delete: Callable[[bytes], bool] = raw.delete
+        self.recording = recording
+        self.ops: dict[bytes, bytes | None] = {}
+        self.size = 0
+        self.dirty = False
+        self.failed: Exception | None = None
+        self.local: dict[Any, Any] = {}
+        self.callbacks: list[tuple[Any, Callable[[], None]]] = []
+        self.owner: Any = None
+
+    def drop(self) -> RawTxn | None:
+        """Let go of LMDB's transaction and hand it over; later use is a typed error."""
+        raw, self.raw = self.raw, None
+        self.get = self._put = self._delete = _ended
+        return raw
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write one row."""
+        if not _FIRST_KEY <= key or len(key) > KEY_BYTES_MAX:
+            _refuse_key(key)
+        try:
+            self._put(key, value)
+        except Exception as error:
+            self.failed = error
+            raise
+        self.dirty = True
+        if self.recording:
+            self._record(key, value)
+
+    def delete(self, key: bytes) -> bool:
+        """Remove one row; whether it was there."""
+        if not _FIRST_KEY <= key or len(key) > KEY_BYTES_MAX:
+            _refuse_key(key)
+        try:
+            found = self._delete(key)
+        except Exception as error:
+            self.failed = error
+            raise
+        if found:
+            self.dirty = True
+            if self.recording:
+                self._record(key, None)
+        return found
+
+    def delete_range(self, start: bytes, stop: bytes) -> int:
+        """Remove all rows with ``start <= key < stop``; how many there were."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        start = max(start, _FIRST_KEY)
+        count = 0
+        try:
+            cursor = raw.cursor()
+            found = cursor.set_range(start[:KEY_BYTES_MAX])
+            while found:
+                key = cursor.key()
+                if key >= stop:
+                    break
+                if key < start:  # a bound longer than any key was cut: its own prefix is outside
+                    found = cursor.set_range(key + b"\0")
+                    continue
+                self.dirty = True
+                cursor.delete()
+                count += 1
+                if self.recording:
+                    self._record(key, None)
+                found = bool(cursor.key())
+            cursor.close()
+        except Exception as error:
+            self.failed = error
+            raise
+        return count
+
+    def _record(self, key: bytes, value: bytes | None) -> None:
+        ops = self.ops
+        size = self.size + OP_BYTES + len(key)
+        if key in ops:
+            size -= OP_BYTES + len(key) + len(ops[key] or b"")
+        ops[key] = value
+        self.size = size if value is None else size + len(value)
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``start <= key < stop``, this transaction's own writes included."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` after the commit, on this thread, before any caller wakes."""
+        self.callbacks.append((self.owner, callback))
+
+
+def _refuse_key(key: bytes) -> NoReturn:
+    what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"
+    raise InternalError(
+        f"key {key[:40]!r} {what}; keys have 1..{KEY_BYTES_MAX} bytes and do not start with 00"
+    )

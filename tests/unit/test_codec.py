@@ -1,0 +1,165 @@
+"""Sealed values and lossless JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from uuid import UUID
+
+import orjson
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from memcore import codec
+from memcore.errors import CorruptValueError
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def nested(depth: int) -> list:
+    value: list = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def round_trip(value):
+    return codec.decode_json(*codec.encode_json(value))
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 511])
+def test_a_value_comes_back_under_a_key_of_any_length(length):
+    key = b"k" * length
+
+    assert codec.open_value(key, codec.seal_value(key, b"body", 5)) == (5, b"body")
+
+
+def test_the_sealed_form_is_pinned():
+    checksum = xxh3_64_intdigest(b"\x03\x00\x01\x02keybody").to_bytes(8, "little")
+
+    assert codec.seal_value(b"key", b"body", 2) == b"\x01\x02" + checksum + b"body"
+    assert checksum.hex() == "bdddb01f6f8a0bc5"
+
+
+@pytest.mark.parametrize(
+    ("key", "other"), [(b"a", b"b"), (b"a", b"a\x00"), (b"k" * 256, b""), (b"k", b"k" * 257)]
+)
+def test_a_value_under_another_key_is_damage(key, other):
+    with pytest.raises(CorruptValueError, match="fails its checksum") as caught:
+        codec.open_value(other, codec.seal_value(key, b"body"))
+
+    assert caught.value.key == other
+
+
+def test_key_and_body_are_told_apart_at_their_border():
+    sealed = codec.seal_value(b"ab", b"c")
+
+    with pytest.raises(CorruptValueError):
+        codec.open_value(b"a", sealed[: codec.HEADER_BYTES] + b"bc")
+
+
+def test_every_flipped_bit_and_every_truncation_is_damage():
+    sealed = codec.seal_value(b"key", b"some body", 3)
+
+    for position in range(len(sealed)):
+        for bit in range(8):
+            flipped = bytearray(sealed)
+            flipped[position] ^= 1 << bit
+            with pytest.raises(CorruptValueError):
+                codec.open_value(b"key", bytes(flipped))
+        with pytest.raises(CorruptValueError):
+            codec.open_value(b"key", sealed[:position])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 0, -1, 2**63, 2**64, -(2**200), 0.1, 1e308, 5e-324, "", "é", "\x00", "\ud800",
+        "\udc00x", "\ud83d\ude00", "😀", {"\ud800": 1}, [], {}, [[]], {"": {"": []}},
+        {"a": [1, "x", None, False, 1.5]}, [2**64, "\ud83d\ude00", 0.1], nested(254), nested(300),
+        nested(codec.JSON_DEPTH_MAX),
+    ],
+    ids=lambda value: ascii(value)[:30],
+)  # fmt: skip
+def test_json_comes_back(value):
+    again = round_trip(value)
+
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_the_sign_of_zero_survives():
+    assert math.copysign(1, round_trip(-0.0)) == -1
+    assert math.copysign(1, round_trip([2**64, -0.0])[1]) == -1
+
+
+def test_plain_values_take_the_fast_way():
+    assert codec.encode_json({"a": [1, 0.5]}) == (b'{"a":[1,0.5]}', 0)
+    assert codec.encode_json([2**64])[1] == codec.FLAG_PLAIN_JSON
+
+
+def test_the_order_of_keys_survives():
+    assert list(round_trip({"b": 1, "a": 2, "\ud800": 3})) == ["b", "a", "\ud800"]
+
+
+def test_subclasses_and_tuples_are_written_as_what_they_derive_from():
+    assert round_trip((1, (2,))) == [1, [2]]
+    assert round_trip(OrderedDict(a=Level.HIGH)) == {"a": 3}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"x", {1}, Point(1), datetime.now(UTC), UUID(int=1), Colour.RED, Decimal(1), 1j, object(),
+        MappingProxyType({}), orjson.Fragment(b"[1"), iter(()), {1: 2}, {None: 1}, {("a",): 1},
+        {True: 1},
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_is_not_json_is_refused_at_any_depth(value):
+    for wrapped in (value, [value], {"a": [1, {"b": value}]}, [2**64, value]):
+        with pytest.raises(TypeError, match="JSON"):
+            codec.encode_json(wrapped)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused_at_any_depth(number):
+    for value in (number, [1, number], {"a": {"b": (number,)}}, [2**64, number]):
+        with pytest.raises(ValueError, match="not JSON"):
+            codec.encode_json(value)
+
+
+def test_depth_is_bounded_and_circles_are_found():
+    circle: list = []
+    circle.append(circle)
+
+    for value in (nested(codec.JSON_DEPTH_MAX + 1), circle, {"a": circle}):
+        with pytest.raises(ValueError, match="circular or nested deeper"):
+            codec.encode_json(value)
+
+
+def test_shared_values_are_no_circle():
+    shared = {"a": [1]}
+
+    assert round_trip([shared] * 3) == [shared] * 3
+
+
+def test_an_integer_beyond_the_digit_limit_is_refused():
+    with pytest.raises(ValueError, match="digits"):
+        codec.encode_json(10**5000)

@@ -1,0 +1,92 @@
+"""What an installation promises: its names, its types, its extension, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import memcore
+from memcore import _fast
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(memcore.__file__).parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# Import names, of the command line's libraries, optional ones and the frameworks under adapters.
+NOT_LOADED = [
+    "agents",
+    "anthropic",
+    "click",
+    "cryptography",
+    "deepagents",
+    "google.adk",
+    "google.genai",
+    "langchain_core",
+    "langgraph",
+    "openai",
+    "psycopg",
+    "pydantic",
+    "rich",
+    "tiktoken",
+    "typer",
+]
+
+
+def run_python(code: str, *path: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own that looks for modules in ``path`` first."""
+    inherited = os.environ.get("PYTHONPATH")
+    search = [*map(str, path), *([inherited] if inherited else [])]
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],  # -P: not the current directory
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(search)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_import_loads_nothing_optional() -> None:
+    ran = run_python("import memcore, sys; print(*sys.modules, sep='\\n')")
+    assert ran.returncode == 0, ran.stderr
+    loaded = set(ran.stdout.split())
+    assert "memcore._fast" in loaded
+    assert loaded.isdisjoint(NOT_LOADED)
+    assert loaded.isdisjoint({"memcore.adapters", "memcore.cli", "memcore.testing"})
+
+
+def test_all_is_sorted_and_there() -> None:
+    assert list(memcore.__all__) == sorted(set(memcore.__all__))
+    missing = [name for name in memcore.__all__ if not hasattr(memcore, name)]
+    assert missing == []
+
+
+def test_version_is_that_of_the_project() -> None:
+    assert memcore.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_build_group_repeats_the_build_requirements() -> None:
+    assert PYPROJECT["dependency-groups"]["build"] == PYPROJECT["build-system"]["requires"]
+
+
+def test_types_are_announced() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+    assert (PACKAGE / "_fast.pyi").is_file()
+
+
+def test_build_flavour_is_known() -> None:
+    assert _fast.build_flavour() in {"release", "trace", "sanitize"}
+
+
+def test_missing_extension_is_loud(tmp_path: Path) -> None:
+    built = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "*.html", "__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "memcore", ignore=built)
+    ran = run_python("import memcore", tmp_path)
+    assert ran.returncode == 1
+    last = ran.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert "build_ext" in last

@@ -1,0 +1,320 @@
+"""Files that are no store, a damaged one or one of another version: refused before LMDB maps them."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from memcore.errors import (
+    CorruptStoreError,
+    MemcoreError,
+    StoreAccessError,
+    StoreFormatError,
+    StoreLockedError,
+)
+from memcore.store import open_store
+from memcore.store.file import inspect, open_locked
+from memcore.store.format import FORMAT_KEY, Format
+
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed store with some rows."""
+    path = tmp_path / "agent.memcore"
+    store = open_store(path)
+    for number in range(20):
+        store.transact(lambda txn, n=number: txn.put(b"\x01%04d" % n, b"x" * 1000))
+    store.close()
+    return path
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def newest(path: Path):
+    fd = open_locked(str(path), read_only=True)
+    try:
+        return inspect(fd, str(path))
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x", b"This is a text file.\n" * 1000, bytes(100_000), os.urandom(20_000)],
+    ids=["empty", "one-byte", "text", "zeros", "random"],
+)
+def test_what_is_no_store_is_refused_and_left_alone(tmp_path, content) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for options in ({}, {"read_only": True}, {"verify": True}):
+        with pytest.raises(StoreFormatError):
+            open_store(path, **options)
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_directory_a_fifo_and_a_device_are_refused(tmp_path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (tmp_path, fifo, Path("/dev/null")):
+        with pytest.raises(StoreFormatError):
+            open_store(path)
+
+
+def test_a_foreign_lmdb_file_is_refused_and_left_alone(tmp_path) -> None:
+    path = tmp_path / "foreign"
+    with lmdb.open(str(path), subdir=False, lib_version=0) as env, env.begin(write=True) as txn:
+        txn.put(b"a", b"b")
+    before = path.read_bytes()
+    with pytest.raises(StoreFormatError, match="not a memcore store"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_lmdb_1_is_refused(tmp_path) -> None:
+    path = tmp_path / "foreign"
+    with lmdb.open(str(path), subdir=False, lib_version=1) as env, env.begin(write=True) as txn:
+        txn.put(b"a", b"b")
+    with pytest.raises(StoreFormatError, match=r"LMDB 1\.0"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("cut", [1, PAGE, PAGE + 100, 2 * PAGE, 3 * PAGE, -PAGE, -1])
+def test_a_truncated_file_is_refused(path, cut) -> None:
+    needed = (newest(path).last_page + 1) * PAGE
+    os.truncate(path, cut if cut > 0 else needed + cut)
+    for options in ({}, {"read_only": True}, {"verify": True}):
+        with pytest.raises((CorruptStoreError, StoreFormatError)):
+            open_store(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("offset", "data"),
+    [
+        (16, b"\0\0\0\0"),
+        (20, struct.pack("<I", 999)),
+        (PAGE + 16, b"\0\0\0\0"),
+        (40, struct.pack("<I", 8192)),
+        (10, b"\0\0"),
+        (0, struct.pack("<Q", 7)),
+    ],
+    ids=["magic-0", "version", "magic-1", "page-size", "flags", "number"],
+)
+def test_a_damaged_meta_page_is_refused(path, offset, data) -> None:
+    overwrite(path, offset, data)
+    with pytest.raises(CorruptStoreError):
+        open_store(path)
+
+
+@pytest.mark.parametrize("root", [0, 1, 10**6, 2**63])
+def test_a_root_outside_the_file_is_refused(path, root) -> None:
+    at = PAGE * (newest(path).txnid & 1) + 16 + 24 + 48 + 40
+    overwrite(path, at, struct.pack("<Q", root))
+    with pytest.raises(CorruptStoreError, match="root"):
+        open_store(path)
+
+
+def test_a_damaged_root_page_is_refused(path) -> None:
+    overwrite(path, newest(path).main_root * PAGE, b"\xff" * 16)
+    with pytest.raises(CorruptStoreError, match="root"):
+        open_store(path)
+
+
+def test_verify_finds_what_the_quick_look_does_not(path) -> None:
+    meta = newest(path)
+    original = path.read_bytes()
+    refused = 0
+    for page in range(133, meta.last_page + 1):
+        if page != meta.main_root:
+            overwrite(path, page * PAGE, b"\xff" * PAGE)
+            with suppress(CorruptStoreError):
+                open_store(path, verify=True).close()
+                refused -= 1
+            refused += 1
+            path.write_bytes(original)
+    assert refused > 3  # the leaves; the rest are free pages
+
+
+def rewrite_format(path: Path, change) -> None:
+    with (
+        lmdb.open(str(path), subdir=False, map_size=2**24) as env,
+        env.begin(write=True) as txn,
+    ):
+        txn.put(FORMAT_KEY, change(bytes(txn.get(FORMAT_KEY))))
+
+
+def sealed(row: bytes, **fields) -> bytes:
+    return Format.unpack(row, "")._replace(**fields).pack()
+
+
+def test_a_newer_format_is_refused_with_advice(path) -> None:
+    rewrite_format(path, lambda row: sealed(row, version=9, reader_version=9))
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(StoreFormatError, match="upgrade memcore"):
+            open_store(path, **options)
+
+
+def test_a_newer_format_that_we_may_read_is_read(path) -> None:
+    rewrite_format(path, lambda row: sealed(row, version=9))
+    open_store(path).close()
+
+
+def test_an_unknown_feature_is_refused_with_advice(path) -> None:
+    rewrite_format(path, lambda row: sealed(row, features=1 << 63))
+    with pytest.raises(StoreFormatError, match="upgrade memcore"):
+        open_store(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda row: row[:-1] + bytes((row[-1] ^ 1,)), lambda row: row[:30], lambda row: b"other" * 20],
+    ids=["checksum", "short", "magic"],
+)
+def test_a_damaged_format_record_is_refused(path, change) -> None:
+    rewrite_format(path, change)
+    with pytest.raises((CorruptStoreError, StoreFormatError)):
+        open_store(path)
+
+
+def test_a_decoy_of_the_redo_run_is_refused(path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    head = os.pread(fd, 16 + 64, 3 * PAGE)
+    os.close(fd)
+    overwrite(path, 2 * PAGE, struct.pack("<QHHI", 2, 0, 4, 129) + head[16:32] + b"z" * 16 + head[48:52])
+    with pytest.raises(CorruptStoreError, match="redo run"):
+        open_store(path)
+
+
+def test_missing_permission_names_the_way_out(path, monkeypatch) -> None:
+    real = os.open
+
+    def refuse(name, flags, *args, **kwargs):
+        if flags & os.O_RDWR and os.fspath(name) == str(path):
+            raise PermissionError(13, "Permission denied", name)
+        return real(name, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreAccessError, match="read_only=True"):
+        open_store(path)
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "rb")
+fcntl.flock(file, fcntl.LOCK_EX if sys.argv[2] == "ex" else fcntl.LOCK_SH)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(path):
+    processes = []
+
+    def hold(kind):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path), kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        processes.append(process)
+        assert process.stdout.readline() == b"held\n"
+        return process
+
+    yield hold
+    for process in processes:
+        process.communicate()
+
+
+def test_an_exclusive_holder_keeps_others_out(path, holder) -> None:
+    process = holder("ex")
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(StoreLockedError):
+            open_store(path, **options)
+    process.communicate()
+    open_store(path).close()
+
+
+def test_exclusive_needs_to_be_alone(path, holder) -> None:
+    store = open_store(path)
+    process = holder("sh")
+    with pytest.raises(StoreLockedError), store.exclusive():
+        pass
+    process.communicate()
+    with store.exclusive(), pytest.raises(subprocess.CalledProcessError):
+        subprocess.run(
+            [sys.executable, "-c", OPENER, str(path)], check=True, stderr=subprocess.DEVNULL
+        )
+    subprocess.run([sys.executable, "-c", OPENER, str(path)], check=True)
+    store.close()
+
+
+OPENER = "import sys; from memcore.store import open_store; open_store(sys.argv[1]).close()"
+
+
+def test_a_replaced_file_is_noticed_by_exclusive(path) -> None:
+    store = open_store(path)
+    store.backup(path.with_name("copy"))
+    os.replace(path.with_name("copy"), path)
+    with pytest.raises(StoreLockedError, match="replaced"), store.exclusive():
+        pass
+    store.close()
+    open_store(path).close()
+
+
+FUZZ = """
+import random, sys
+from memcore.errors import MemcoreError
+from memcore.store import open_store
+path, seed = sys.argv[1], int(sys.argv[2])
+try:
+    store = open_store(path, verify=True)
+    store.read(lambda txn: list(txn.scan(b"", b"\\xff")))
+    store.transact(lambda txn: txn.put(b"\\x01new", b"1"))
+    store.close()
+except MemcoreError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_flipped_bytes_never_crash_a_verified_opening(path, seed) -> None:
+    dice = random.Random(seed)
+    size = path.stat().st_size
+    for _ in range(dice.choice([1, 3, 30])):
+        where = dice.choice([dice.randrange(2 * PAGE), 2 * PAGE + dice.randrange(PAGE),
+                             132 * PAGE + dice.randrange(size - 132 * PAGE)])
+        overwrite(path, where, bytes((dice.randrange(256),)))
+    done = subprocess.run(
+        [sys.executable, "-c", FUZZ, str(path), str(seed)], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_random_cuts_and_flips_are_typed_errors_before_the_map(path) -> None:
+    """The raw look alone: no finding may be anything but one of ours."""
+    dice = random.Random(1)
+    original = path.read_bytes()
+    for _ in range(300):
+        head = bytearray(original)
+        for _ in range(dice.choice([1, 2, 8])):
+            head[dice.randrange(3 * PAGE)] = dice.randrange(256)
+        path.write_bytes(head[: dice.choice([len(head), dice.randrange(len(head))])])
+        try:
+            newest(path)
+        except MemcoreError:
+            continue

@@ -1,0 +1,224 @@
+"""The redo record: what it holds, when it is run again, when it must not be."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memcore.store import open_store
+from memcore.store.file import META_OFFSETS, inspect, open_locked
+from memcore.store.redo import decode, encode, find_run
+
+META_BYTES = 136
+KEYS = [b"\x01%c" % n for n in range(6)]
+
+
+def everything(path: Path, **options) -> dict[bytes, bytes]:
+    store = open_store(path, **options)
+    try:
+        assert store.check() == []
+        return dict(store.read(lambda txn: list(txn.scan(b"", b"\xff"))))
+    finally:
+        store.close()
+
+
+class Lab:
+    """A store whose last commit can be taken back, as a power cut before its meta page does it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = open_store(path)
+
+    def metas(self) -> bytes:
+        return self.path.read_bytes()[: 2 * 4096]
+
+    def cut(self, before: bytes) -> Path:
+        """A copy of the file with the meta pages of ``before``; the store stays open."""
+        copy = self.path.with_name(f"cut-{os.urandom(4).hex()}")
+        shutil.copyfile(self.path, copy)
+        with copy.open("r+b") as file:
+            file.write(before)
+        return copy
+
+    def slot(self, txnid: int) -> int:
+        fd = open_locked(str(self.path), read_only=True)
+        try:
+            page, head = find_run(fd, inspect(fd, str(self.path)), "")
+        finally:
+            os.close(fd)
+        return (page + 1) * 4096 + (txnid & 1) * struct.unpack_from("<I", head, 32)[0]
+
+
+@pytest.fixture
+def lab(tmp_path: Path):
+    lab = Lab(tmp_path / "agent.memcore")
+    lab.store.transact(lambda txn: txn.put(KEYS[0], b"old"))
+    yield lab
+    lab.store.close()
+
+
+def test_a_lost_meta_page_costs_nothing(lab) -> None:
+    before = lab.metas()
+    lab.store.transact(lambda txn: (txn.put(KEYS[0], b"new"), txn.put(KEYS[1], b"1")))
+    cut = lab.cut(before)
+
+    reader = open_store(cut, read_only=True)
+    assert reader.needs_recovery
+    assert reader.read(lambda txn: txn.get(KEYS[0])) == b"old"
+    reader.close()
+
+    assert everything(cut) == {KEYS[0]: b"new", KEYS[1]: b"1"}
+    reader = open_store(cut, read_only=True)
+    assert not reader.needs_recovery
+    reader.close()
+
+
+def test_recovery_may_be_cut_off_and_come_again(lab) -> None:
+    before = lab.metas()
+    lab.store.transact(lambda txn: txn.put(KEYS[0], b"new"))
+    cut = lab.cut(before)
+    assert everything(cut) == {KEYS[0]: b"new"}
+    with cut.open("r+b") as file:
+        file.write(before)
+    assert everything(cut) == {KEYS[0]: b"new"}
+
+
+def test_a_record_is_run_only_on_its_own_predecessor(lab) -> None:
+    """Two transactions with the same number: the record of one must not touch the other's file."""
+    before = lab.metas()
+    txnid = lab.store.stats()["last_txnid"] + 1
+    lab.store.transact(lambda txn: txn.put(KEYS[0], b"new"))
+    record = lab.path.read_bytes()[lab.slot(txnid) : lab.slot(txnid) + 4096]
+    cut = lab.cut(before)
+
+    with cut.open("r+b") as file:  # another history: the predecessor's entry count differs
+        offset = META_OFFSETS[(txnid - 1) & 1]
+        image = bytearray(before[offset : offset + META_BYTES])
+        image[16] ^= 1  # the recorded map size: of no other consequence
+        file.seek(offset)
+        file.write(image)
+    assert cut.read_bytes()[lab.slot(txnid) :].startswith(record)
+    assert everything(cut) == {KEYS[0]: b"old"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_torn_record_is_not_run(lab, seed) -> None:
+    dice = random.Random(seed)
+    before = lab.metas()
+    txnid = lab.store.stats()["last_txnid"] + 1
+    lab.store.transact(lambda txn: txn.put(KEYS[0], b"new" * 100))
+    cut = lab.cut(before)
+    at = lab.slot(txnid)
+    content = bytearray(cut.read_bytes())
+    for _ in range(dice.choice([1, 5, 50])):
+        content[at + dice.randrange(28 + 300)] ^= 1 + dice.randrange(255)
+    cut.write_bytes(content)
+    assert everything(cut) in ({KEYS[0]: b"old"}, {KEYS[0]: b"new" * 100})
+    if content[at : at + 334] != lab.path.read_bytes()[at : at + 334]:
+        assert everything(cut) == {KEYS[0]: b"old"}
+
+
+def test_an_old_record_is_not_run_again(lab) -> None:
+    lab.store.transact(lambda txn: txn.put(KEYS[1], b"1"))
+    lab.store.transact(lambda txn: txn.delete(KEYS[1]))
+    assert everything(lab.cut(lab.metas())) == {KEYS[0]: b"old"}
+
+
+def test_a_transaction_above_a_slot_is_whole_and_leaves_no_record(lab) -> None:
+    before = lab.metas()
+    value = os.urandom(1_000_000)
+    lab.store.transact(lambda txn: txn.put(KEYS[1], value))
+    assert lab.store.read(lambda txn: txn.get(KEYS[1])) == value
+    assert everything(lab.cut(before)) == {KEYS[0]: b"old"}
+    assert everything(lab.cut(lab.metas())) == {KEYS[0]: b"old", KEYS[1]: value}
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_the_edge_of_a_slot(lab, spare) -> None:
+    capacity = 256 * 1024 - 28
+    value = b"x" * (capacity - 6 - len(KEYS[1]) + spare)
+    before = lab.metas()
+    lab.store.transact(lambda txn: txn.put(KEYS[1], value))
+    recovered = everything(lab.cut(before))
+    assert recovered == ({KEYS[0]: b"old"} | ({KEYS[1]: value} if spare <= 0 else {}))
+
+
+def test_a_read_only_transaction_leaves_no_trace(lab) -> None:
+    before = lab.path.read_bytes()
+    lab.store.transact(lambda txn: txn.get(KEYS[0]))
+    lab.store.transact(lambda txn: txn.delete(KEYS[5]))
+    lab.store.transact(lambda txn: txn.delete_range(KEYS[4], KEYS[5]))
+    assert lab.path.read_bytes() == before
+
+
+def test_a_compacted_copy_recovers_too(lab, tmp_path) -> None:
+    lab.store.backup(tmp_path / "copy")
+    copy = Lab(tmp_path / "copy")
+    before = copy.metas()
+    copy.store.transact(lambda txn: txn.put(KEYS[0], b"new"))
+    assert everything(copy.cut(before)) == {KEYS[0]: b"new"}
+    copy.store.close()
+
+
+def test_mode_none_records_nothing(tmp_path) -> None:
+    store = open_store(tmp_path / "loose", durability="none")
+    lab = Lab(tmp_path / "loose")
+    before = lab.metas()
+    store.transact(lambda txn: txn.put(KEYS[0], b"new"))
+    assert everything(lab.cut(before)) == {}
+    store.close()
+    lab.store.close()
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(KEYS), st.binary(max_size=3000)),
+        st.tuples(st.just("delete"), st.sampled_from(KEYS)),
+        st.tuples(st.just("range"), st.sampled_from(KEYS), st.sampled_from(KEYS)),
+    ),
+    max_size=12,
+)
+
+
+def apply(txn, ops) -> None:
+    for op in ops:
+        if op[0] == "put":
+            txn.put(op[1], op[2])
+        elif op[0] == "delete":
+            txn.delete(op[1])
+        else:
+            txn.delete_range(op[1], op[2])
+
+
+@settings(max_examples=80, deadline=None)
+@given(history=st.lists(operations, min_size=1, max_size=4))
+def test_replaying_the_record_on_the_predecessor_gives_the_successor(history) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        lab = Lab(Path(directory) / "agent.memcore")
+        for ops in history:
+            before = lab.metas()
+            lab.store.transact(lambda txn, ops=ops: apply(txn, ops))
+            now = dict(lab.store.read(lambda txn: list(txn.scan(b"", b"\xff"))))
+            if lab.metas() != before:
+                assert everything(lab.cut(before)) == now
+        lab.store.close()
+
+
+@given(st.dictionaries(st.binary(min_size=1, max_size=511).filter(lambda k: k[0]),
+                       st.none() | st.binary(max_size=2000)))  # fmt: skip
+def test_operations_survive_encoding(ops) -> None:
+    assert decode(encode(ops)) == ops
+
+
+@given(st.binary(max_size=300))
+def test_decoding_hostile_bytes_is_total(body) -> None:
+    ops = decode(body)
+    assert ops is None or all(key and key[0] for key in ops)
