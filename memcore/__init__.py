@@ -10,6 +10,7 @@ except ImportError as _exc:
     )
     raise ImportError(_message) from _exc
 
+from memcore import aio
 from memcore.compaction import CompactionRule, extractive
 from memcore.context import fit, safe_cuts, validate
 from memcore.database import Database, Scope
@@ -108,6 +109,7 @@ __all__ = [
     "TokenCounter",
     "View",
     "Violation",
+    "aio",
     "extractive",
     "fit",
     "open",

@@ -115,6 +115,11 @@ cdef inline object _dict(dict item, str name):
     return <object>found
 
 
+cdef inline bint _is_true(dict item, str name):
+    cdef PyObject *found = PyDict_GetItem(item, name)
+    return found is not NULL and <object>found is True
+
+
 cdef inline int _add(list keys, int cls, object text) except -1:
     if text is not None:
         keys.append((cls, text))
@@ -195,7 +200,7 @@ cdef int _scan_parts(list parts, bint model, list opens, list closes) except -1:
                 found = _dict(<dict>part, "function_response")
         if found is not None:
             _add_id_or_name(opens if model else closes, <dict>found)
-        elif PyDict_GetItem(<dict>part, "thought") is <PyObject *>True:
+        elif _is_true(<dict>part, "thought"):
             flags |= THINKING
         else:
             flags |= MIXED
@@ -1262,6 +1267,7 @@ cdef class Ledger:
         cdef Py_ssize_t size
         cdef uint16_t count = 0
         cdef uint32_t tokens = 0
+        cdef Py_ssize_t n
         self._need_stacks()
         while p < end and skip > 0:
             size = _record_bytes(p, end)
@@ -1284,8 +1290,9 @@ cdef class Ledger:
             items += 1
             p += size
         self._make_room(items, closes, opens)
+        n = self.n + items
         p = first
-        for _ in range(items):
+        while self.n < n:
             memcpy(&tokens, p, 4)
             self._push(p + RECORD_HEADER, tokens)
             p += RECORD_HEADER + _facts_bytes(p + RECORD_HEADER)

@@ -29,7 +29,7 @@ SWEEP_LIMIT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored value; ``flags`` are the codec's."""
+    """One stored value; ``flags`` are the codec's without FLAG_EXPIRES."""
 
     flags: int
     payload: bytes
@@ -48,7 +48,7 @@ def _entry(key: bytes, value: bytes) -> Entry:
     flags, body = open_value(key, value)
     if flags & FLAG_EXPIRES:
         expires_ms = int.from_bytes(body[:_EXPIRY_BYTES], "big")
-        return Entry(flags, body[_EXPIRY_BYTES:], expires_ms)
+        return Entry(flags ^ FLAG_EXPIRES, body[_EXPIRY_BYTES:], expires_ms)
     return Entry(flags, body, None)
 
 
@@ -72,7 +72,7 @@ def _forget(txn: Txn, key: bytes, now_ms: int) -> bool | None:
 def _write(txn: Txn, key: bytes, entry: Entry, now_ms: int) -> None:
     _forget(txn, key, now_ms)
     if entry.expires_ms is None:
-        txn.put(key, seal_value(key, entry.payload, entry.flags & ~FLAG_EXPIRES))
+        txn.put(key, seal_value(key, entry.payload, entry.flags))
         return
     body = keys.u64(entry.expires_ms) + entry.payload
     txn.put(key, seal_value(key, body, entry.flags | FLAG_EXPIRES))
@@ -82,8 +82,6 @@ def _write(txn: Txn, key: bytes, entry: Entry, now_ms: int) -> None:
 
 def _clear(txn: Txn, start: bytes, stop: bytes, now_ms: int) -> int:
     """Remove a range of entries with their expiry rows; how many were visible."""
-    if start >= stop:
-        return 0
     visible = 0
     expiry_rows: list[bytes] = []
     for key, value in txn.scan(start, stop):
@@ -169,8 +167,6 @@ def _page(
 ) -> Page:
     start = prefix + low
     stop = keys.after(prefix) if high is None else prefix + high
-    if start >= stop:
-        return _DONE
     rows: list[tuple[str, Entry]] = []
     size = 0
     for seen, (key, value) in enumerate(

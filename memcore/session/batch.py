@@ -91,7 +91,9 @@ class Batch:
         self._steps.append(step)
 
     def closure(self) -> Closure[Receipt]:
-        """The batch as one closure."""
+        """The batch as one closure; an empty batch writes nothing."""
+        if not self._steps:
+            return self._changes.nothing(expected_revision=self._revision)
 
         def work(draft: Draft) -> None:
             self._undone.clear()  # the closure may be run again
@@ -100,11 +102,6 @@ class Batch:
                 step(draft)
 
         return self._changes.change(work, after=lambda draft: draft.receipt(len(self.prepared)))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        return not self._steps
 
 
 class BatchContext:

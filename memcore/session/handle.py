@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import is_due
 from memcore.errors import InvalidOptionError, NotFoundError, StorageError
+from memcore.formats import get_policy
 from memcore.log import Prepared
 from memcore.model import (
     CallRecord,
@@ -25,10 +26,12 @@ from memcore.session.batch import Batch, BatchContext
 from memcore.session.changes import Changes, Closure, ItemOptions, checked_seq
 from memcore.session.compacting import Compacting
 from memcore.session.reading import Reading
+from memcore.store import LmdbStore
 
 __all__ = ["Session"]
 
 T = TypeVar("T")
+Planned: TypeAlias = tuple[list[Prepared], Closure[Receipt]]
 _STAGE_ATTEMPTS = 8
 _log = logging.getLogger("memcore")
 
@@ -42,13 +45,19 @@ class Session:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._changes = Changes(address)
         self._reading = Reading(address)
-        self._compacting = Compacting(address)
+        self.changes = Changes(address)
+        """Makes the closures of this session's changes (the asynchronous facade's seam)."""
+        self.compacting = Compacting(address)
 
     def __repr__(self) -> str:
         address = self._address
         return f"Session({address.name!r}, user={address.user!r}, app={address.app!r})"
+
+    @property
+    def store(self) -> LmdbStore:
+        """The open store that the session lies in."""
+        return self._address.backing.store
 
     @property
     def id(self) -> str:
@@ -141,14 +150,31 @@ class Session:
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
-        prepared = self._changes.prepare(items, ItemOptions(meta, request_id))
         return self._store(
-            prepared,
-            self._changes.append(
-                prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
+            *self.plan_extend(
+                items,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
             )
-            if prepared
-            else self._changes.nothing(expected_revision=expected_revision),
+        )
+
+    def plan_extend(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Planned:
+        """The prepared items and the closure of ``extend``."""
+        prepared = self.changes.prepare(items, ItemOptions(meta, request_id))
+        if not prepared:
+            return prepared, self.changes.nothing(expected_revision=expected_revision)
+        return prepared, self.changes.append(
+            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )
 
     def record(
@@ -162,12 +188,31 @@ class Session:
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
-        prepared = [self._changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
         return self._store(
-            prepared,
-            self._changes.append(
-                prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
-            ),
+            *self.plan_record(
+                type,
+                payload,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+            )
+        )
+
+    def plan_record(
+        self,
+        type: str,  # noqa: A002 - the architecture's name
+        payload: Any = None,
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Planned:
+        """The prepared event and the closure of ``record``."""
+        prepared = [self.changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        return prepared, self.changes.append(
+            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )
 
     def abandon(self, call_id: str) -> Receipt:
@@ -176,35 +221,37 @@ class Session:
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        prepared = [self._changes.abandon_event(self.open_call_key(call_id))]
-        return self._commit(self._changes.append(prepared))
+        return self._store(*self.plan_abandon(call_id))
 
-    def open_call_key(self, call_id: str) -> tuple[int, str]:
-        """The (class, id) of an open call."""
+    def plan_abandon(self, call_id: str) -> Planned:
+        """The prepared event and the closure of ``abandon``."""
         for key, call in self._reading.open_calls():
             if call.call_id == call_id:
-                return key
+                prepared = [self.changes.abandon_event(key)]
+                return prepared, self.changes.append(prepared)
         msg = f"session {self.id!r} has no open call {call_id!r}"
         raise NotFoundError(msg)
 
     def batch(self, *, expected_revision: int | None = None) -> BatchContext:
         """``with session.batch() as b:`` commits b's changes together when the block ends."""
-        return BatchContext(Batch(self._address, expected_revision), self._commit_batch)
+        return BatchContext(
+            self.plan_batch(expected_revision),
+            lambda batch: self._store(batch.prepared, batch.closure()),
+        )
 
-    def _commit_batch(self, batch: Batch) -> Receipt:
-        if batch.is_empty:
-            return self._commit(self._changes.nothing())
-        return self._store(batch.prepared, batch.closure())
+    def plan_batch(self, expected_revision: int | None) -> Batch:
+        """An empty batch of this session."""
+        return Batch(self._address, expected_revision)
 
     def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead, again if they were collected meanwhile."""
-        if not self._changes.stage(prepared):
+        if not self.changes.stage(prepared):
             return self._commit(closure)
         for _ in range(_STAGE_ATTEMPTS):
             try:
                 return self._commit(closure)
             except StagedBlobLost:
-                self._changes.stage(prepared)
+                self.changes.stage(prepared)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
@@ -278,7 +325,7 @@ class Session:
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """Take the last ``count`` items off the live history and return them, oldest first."""
-        return self._commit(self._changes.undo(count, expected_revision=expected_revision))
+        return self._commit(self.changes.undo(count, expected_revision=expected_revision))
 
     def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
         """Make ``seq`` the last live item; 0 empties the live history.
@@ -286,7 +333,7 @@ class Session:
         Raises:
             NotFoundError: the item is not in the live history.
         """
-        return self._commit(self._changes.rewind(seq, expected_revision=expected_revision))
+        return self._commit(self.changes.rewind(seq, expected_revision=expected_revision))
 
     def fork(self, session_id: str, *, at: int | None = None, policy: str | None = None) -> Session:
         """A new session of the same scope that shares the history up to and including ``at``.
@@ -299,19 +346,23 @@ class Session:
         Raises:
             NotFoundError, InvalidOptionError
         """
-        target = self._fork_target(session_id, policy)
-        self._commit(self._changes.fork(target, at))
-        return Session(target)
+        closure, target = self.plan_fork(session_id, at=at, policy=policy)
+        self._commit(closure)
+        return target
 
-    def _fork_target(self, session_id: str, policy: str | None) -> Address:
-        mine = self._address.options
-        options = SessionOptions(policy, None, mine.orphans, mine.rule)
-        address = self._address
-        return Address(address.backing, address.app, address.user, session_id, options)
+    def plan_fork(
+        self, session_id: str, *, at: int | None, policy: str | None
+    ) -> tuple[Closure[None], Session]:
+        """The closure of ``fork`` and the handle of the new session."""
+        mine = self._address
+        name = None if policy is None else get_policy(policy).name
+        options = SessionOptions(name, None, mine.options.orphans, mine.options.rule)
+        target = Address(mine.backing, mine.app, mine.user, session_id, options)
+        return self.changes.fork(target, at), Session(target)
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the log stays, the ledger is built anew."""
-        self._commit(self._changes.set_policy(policy))
+        self._commit(self.changes.set_policy(policy))
         self._address.allow_policy(policy)
 
     # --- compaction -------------------------------------------------------------------------------
@@ -321,10 +372,10 @@ class Session:
 
         False while the last item is a tool result: the model has yet to see it.
         """
-        rule = self._compacting.rule(max_items=max_items)
+        rule = self.compacting.rule(max_items=max_items)
         return self._reading.run(
             lambda log, txn: is_due(
-                log.ledger, log.policy, rule, covered=self._compacting.covered(log, txn)
+                log.ledger, log.policy, rule, covered=self.compacting.covered(log, txn)
             ),
             default=False,
         )
@@ -351,14 +402,14 @@ class Session:
             PlanStaleError: the history was cut or compacted by someone else meanwhile.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        rule = self._compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
-        draft = self._compacting.prepare(rule)
-        draft = self._compacting.summarized(draft, summarize)
+        rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
+        draft = self.compacting.prepare(rule)
+        draft = self.compacting.summarized(draft, summarize)
         if draft.error is not None:
             _log.warning("session %r: the summarizer failed", self.id, exc_info=draft.error)
         if draft.is_empty:
             return draft.nothing()
-        view = self._commit(self._compacting.closure(draft))
+        view = self._commit(self.compacting.closure(draft))
         return CompactionResult(draft.status, draft.plan, view, draft.error)
 
     def views(self) -> list[View]:
@@ -367,4 +418,4 @@ class Session:
 
     def uncompact(self) -> bool:
         """Take the last compaction back; whether there was one."""
-        return self._commit(self._changes.uncompact())
+        return self._commit(self.changes.uncompact())

@@ -47,8 +47,9 @@ class Txn(ReadTxn, Protocol):
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the committing thread after the commit, before any caller wakes.
 
-        It also runs when the batch wrote nothing. It must not call the store. If it raises, the
-        transaction stays committed and its caller gets InternalError.
+        It also runs when the batch wrote nothing, and again when an interrupt cut it short, so it
+        is idempotent. It must not write to the store. If it raises, the transaction stays committed
+        and its caller gets InternalError.
         """
 
 

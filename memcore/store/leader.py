@@ -312,9 +312,9 @@ def _is_alive(raw: RawTxn) -> bool:
 
 
 def _run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
-    """Run each once, in order; one that fails is its own caller's matter."""
+    """Run each in order; one that fails is its own caller's matter, an interrupted one runs again."""
     while callbacks:
-        owner, callback = callbacks.popleft()
+        owner, callback = callbacks[0]
         try:
             callback()
         except Exception as error:
@@ -322,6 +322,7 @@ def _run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
                 f"the transaction is stored, but what was to follow it failed: {error!r}"
             )
             owner.error.__cause__ = error
+        callbacks.popleft()
 
 
 def _typed(error: BaseException, path: str) -> BaseException:

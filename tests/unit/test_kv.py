@@ -258,6 +258,14 @@ def test_ranges_between_hostile_keys(kv, bound):
     assert found == [key for key in sorted(HOSTILE) if key.startswith(bound)]
 
 
+def test_a_bound_longer_than_the_longest_key(kv):
+    kv.put_many(dict.fromkeys(["k" * 478, "k" * 479, "k" * 478 + "l"], 1))
+
+    assert [key for key, _ in kv.scan("k" * 480)] == ["k" * 478 + "l"]
+    assert [key for key, _ in kv.scan(stop="k" * 480)] == ["k" * 478, "k" * 479]
+    assert list(kv.scan(prefix="k" * 480)) == []
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("limit", [None, 0, 1, 255, 256, 257, 511, 512, 513, 600, 10**9])
 def test_scans_page_and_stop_at_the_limit(kv, limit, reverse):

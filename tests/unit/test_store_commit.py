@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -500,42 +501,96 @@ def test_an_interrupt_inside_another_s_closure_requeues_it(store) -> None:
     assert set(rows(store)) == {A, B}
 
 
-def test_an_interrupt_between_any_two_calls_leaves_the_store_usable(tmp_path) -> None:
-    """KeyboardInterrupt at the n-th event of the interpreter, for every n until none is left."""
-    import sys
+class Interrupt:
+    """KeyboardInterrupt at the n-th point at which the interpreter looks for signals.
 
+    That is where a Python function begins and where a C function has returned; a profiler that
+    raises is called at exactly these points.
+    """
+
+    def __init__(self, number) -> None:
+        self.left, self.fired = number, False
+
+    def __call__(self, frame, event, arg) -> None:
+        if event in ("call", "c_return") and "/memcore/store/" in frame.f_code.co_filename:
+            self.left -= 1
+            if self.left == 0:
+                self.fired = True
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    def during(self, fn) -> bool:
+        """Whether ``fn`` ended by itself."""
+        try:
+            sys.setprofile(self)
+            fn()
+        except KeyboardInterrupt:
+            return False
+        finally:
+            sys.setprofile(None)
+        return True
+
+
+@pytest.mark.parametrize("value", [b"small", b"x" * 300_000], ids=["recorded", "above a slot"])
+def test_an_interrupt_at_any_point_leaves_the_store_usable(tmp_path, value) -> None:
     store = open_store(tmp_path / "agent.memcore")
     number, fired = 0, True
     while fired:
         number += 1
-        left, fired = [number], False
+        interrupt = Interrupt(number)
+        folded = []
 
-        def trace(frame, event, arg, left=left):
-            nonlocal fired
-            if "/memcore/store/" in frame.f_code.co_filename:
-                left[0] -= 1
-                if left[0] == 0:
-                    fired = True
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return trace
+        def closure(txn, folded=folded):
+            txn.put(A, value)
+            txn.on_commit(lambda: folded.append(1))
 
-        key = b"\x01%06d" % number
-        acked = False
-        sys.settrace(trace)
-        try:
-            store.transact(put(key))
-            acked = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        stored = store.read(lambda txn, key=key: txn.get(key)) is not None
+        acked = interrupt.during(lambda closure=closure: store.transact(closure))
+        fired = interrupt.fired
+        stored = rows(store) == {A: value}
+        assert stored == bool(folded), number
         assert stored or not acked
-        store.transact(put(B, b"%d" % number))
-    assert number > 50
+        assert set(survivors(store, tmp_path)) == set(rows(store)), number
+        interrupt = Interrupt(number)
+        interrupt.during(lambda: store.read(lambda txn: txn.get(A)))
+        store.transact(lambda txn: txn.delete(A))
+        assert not store._env.live
+    assert number > 30
     assert store.check() == []
     store.close()
+
+
+@pytest.mark.parametrize("number", range(1, 60))
+def test_followers_are_served_wherever_the_leader_is_interrupted(store, number) -> None:
+    """The leader is the main thread here; its followers run once each, whatever befalls it."""
+    runs = []
+
+    def count(txn):
+        txn.put(B, b"%d" % (int(txn.get(B) or 0) + 1))
+        txn.on_commit(lambda: runs.append(1))
+
+    threads = [threading.Thread(target=store.transact, args=(count,)) for _ in range(3)]
+
+    def lead(txn):
+        for waiting, thread in enumerate(threads, 1):
+            if thread.ident is None:
+                thread.start()
+            while len(queue_of(store).waiting) < waiting and len(runs) == 0:
+                os.sched_yield()
+            if runs or queue_of(store).led_here is False:
+                break
+        txn.put(A, b"1")
+        sys.setprofile(Interrupt(number))
+
+    try:
+        store.transact(lead)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    for thread in threads:
+        thread.join()
+    assert rows(store)[B] == b"3"
+    assert runs == [1, 1, 1]
 
 
 def test_a_failed_commit_cannot_come_back(tmp_path, monkeypatch) -> None:

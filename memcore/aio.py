@@ -1,0 +1,435 @@
+"""The asynchronous facade: the same surface with ``await``.
+
+Commits go through one writer thread of the store: appends that are awaited together share one
+commit and one wake-up of the loop. Reads of a session take microseconds and run where they are
+called; whatever walks the file or may wait runs in a thread.
+
+A cancelled ``await`` of a change still waits for the outcome of the commit before it raises
+CancelledError: the change is then stored or refused, never in doubt. An ``idempotency_key`` makes
+a retry safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from memcore.blobs import BlobStore, StagedBlobLost
+from memcore.database import Database, Scope, open_database
+from memcore.errors import InvalidOptionError, StorageError
+from memcore.kv import KeyValue
+from memcore.limits import ITEMS_PAGE
+from memcore.log import Prepared
+from memcore.model import (
+    CallRecord,
+    CompactionResult,
+    Context,
+    Item,
+    OpenCall,
+    Receipt,
+    SessionEntry,
+    SummaryRequest,
+    View,
+)
+from memcore.session import Batch, Session
+from memcore.session.changes import Closure
+
+__all__ = ["AsyncBlobStore", "AsyncDatabase", "AsyncKeyValue", "AsyncScope", "AsyncSession", "open"]
+
+T = TypeVar("T")
+_STAGE_ATTEMPTS = 8
+
+
+class _Opening:
+    """What ``memcore.aio.open`` returns: to be awaited, or used in ``async with``."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        self._path = path
+        self._options = options
+        self._database: AsyncDatabase | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncDatabase]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncDatabase:
+        opened = await asyncio.to_thread(open_database, self._path, **self._options)
+        return AsyncDatabase(opened)
+
+    async def __aenter__(self) -> AsyncDatabase:
+        self._database = await self._open()
+        return self._database
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+def open(path: str | os.PathLike[str], **options: Any) -> _Opening:  # noqa: A001
+    """``await memcore.aio.open(path)`` or ``async with memcore.aio.open(path) as db``.
+
+    Options and errors are those of ``memcore.open``.
+    """
+    return _Opening(path, options)
+
+
+class AsyncDatabase:
+    """As ``Database``; ``session`` and ``scope`` need no ``await``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> Database:
+        """The synchronous handle of the same database."""
+        return self._database
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._database.path
+
+    @property
+    def durability(self) -> str:
+        """What an acknowledged change has survived."""
+        return self._database.durability
+
+    def scope(self, *, user: str = "default", app: str = "default") -> AsyncScope:
+        """As ``Database.scope``."""
+        return AsyncScope(self._database.scope(user=user, app=app))
+
+    def session(self, session_id: str, **options: Any) -> AsyncSession:
+        """As ``Database.session``."""
+        return AsyncSession(self._database.session(session_id, **options))
+
+    async def sessions(
+        self, *, user: str | None = None, app: str | None = None
+    ) -> list[SessionEntry]:
+        """As ``Database.sessions``, as a list."""
+        return await asyncio.to_thread(lambda: list(self._database.sessions(user=user, app=app)))
+
+    async def scopes(self) -> list[tuple[str, str]]:
+        """As ``Database.scopes``."""
+        return await asyncio.to_thread(self._database.scopes)
+
+    async def delete_session(
+        self, session_id: str, *, user: str = "default", app: str = "default"
+    ) -> bool:
+        """As ``Database.delete_session``."""
+        return await self.scope(user=user, app=app).delete_session(session_id)
+
+    async def check(self, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """As ``Database.check``."""
+        return await asyncio.to_thread(lambda: self._database.check(progress=progress))
+
+    async def stats(self) -> dict[str, Any]:
+        """As ``Database.stats``."""
+        return await asyncio.to_thread(self._database.stats)
+
+    async def backup(self, path: str | os.PathLike[str], *, compact: bool = True) -> None:
+        """As ``Database.backup``."""
+        await asyncio.to_thread(lambda: self._database.backup(path, compact=compact))
+
+    async def flush(self) -> None:
+        """As ``Database.flush``."""
+        await asyncio.to_thread(self._database.flush)
+
+    async def close(self) -> None:
+        """As ``Database.close``."""
+        await asyncio.to_thread(self._database.close)
+
+
+class AsyncScope:
+    """As ``Scope``."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def session(self, session_id: str, **options: Any) -> AsyncSession:
+        """As ``Scope.session``."""
+        return AsyncSession(self._scope.session(session_id, **options))
+
+    async def sessions(self) -> list[SessionEntry]:
+        """As ``Scope.sessions``, as a list."""
+        return await asyncio.to_thread(lambda: list(self._scope.sessions()))
+
+    async def delete_session(self, session_id: str) -> bool:
+        """As ``Scope.delete_session``."""
+        return await asyncio.to_thread(self._scope.delete_session, session_id)
+
+    def kv(self, namespace: str) -> AsyncKeyValue:
+        """As ``Scope.kv``."""
+        return AsyncKeyValue(self._scope.kv(namespace))
+
+    @property
+    def blobs(self) -> AsyncBlobStore:
+        """As ``Scope.blobs``."""
+        return AsyncBlobStore(self._scope.blobs)
+
+
+class AsyncSession:
+    """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"Async{self._session!r}"
+
+    def __len__(self) -> int:
+        return len(self._session)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def sync(self) -> Session:
+        """The synchronous handle of the same session."""
+        return self._session
+
+    @property
+    def id(self) -> str:
+        """The session's name."""
+        return self._session.id
+
+    @property
+    def revision(self) -> int:
+        """As ``Session.revision``."""
+        return self._session.revision
+
+    @property
+    def tokens(self) -> int:
+        """As ``Session.tokens``."""
+        return self._session.tokens
+
+    @property
+    def policy(self) -> str:
+        """As ``Session.policy``."""
+        return self._session.policy
+
+    @property
+    def open_calls(self) -> list[OpenCall]:
+        """As ``Session.open_calls``."""
+        return self._session.open_calls
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    async def append(self, item: Mapping[str, Any], **options: Any) -> Receipt:
+        """As ``Session.append``."""
+        return await self.extend([item], **options)
+
+    async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
+        """As ``Session.extend``."""
+        return await self._store(*self._session.plan_extend(items, **options))
+
+    async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
+        """As ``Session.record``."""
+        return await self._store(*self._session.plan_record(type, payload, **options))
+
+    async def abandon(self, call_id: str) -> Receipt:
+        """As ``Session.abandon``."""
+        return await self._store(*self._session.plan_abandon(call_id))
+
+    @asynccontextmanager
+    async def batch(self, *, expected_revision: int | None = None) -> AsyncIterator[Batch]:
+        """``async with session.batch() as b``: as ``Session.batch``."""
+        batch = self._session.plan_batch(expected_revision)
+        yield batch
+        batch.receipt = await self._store(batch.prepared, batch.closure())
+
+    async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
+        """As ``Session.undo``."""
+        changes = self._session.changes
+        return await self._commit(changes.undo(count, expected_revision=expected_revision))
+
+    async def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
+        """As ``Session.rewind``."""
+        changes = self._session.changes
+        return await self._commit(changes.rewind(seq, expected_revision=expected_revision))
+
+    async def fork(
+        self, session_id: str, *, at: int | None = None, policy: str | None = None
+    ) -> AsyncSession:
+        """As ``Session.fork``."""
+        closure, target = self._session.plan_fork(session_id, at=at, policy=policy)
+        await self._commit(closure)
+        return AsyncSession(target)
+
+    async def set_policy(self, policy: str) -> None:
+        """As ``Session.set_policy``."""
+        await asyncio.to_thread(self._session.set_policy, policy)
+
+    async def compact(
+        self,
+        summarize: Callable[[SummaryRequest], str | Awaitable[str]] | None = None,
+        *,
+        keep_last: int | None = None,
+        keep_tokens: int | None = None,
+    ) -> CompactionResult:
+        """As ``Session.compact``; ``summarize`` may be a coroutine function.
+
+        A plain function runs in a thread.
+        """
+        compacting = self._session.compacting
+        draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
+        if summarize is None or draft.plan.is_empty:
+            draft = compacting.summarized(draft, None)
+        elif not callable(summarize):
+            msg = f"summarize: expected a callable, got {type(summarize).__name__}"
+            raise InvalidOptionError(msg)
+        else:
+            try:
+                summary = await _summary(summarize, compacting.request(draft))
+            except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
+                draft = compacting.failed(draft, exc)
+            else:
+                draft = compacting.with_summary(draft, summary)
+        if draft.is_empty:
+            return draft.nothing()
+        view = await self._commit(compacting.closure(draft))
+        return CompactionResult(draft.status, draft.plan, view, draft.error)
+
+    async def uncompact(self) -> bool:
+        """As ``Session.uncompact``."""
+        return await self._commit(self._session.changes.uncompact())
+
+    async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+        """Commit; very large items are staged ahead in a thread."""
+        stage = self._session.changes.stage
+        if not any(item.payload for item in prepared):
+            return await self._commit(closure)
+        for _ in range(_STAGE_ATTEMPTS):
+            await asyncio.to_thread(stage, prepared)
+            with suppress(StagedBlobLost):
+                return await self._commit(closure)
+        msg = "a large item was collected again and again before it could be referred to; try again"
+        raise StorageError(msg)
+
+    async def _commit(self, closure: Closure[T]) -> T:
+        loop = asyncio.get_running_loop()
+        future = self._session.store.submit(closure, loop)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # it was refused: nobody is left to be told
+            raise
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def context(
+        self, budget_tokens: int | None = None, *, reserve_tokens: int = 0
+    ) -> Context:
+        """As ``Session.context``."""
+        return self._session.context(budget_tokens, reserve_tokens=reserve_tokens)
+
+    async def items(
+        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+    ) -> AsyncIterator[Item]:
+        """As ``Session.items``; lets other tasks run after every page."""
+        for count, item in enumerate(self._session.items(start, stop, skip_corrupt=skip_corrupt)):
+            if count and count % ITEMS_PAGE == 0:
+                await asyncio.sleep(0)
+            yield item
+
+    async def get(self, seq: int) -> Item:
+        """As ``Session.get``."""
+        return self._session.get(seq)
+
+    async def tail(self, count: int, *, skip_corrupt: bool = False) -> list[Item]:
+        """As ``Session.tail``."""
+        return self._session.tail(count, skip_corrupt=skip_corrupt)
+
+    async def find_call(self, call_id: str) -> CallRecord:
+        """As ``Session.find_call``."""
+        return self._session.find_call(call_id)
+
+    async def exists(self) -> bool:
+        """As ``Session.exists``."""
+        return self._session.exists()
+
+    async def views(self) -> list[View]:
+        """As ``Session.views``."""
+        return self._session.views()
+
+    def needs_compaction(self, *, max_items: int | None = None) -> bool:
+        """As ``Session.needs_compaction``."""
+        return self._session.needs_compaction(max_items=max_items)
+
+
+async def _summary(
+    summarize: Callable[[SummaryRequest], str | Awaitable[str]], request: SummaryRequest
+) -> object:
+    if inspect.iscoroutinefunction(summarize):
+        return await summarize(request)
+    found = await asyncio.to_thread(summarize, request)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _threaded(name: str, of: type) -> Callable[..., Awaitable[Any]]:
+    """A method that runs the synchronous one of that name in a thread."""
+
+    async def method(self: AsyncKeyValue | AsyncBlobStore, *args: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(getattr(self.sync, name), *args, **options)
+
+    method.__name__ = name
+    method.__doc__ = f"As ``{of.__name__}.{name}``."
+    return method
+
+
+class AsyncKeyValue:
+    """As ``KeyValue``."""
+
+    def __init__(self, sync: KeyValue) -> None:
+        self.sync = sync
+
+    get = _threaded("get", KeyValue)
+    put = _threaded("put", KeyValue)
+    put_many = _threaded("put_many", KeyValue)
+    delete = _threaded("delete", KeyValue)
+    delete_range = _threaded("delete_range", KeyValue)
+    clear = _threaded("clear", KeyValue)
+    transact = _threaded("transact", KeyValue)
+    increment = _threaded("increment", KeyValue)
+    expires = _threaded("expires", KeyValue)
+    sweep = _threaded("sweep", KeyValue)
+
+    async def scan(self, *args: Any, **options: Any) -> list[tuple[str, Any]]:
+        """As ``KeyValue.scan``, as a list."""
+        return await asyncio.to_thread(lambda: list(self.sync.scan(*args, **options)))
+
+
+class AsyncBlobStore:
+    """As ``BlobStore``."""
+
+    def __init__(self, sync: BlobStore) -> None:
+        self.sync = sync
+
+    put = _threaded("put", BlobStore)
+    get = _threaded("get", BlobStore)
+    size = _threaded("size", BlobStore)
+    delete = _threaded("delete", BlobStore)
+    collect = _threaded("collect", BlobStore)
