@@ -1,6 +1,6 @@
 """Values to bytes and back: header, checksum, body; and lossless JSON.
 
-A sealed value is ``format u8 | flags u8 | checksum u64 LE | body``. The checksum is xxh3_64 over
+A sealed value is ``format u8 | flags u8 | checksum u64 BE | body``. The checksum is xxh3_64 over
 ``key length u16 LE | format | flags | key | body``: with the key inside, a row that LMDB serves
 from a stale or misdirected page is found out as surely as a flipped bit.
 """
@@ -8,22 +8,20 @@ from a stale or misdirected page is found out as surely as a flipped bit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from math import isfinite
-from struct import Struct
 from typing import Any, Final
 
 import orjson
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest
 
+from memcore._fast import scan_json
 from memcore.errors import CorruptValueError
-from memcore.limits import VALUE_FORMAT
+from memcore.limits import KEY_BYTES_MAX, VALUE_FORMAT
 
-__all__ = ["check_finite", "decode_json", "encode_json", "open_value", "seal_value"]
+__all__ = ["check_json", "decode_json", "encode_json", "open_value", "seal_value"]
 
-_HEADER = Struct("<BBQ")
-_MARK = Struct("<HBB")  # keys reach 511 bytes, so their length needs two bytes
-HEADER_BYTES: Final = _HEADER.size
+HEADER_BYTES: Final = 10
+_HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
+_LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
 
 FLAG_PLAIN_JSON: Final = 0x01
 """The JSON was written by the standard library (big integers, lone surrogates, deep nesting)."""
@@ -34,9 +32,15 @@ FLAG_BYTES: Final = 0x04
 FLAG_EXPIRES: Final = 0x08
 """The body starts with the expiry time in milliseconds, u64 big-endian (key/value rows)."""
 
-JSON_DEPTH_MAX: Final = 512
-"""Deepest nesting of a value: about half of CPython's default recursion limit, so that what was
-written from a shallow call stack can be read back from a deep one."""
+_PROBLEMS: Final = {
+    1: "is NaN or infinity, which JSON has not",
+    2: "is a key that is no string",
+    3: "is of a type that JSON has not",
+    4: "nested deeper than 512 levels",
+    5: "circular, or of more than 16 million values",
+}
+_UNPLACED: Final = (4, 5)
+_PATH_DEPTH_MAX: Final = 32
 _ORJSON_OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
@@ -46,9 +50,13 @@ _ORJSON_OPTIONS: Final = (
 
 def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
     """The stored form of ``body`` under ``key``."""
-    mark = _MARK.pack(len(key), VALUE_FORMAT, flags)
-    check = xxh3_64_intdigest(b"".join((mark, key, body)))
-    return _HEADER.pack(VALUE_FORMAT, flags, check) + body
+    head = _HEADS[flags]
+    return b"".join((head, xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body))), body))
+
+
+def checksum_of(value: bytes) -> bytes:
+    """The eight checksum bytes of a sealed value: the hash of the row as it is stored."""
+    return value[2:HEADER_BYTES]
 
 
 def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
@@ -57,13 +65,13 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
     Raises:
         CorruptValueError: the value is too short, of an unknown format or fails its checksum.
     """
-    if len(value) >= HEADER_BYTES:
-        written, flags, check = _HEADER.unpack_from(value)
-        body = value[HEADER_BYTES:]
-        if written == VALUE_FORMAT:
-            mark = _MARK.pack(len(key), written, flags)
-            if check == xxh3_64_intdigest(b"".join((mark, key, body))):
-                return flags, body
+    head, body = value[:2], value[HEADER_BYTES:]
+    if (
+        len(value) >= HEADER_BYTES
+        and value[0] == VALUE_FORMAT
+        and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
+    ):
+        return value[1], body
     msg = (
         f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
         "on the device; run 'memcore check' to list all damaged rows and restore from a backup"
@@ -71,50 +79,37 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
     raise CorruptValueError(msg, key=key)
 
 
-def check_finite(value: Any) -> None:
+def check_json(value: Any) -> None:
     """Refuse what JSON cannot hold without loss.
 
     JSON is None, bool, int, finite float, str, list (a tuple is written as one) and dict with str
-    keys; subclasses count as what they derive from. Depth-first without recursion: a circular
-    structure runs into the depth bound.
+    keys; subclasses count as what they derive from.
 
     Raises:
-        TypeError: a value or key is not JSON.
-        ValueError: NaN or infinity, or nesting beyond ``JSON_DEPTH_MAX``.
+        ValueError: ``value`` holds anything else, is nested deeper than 512 levels, or is circular;
+            the message names the place.
     """
-    levels: list[Iterator[Any]] = [iter((value,))]
-    while levels:
-        for child in levels[-1]:
-            if child is None or isinstance(child, (str, int)):
-                continue
-            if isinstance(child, float):
-                if not isfinite(child):
-                    msg = f"{child!r} is not JSON: store None or a string in its place"
-                    raise ValueError(msg)
-                continue
-            if len(levels) > JSON_DEPTH_MAX:
-                msg = f"the value is circular or nested deeper than {JSON_DEPTH_MAX} levels"
-                raise ValueError(msg)
-            levels.append(_children(child))
-            break
-        else:
-            levels.pop()
+    code = scan_json(value)
+    if code:
+        msg = f"{_path_to(value, code)} {_PROBLEMS[code]}".strip()
+        raise ValueError(msg)
 
 
-def _children(container: Any) -> Iterator[Any]:
-    if isinstance(container, dict):
-        for key in container:
+def _path_to(value: Any, code: int, depth: int = 0) -> str:
+    """The path of the first offending value, as ``.content[0].text``."""
+    if code in _UNPLACED or depth > _PATH_DEPTH_MAX:
+        return ""
+    if isinstance(value, dict):
+        for key, entry in value.items():
             if not isinstance(key, str):
-                msg = f"the dict key {key!r:.100} is not a string: JSON has string keys only"
-                raise TypeError(msg)
-        return iter(container.values())
-    if isinstance(container, (list, tuple)):
-        return iter(container)
-    msg = (
-        f"a {type(container).__name__} is not JSON: expected None, bool, int, float, str, list or "
-        "dict; convert it before storing"
-    )
-    raise TypeError(msg)
+                return f"[{key!r:.40}]"
+            if scan_json(entry):
+                return f".{key}{_path_to(entry, code, depth + 1)}"
+    if isinstance(value, list | tuple):
+        for at, entry in enumerate(value):
+            if scan_json(entry):
+                return f"[{at}]{_path_to(entry, code, depth + 1)}"
+    return f" ({type(value).__name__})"
 
 
 def encode_json(value: Any) -> tuple[bytes, int]:
@@ -126,12 +121,10 @@ def encode_json(value: Any) -> tuple[bytes, int]:
     as one character.
 
     Raises:
-        TypeError: a value or key is not JSON.
-        ValueError: NaN or infinity, an integer beyond the interpreter's digit limit, or nesting
-            beyond ``JSON_DEPTH_MAX`` (a circular structure, too).
+        ValueError: what ``check_json`` refuses, or an integer beyond the interpreter's digit limit.
         RecursionError: the call stack is too deep for nesting that would be legal.
     """
-    check_finite(value)
+    check_json(value)
     try:
         return orjson.dumps(value, option=_ORJSON_OPTIONS), 0
     except TypeError:

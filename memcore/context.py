@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore._fast import Ledger, pack_facts
-from memcore.codec import encode_json
 from memcore.errors import (
     ContextOverflowError,
     HistoryViolationError,
     InvalidItemError,
-    InvalidOptionError,
 )
 from memcore.formats import (
     Entry,
@@ -28,8 +26,9 @@ from memcore.formats import (
     render,
     summary_message,
 )
-from memcore.formats.wire import synthetic_cost
+from memcore.log import count_message, new_ledger
 from memcore.model import Context, ItemKind, Message, Repair, Violation
+from memcore.options import checked_int, checked_optional_int
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["Demand", "Material", "Picked", "build", "choose", "fit", "safe_cuts", "validate"]
@@ -67,20 +66,9 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
     Raises:
         InvalidOptionError: a negative or zero budget, a negative reserve, or no ints.
     """
-    if isinstance(reserve_tokens, bool) or not isinstance(reserve_tokens, int) or reserve_tokens < 0:
-        msg = f"reserve_tokens: expected a non-negative int, got {reserve_tokens!r}"
-        raise InvalidOptionError(msg)
-    if budget_tokens is None:
-        return UNLIMITED
-    if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens <= 0:
-        msg = f"budget_tokens: expected a positive int or None (no limit), got {budget_tokens!r}"
-        raise InvalidOptionError(msg)
-    return min(budget_tokens - reserve_tokens, UNLIMITED)
-
-
-def message_tokens(message: Message, counter: TokenCounter) -> int:
-    """Tokens of a message that memcore wrote itself."""
-    return counter.count_message(message, encode_json(message)[0])
+    reserve = checked_int("reserve_tokens", reserve_tokens)
+    budget = checked_optional_int("budget_tokens", budget_tokens, least=1)
+    return UNLIMITED if budget is None else min(budget - reserve, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +162,16 @@ def assemble(
         tokens = sum(material.tokens[: len(material.pins)])
         for message, source in zip(shown, rendered.sources, strict=True):
             if source is None:
-                tokens += message_tokens(message, counter)
+                tokens += count_message(message, counter)
             else:
                 tokens += material.tokens[len(material.pins) + source]
     if material.summary is not None:
         message = summary_message(policy, material.summary)
-        tokens += message_tokens(message, counter)
+        tokens += count_message(message, counter)
         pins.append(message)
     elif choice.lead_in:
         message = lead_in_message(policy)
-        tokens += message_tokens(message, counter)
+        tokens += count_message(message, counter)
         repairs.insert(0, Repair("lead_in", None))
         pins.append(message)
     return pins + shown, tokens, tuple(repairs)
@@ -195,12 +183,12 @@ def fixed_cost(
     """Tokens of pins, kept items and summary."""
     if summary is None:
         return pin_tokens
-    return pin_tokens + message_tokens(summary_message(policy, summary), counter)
+    return pin_tokens + count_message(summary_message(policy, summary), counter)
 
 
 def lead_in_cost(policy: PairPolicy, counter: TokenCounter) -> int:
     """Tokens of the fixed line that leads in a context."""
-    return message_tokens(lead_in_message(policy), counter)
+    return count_message(lead_in_message(policy), counter)
 
 
 # --- the same core on plain lists -----------------------------------------------------------------
@@ -221,7 +209,7 @@ def _checked(messages: Any) -> list[Message]:
 def _ledger_of(
     messages: list[Message], policy: PairPolicy, counter: TokenCounter | None
 ) -> tuple[Ledger, list[int]]:
-    ledger = policy.new_ledger(0 if counter is None else synthetic_cost(counter))
+    ledger = new_ledger(policy, counter)
     counts = []
     for at, message in enumerate(messages):
         facts = pack_facts(message, _ZERO_SEED)
@@ -229,7 +217,7 @@ def _ledger_of(
             msg = f"messages[{at}] makes or answers more than 65,535 calls"
             raise InvalidItemError(msg)
         try:
-            tokens = 0 if counter is None else message_tokens(message, counter)
+            tokens = 0 if counter is None else count_message(message, counter)
         except (TypeError, ValueError, RecursionError) as exc:
             msg = f"messages[{at}] cannot be written as JSON: {exc}"
             raise InvalidItemError(msg) from exc

@@ -1,30 +1,30 @@
 """Every exception that memcore raises, in one tree.
 
-    MemcoreError
-    ├── CallerError                the call was wrong; nothing was stored
-    │   ├── InvalidItemError       not a mapping, not JSON, NaN, too large
-    │   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
-    │   ├── OrphanResultError      a tool result whose call is not in the history
-    │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
-    │   ├── DuplicateRequestError  an idempotency key was used again with other content
-    │   ├── RevisionConflict       ``expected_revision`` is not the current revision
-    │   ├── PlanStaleError         the history changed under a compaction plan
-    │   ├── PolicyMismatchError    the session was created with another policy or counter
-    │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
-    │   ├── ContextOverflowError   the smallest legal context is larger than the budget
-    │   ├── NotFoundError          no such session, item, call or blob
-    │   ├── ScopeError             the handle may not reach what it was asked for
-    │   ├── ReadOnlyError          a write through a read-only handle
-    │   └── ClosedError            the database was closed
-    ├── StorageError               the file or the device is in trouble
-    │   ├── StoreFullError         no space on the device, or the map cannot grow
-    │   ├── StoreAccessError       the operating system refused to open or write the file
-    │   ├── StoreLockedError       another process holds the file in a way that excludes this call
-    │   ├── StoreFormatError       not a memcore file, or one of a newer format
-    │   ├── CorruptStoreError      the structure of the file is damaged or truncated
-    │   ├── CorruptValueError      one value fails its checksum; the others stay readable
-    │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
-    └── InternalError              a bug in memcore; please report it
+MemcoreError
+├── CallerError                the call was wrong; nothing was stored
+│   ├── InvalidItemError       not a mapping, not JSON, NaN, too large
+│   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
+│   ├── OrphanResultError      a tool result whose call is not in the history
+│   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
+│   ├── DuplicateRequestError  an idempotency key was used again with other content
+│   ├── RevisionConflict       ``expected_revision`` is not the current revision
+│   ├── PlanStaleError         the history changed under a compaction plan
+│   ├── PolicyMismatchError    the session was created with another policy or counter
+│   ├── CounterUnavailableError  the session's token counter cannot be loaded here
+│   ├── ContextOverflowError   the smallest legal context is larger than the budget
+│   ├── NotFoundError          no such session, item, call or blob
+│   ├── ScopeError             the handle may not reach what it was asked for
+│   ├── ReadOnlyError          a write through a read-only handle
+│   └── ClosedError            the database was closed
+├── StorageError               the file or the device is in trouble
+│   ├── StoreFullError         no space on the device, or the map cannot grow
+│   ├── StoreAccessError       the operating system refused to open or write the file
+│   ├── StoreLockedError       another process holds the file in a way that excludes this call
+│   ├── StoreFormatError       not a memcore file, or one of a newer format
+│   ├── CorruptStoreError      the structure of the file is damaged or truncated
+│   ├── CorruptValueError      one value fails its checksum; the others stay readable
+│   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
+└── InternalError              a bug in memcore; please report it
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""The values that memcore hands out: frozen, slotted, without behaviour beyond themselves."""
+"""The values that memcore hands out: immutable, without behaviour beyond themselves.
+
+Those made for every item read or appended are named tuples, which are made three times as fast as
+frozen dataclasses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "CallRecord",
@@ -42,8 +46,7 @@ class ItemKind(IntEnum):
     EVENT = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One entry of a session's log.
 
     ``message`` is the wire object exactly as it was appended. For an event it is
@@ -60,8 +63,7 @@ class Item:
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What a committed change returns."""
 
     seq: int
@@ -71,7 +73,7 @@ class Receipt:
     """Tokens of the whole live history after the change."""
     open_calls: int
     """How many calls are unanswered after the change."""
-    count: int = 1
+    appended: int = 1
     """How many items the change appended; their seqs end at ``seq`` without a gap."""
 
 

@@ -17,7 +17,7 @@ from memcore.limits import ITEM_TOKENS_MAX
 
 __all__ = ["BytesEstimate", "CallableCounter", "TiktokenCounter", "TokenCounter", "get_counter"]
 
-DEFAULT_COUNTER: Final = "bytes/4"
+DIVISOR_MAX: Final = 64
 MESSAGE_OVERHEAD_TOKENS: Final = 4
 """Per message beside its text: OpenAI's cookbook counts 3, and 1 for a name."""
 
@@ -112,7 +112,9 @@ class TiktokenCounter(_TextCounter):
         except ImportError as exc:
             msg = f"counter 'tiktoken:{name}' needs tiktoken: pip install 'memcore[tiktoken]'"
             raise CounterUnavailableError(msg) from exc
-        except Exception as exc:  # tiktoken fetches its vocabulary and raises whatever requests does
+        except (
+            Exception
+        ) as exc:  # tiktoken fetches its vocabulary and raises whatever requests does
             msg = (
                 f"counter 'tiktoken:{name}' could not load its vocabulary ({exc}); set "
                 "TIKTOKEN_CACHE_DIR to a directory that holds it, or choose another counter"
@@ -139,7 +141,12 @@ def get_counter(counter: str | TokenCounter | None = None) -> TokenCounter:
         if family == "tiktoken" and rest:
             return TiktokenCounter(rest)
         family, _, rest = counter.partition("/")
-        if family == "bytes" and rest.isascii() and rest.isdigit() and 1 <= int(rest) <= 64:
+        if (
+            family == "bytes"
+            and rest.isascii()
+            and rest.isdigit()
+            and 1 <= int(rest) <= DIVISOR_MAX
+        ):
             return BytesEstimate(int(rest))
         msg = f"no counter is named {counter!r}; expected 'bytes/4' or 'tiktoken:o200k_base'"
         raise InvalidOptionError(msg)

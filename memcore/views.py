@@ -1,9 +1,9 @@
-"""View records: compactions as rows. A view represents the items before its cut; the log keeps
-them.
+"""View records: compactions as rows.
 
-A view is chained to the one before it and names the last seq that it covers and the prefix hash
-there. It applies only if that seq is live and the hash matches; else its newest valid ancestor
-does, so undo, rewind and fork need not touch views at all.
+A view represents the items before its cut; the log keeps them. It is chained to the one before it
+and names the last seq that it covers and the prefix hash there. It applies only if that seq is
+live and the hash matches; else its newest valid ancestor does, so undo, rewind and fork need not
+touch views at all.
 """
 
 from __future__ import annotations

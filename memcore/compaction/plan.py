@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from memcore._fast import Ledger
-from memcore.errors import InvalidOptionError
 from memcore.formats import PairPolicy
 from memcore.model import ItemKind, Plan
+from memcore.options import checked_int, checked_optional_int
 
 __all__ = ["CompactionRule", "fallback_plan", "is_due", "make_plan"]
 
@@ -37,16 +37,8 @@ class CompactionRule:
 
     def __post_init__(self) -> None:
         for name in ("max_items", "keep_last", "protect_open_items"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                msg = f"{name}: expected a non-negative int, got {value!r}"
-                raise InvalidOptionError(msg)
-        tokens = self.keep_tokens
-        if tokens is not None and (
-            isinstance(tokens, bool) or not isinstance(tokens, int) or tokens <= 0
-        ):
-            msg = f"keep_tokens: expected a positive int or None, got {tokens!r}"
-            raise InvalidOptionError(msg)
+            checked_int(name, getattr(self, name))
+        checked_optional_int("keep_tokens", self.keep_tokens, least=1)
 
 
 def is_due(ledger: Ledger, policy: PairPolicy, rule: CompactionRule, *, covered: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts, record_spans
-from memcore.codec import FLAG_BLOB, HEADER_BYTES, open_value
+from memcore.codec import FLAG_BLOB, checksum_of, open_value
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.keys import Row
 from memcore.log import Head, decode_item, index
@@ -71,9 +71,10 @@ class _SessionCheck:
             return
         yield from self._own_rows(txn, head)
         yield from self._live(txn, head, history)
-        if head.view_number and read_view(
-            txn, self.scope, head.view_session, head.view_number
-        ) is None:
+        if (
+            head.view_number
+            and read_view(txn, self.scope, head.view_session, head.view_number) is None
+        ):
             yield f"its view {head.view_number} is missing"
 
     def _own_rows(self, txn: ReadTxn, head: Head) -> Iterator[str]:
@@ -163,7 +164,7 @@ class _SessionCheck:
             open_value(key, value)
         except CorruptValueError:
             return -1
-        return index.chain_after(before, int.from_bytes(value[2:HEADER_BYTES], "little"))
+        return index.chain_after(before, checksum_of(value))
 
 
 def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:

@@ -107,13 +107,17 @@ class Database:
             lambda txn: [(app, user) for _, app, user in names.scopes(txn)]
         )
 
-    def sessions(self, *, user: str | None = None, app: str | None = None) -> Iterator[SessionEntry]:
+    def sessions(
+        self, *, user: str | None = None, app: str | None = None
+    ) -> Iterator[SessionEntry]:
         """All sessions, or those of one user or application, a page a read transaction."""
         for found_app, found_user in self.scopes():
             if (user is None or user == found_user) and (app is None or app == found_app):
                 yield from self.scope(user=found_user, app=found_app).sessions()
 
-    def delete_session(self, session_id: str, *, user: str = "default", app: str = "default") -> bool:
+    def delete_session(
+        self, session_id: str, *, user: str = "default", app: str = "default"
+    ) -> bool:
         """Delete a session and its rows; whether there was one."""
         return self.scope(user=user, app=app).delete_session(session_id)
 

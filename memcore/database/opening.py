@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from memcore.compaction import CompactionRule
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError
 from memcore.formats import get_policy
 from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
+from memcore.options import checked_bool, checked_int
 from memcore.session import Backing
 from memcore.store import open_store
 from memcore.tokens import TokenCounter, get_counter
@@ -54,7 +54,9 @@ def open_database(
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
-    _check_flags(read_only=read_only, create=create, allow_unsafe=allow_unsafe, verify=verify)
+    flags = {"read_only": read_only, "create": create, "verify": verify}
+    for name, value in {**flags, "allow_unsafe": allow_unsafe}.items():
+        checked_bool(name, value)
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         msg = f"path: expected a file's path or ':memory:', got {path!r}"
         raise InvalidOptionError(msg)
@@ -68,17 +70,14 @@ def open_database(
             "if the file is a cache or a test's, else leave durability out"
         )
         raise InvalidOptionError(msg)
-    if isinstance(map_bytes, bool) or not isinstance(map_bytes, int):
-        msg = f"map_bytes: expected an int, got {map_bytes!r}"
-        raise InvalidOptionError(msg)
-    if not MAP_BYTES_MIN <= map_bytes <= MAP_BYTES_MAX:
-        msg = f"map_bytes: expected {MAP_BYTES_MIN} to {MAP_BYTES_MAX}, got {map_bytes}"
+    if checked_int("map_bytes", map_bytes, least=MAP_BYTES_MIN) > MAP_BYTES_MAX:
+        msg = f"map_bytes: expected at most {MAP_BYTES_MAX}, got {map_bytes}"
         raise InvalidOptionError(msg)
     if compaction is not None and not isinstance(compaction, CompactionRule):
         msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
         raise InvalidOptionError(msg)
     by = get_counter(counter)
-    name = get_policy(policy).name
+    preset = get_policy(policy).name
     store = open_store(
         os.fspath(path),
         read_only=read_only,
@@ -87,11 +86,4 @@ def open_database(
         map_bytes=map_bytes,
         verify=verify,
     )
-    return Database(Backing(store, by, name), compaction or CompactionRule())
-
-
-def _check_flags(**flags: Any) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            msg = f"{name}: expected True or False, got {value!r}"
-            raise InvalidOptionError(msg)
+    return Database(Backing(store, by, preset), compaction or CompactionRule())

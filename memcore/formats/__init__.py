@@ -4,7 +4,12 @@ from memcore.formats.binding import Binding, Entry, bind
 from memcore.formats.policy import POLICIES, PairPolicy, get_policy
 from memcore.formats.render import Rendered, render
 from memcore.formats.validate import find_violations
-from memcore.formats.wire import lead_in_message, summary_message, synthetic_results
+from memcore.formats.wire import (
+    lead_in_message,
+    longest_synthetic_result,
+    summary_message,
+    synthetic_results,
+)
 
 __all__ = [
     "POLICIES",
@@ -16,6 +21,7 @@ __all__ = [
     "find_violations",
     "get_policy",
     "lead_in_message",
+    "longest_synthetic_result",
     "render",
     "summary_message",
     "synthetic_results",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from memcore._fast import classify
 from memcore.model import ItemKind, Message
@@ -25,8 +25,7 @@ ABANDON_EVENT: Final = "abandon"
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One item as rendering sees it."""
 
     seq: int

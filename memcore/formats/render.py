@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.formats.binding import FLAG_MIXED, FLAG_MODEL, Binding, CallSlot, Entry, bind
 from memcore.formats.policy import PairPolicy
-from memcore.formats.wire import result_block, shape_of, synthetic_results
+from memcore.formats.wire import BLOCK_SHAPES, shape_of, synthetic_results
 from memcore.model import ItemKind, Message, Repair
 
 __all__ = ["Rendered", "render"]
@@ -111,7 +111,9 @@ class _Renderer:
         return [
             slot
             for slot in self.binding.calls[at]
-            if not slot.results and not slot.is_server and (slot.abandoned or at < self.last_content)
+            if not slot.results
+            and not slot.is_server
+            and (slot.abandoned or at < self.last_content)
         ]
 
     def _synthesize(self, at: int, missing: list[CallSlot]) -> None:
@@ -137,21 +139,22 @@ class _Renderer:
     def render_behind(self) -> None:
         """OpenAI chat and LangChain."""
         for at in range(len(self.entries)):
-            if not self._is_content(at):
+            if self._is_content(at):
+                self.out.keep(self.entries, at)
+                if self.binding.calls[at]:
+                    self._answer_behind(at)
+
+    def _answer_behind(self, at: int) -> None:
+        results = self._results_of(at)
+        for result in results:
+            if self._owner(result) != at:
                 continue
-            self.out.keep(self.entries, at)
-            if not self.binding.calls[at]:
-                continue
-            results = self._results_of(at)
-            for result in results:
-                if self._owner(result) != at:
-                    continue
-                if not self._in_place(at, result, results):
-                    self._note("hoisted", result, self.binding.answers[result][0][0][1])
-                self.out.keep(self.entries, result)
-            missing = self._missing(at)
-            if missing:
-                self._synthesize(at, missing)
+            if not self._in_place(at, result, results):
+                self._note("hoisted", result, self.binding.answers[result][0][0][1])
+            self.out.keep(self.entries, result)
+        missing = self._missing(at)
+        if missing:
+            self._synthesize(at, missing)
 
     def _owner(self, result: int) -> int:
         """The entry behind which a result is shown: the first whose call it still answers."""
@@ -222,8 +225,12 @@ class _Renderer:
                 self._keep_rest(at)
                 continue
             self.out.keep(self.entries, at)
-            if self.binding.calls[at]:
+            if not self.binding.calls[at]:
+                continue
+            if shape_of(self.entries[at].message) in BLOCK_SHAPES:
                 self._answer_in_one(at, whole)
+            else:
+                self._answer_behind(at)
 
     def _keep_rest(self, at: int) -> None:
         """What a message with results holds beside them, where it stands."""
@@ -246,15 +253,13 @@ class _Renderer:
                 self._note("hoisted", result, self.binding.answers[result][0][0][1])
             blocks += self._blocks_for(at, result)
         message = self.entries[at].message
-        shape = shape_of(message)
         for slot in missing:
             self._note("synthesized", at, slot.key[1])
             answer = synthetic_results(message, [slot])[0]
-            blocks += answer.get(self._field(answer)) or [result_block(shape, slot)]
+            blocks += answer[self._field(answer)]
         if len(results) > 1:
             self._note("merged", at)
-        field_name = "parts" if shape == "gemini" else "content"
-        self.out.write({"role": "user", field_name: blocks})
+        self.out.write({"role": "user", self._field(message): blocks})
 
     def _is_clean(self, at: int, results: list[int]) -> bool:
         """Whether the one result message can be shown as it is."""
@@ -272,7 +277,8 @@ class _Renderer:
         """The result blocks of entry ``result`` that answer calls of entry ``at``."""
         blocks, _ = self._split(result)
         wanted = iter(self.binding.answers[result])
-        found, seen = [], set()
+        found: list[Any] = []
+        seen: set[Any] = set()
         for block in blocks:
             key, slot = next(wanted, (None, None))
             if slot is not None and slot.at == at and slot.results == [result] and key not in seen:

@@ -36,19 +36,13 @@ def _orphans(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
                 yield Violation(
                     at, key[1], "orphan_result", f"no call with id {key[1]!r} stands before it"
                 )
-        if (
-            binding.is_result(at)
-            and not answers
-            and not policy.standalone_results
-        ):
+        if binding.is_result(at) and not answers and not policy.standalone_results:
             yield Violation(at, None, "orphan_result", "the result names no call")
 
 
 def _calls(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
     content = [
-        at
-        for at in range(len(binding.kinds))
-        if binding.is_shown(at) and not binding.is_result(at)
+        at for at in range(len(binding.kinds)) if binding.is_shown(at) and not binding.is_result(at)
     ]
     last = content[-1] if content else -1
     for at, slots in enumerate(binding.calls):
@@ -91,7 +85,9 @@ def _ids(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
                 yield Violation(at, text, "duplicate_id", f"call id {text!r} is used twice")
             seen.add(slot.key)
             if policy.id_chars_max is not None and len(text) > policy.id_chars_max:
-                reason = f"call id {text[:16]!r}… has {len(text)} of {policy.id_chars_max} characters"
+                reason = (
+                    f"call id {text[:16]!r}… has {len(text)} of {policy.id_chars_max} characters"
+                )
                 yield Violation(at, text, "id_too_long", reason)
 
 

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from memcore.codec import encode_json
 from memcore.formats.binding import BY_NAME, CLASS_MASK, CallSlot
 from memcore.formats.policy import PairPolicy
 from memcore.model import Message
-from memcore.tokens import TokenCounter
 
-__all__ = ["lead_in_message", "shape_of", "summary_message", "synthetic_results", "user_message"]
+__all__ = [
+    "lead_in_message",
+    "longest_synthetic_result",
+    "shape_of",
+    "summary_message",
+    "synthetic_results",
+    "user_message",
+]
 
+BLOCK_SHAPES: Final = ("anthropic", "gemini")
+"""Wire formats in which one message answers all calls of the message before it."""
 NO_RESULT: Final = "[no result: this tool call was not answered]"
 LEAD_IN: Final = "[The earlier part of this conversation is not shown.]"
 SUMMARY_PREFIX: Final = "[Summary of the earlier conversation]\n"
@@ -54,15 +61,14 @@ def _has_block(message: Message, kind: str) -> bool:
     )
 
 
-def synthetic_cost(counter: TokenCounter) -> int:
-    """What one synthetic result may cost: the longest form, with an id of 64 characters."""
-    message = {
+def longest_synthetic_result() -> Message:
+    """The longest form of a synthetic result, with an id of 64 characters."""
+    return {
         "lc": 1,
         "type": "constructor",
         "id": ["langchain", "schema", "messages", "ToolMessage"],
         "kwargs": {"type": "tool", "tool_call_id": "x" * 64, "content": NO_RESULT},
     }
-    return counter.count_message(message, encode_json(message)[0])
 
 
 def user_message(policy: PairPolicy, text: str) -> Message:
@@ -80,8 +86,11 @@ def lead_in_message(policy: PairPolicy) -> Message:
 
 
 def summary_message(policy: PairPolicy, summary: str) -> Message:
-    """The summary as a message: from the user (every provider takes it first), ``seed``: from the
-    assistant, as MathModelAgent places it."""
+    """The summary as a message.
+
+    It comes from the user, which every provider takes first; for ``seed`` from the assistant, as
+    MathModelAgent places it.
+    """
     if policy.name == "seed":
         return {"role": "assistant", "content": SEED_SUMMARY_PREFIX + summary}
     return user_message(policy, SUMMARY_PREFIX + summary)
@@ -94,14 +103,14 @@ def result_block(shape: str, slot: CallSlot) -> dict[str, Any]:
         return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
     answer: dict[str, Any] = {"name": text, "response": {"error": NO_RESULT}}
     if not cls & BY_NAME:
-        answer = {"id": text, "name": "", **{"response": answer["response"]}}
+        answer = {"id": text, "name": "", "response": answer["response"]}
     return {"functionResponse": answer}
 
 
 def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
     """Messages that answer ``slots``, the unanswered calls of ``message``, in its own format."""
     shape = shape_of(message)
-    if shape in ("anthropic", "gemini"):
+    if shape in BLOCK_SHAPES:
         field = "content" if shape == "anthropic" else "parts"
         return [{"role": "user", field: [_named_block(shape, slot, message) for slot in slots]}]
     return [_synthetic(shape, slot) for slot in slots]

@@ -4,6 +4,7 @@ from memcore.log.draft import Draft, Drafts
 from memcore.log.head import Head, Segment
 from memcore.log.history import History, Logs, SessionLog
 from memcore.log.item import Prepared, StoredItem, decode_item, prepare_event, prepare_item
+from memcore.log.ledger import count_message, new_ledger
 from memcore.log.request import Request, find_request, prepare_request, record_request
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "Segment",
     "SessionLog",
     "StoredItem",
+    "count_message",
     "decode_item",
     "find_request",
+    "new_ledger",
     "prepare_event",
     "prepare_item",
     "prepare_request",

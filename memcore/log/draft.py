@@ -9,14 +9,12 @@ and has written nothing, so its neighbours in the batch are not disturbed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from memcore import blobs, keys
 from memcore._fast import Ledger, classify
-from memcore.codec import HEADER_BYTES, seal_value
+from memcore.codec import checksum_of, seal_value
 from memcore.errors import (
     InternalError,
-    InvalidOptionError,
     NotFoundError,
     OrphanResultError,
     RevisionConflict,
@@ -30,8 +28,6 @@ from memcore.model import Receipt
 from memcore.store.base import Txn
 
 __all__ = ["Draft", "Drafts"]
-
-CHECKSUM: Final = slice(2, HEADER_BYTES)
 
 
 class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
@@ -55,7 +51,9 @@ class Draft:
         "txn",
     )
 
-    def __init__(self, txn: Txn, log: SessionLog, seed: bytes, new_head: Head | None = None) -> None:
+    def __init__(
+        self, txn: Txn, log: SessionLog, seed: bytes, new_head: Head | None = None
+    ) -> None:
         self.txn = txn
         self.log = log
         self.seed = int.from_bytes(seed[:8], "little")
@@ -77,7 +75,6 @@ class Draft:
         """Items with their seqs, not yet written."""
         self._appended: list[tuple[bytes, int]] = []
         """What the overlay holds, to stand it on another base."""
-        txn.on_commit(self._take_over)
 
     # --- what it holds ----------------------------------------------------------------------------
 
@@ -89,13 +86,13 @@ class Draft:
     @property
     def last_seq(self) -> int:
         """The last live seq, 0 if the history is empty."""
-        return self._segments_for(1)[-1].hi if self.head.count else 0
+        segments = self.head.segments
+        return segments[-1].hi if segments else 0  # trim leaves none only if nothing is live
 
     def receipt(self, count: int) -> Receipt:
         """The receipt of a change that appended ``count`` items."""
-        return Receipt(
-            self.last_seq, self.head.revision, self._overlay.tokens, self._overlay.open_count, count
-        )
+        overlay = self._overlay
+        return Receipt(self.last_seq, self.head.revision, overlay.tokens, overlay.open_count, count)
 
     def expect(self, revision: int | None) -> None:
         """Compare the caller's revision.
@@ -221,7 +218,7 @@ class Draft:
             key = keys.session_row(scope, session, Row.ITEM, seq)
             value = seal_value(key, self._body_of(item), item.flags)
             txn.put(key, value)
-            head.chain = index.chain_after(head.chain, int.from_bytes(value[CHECKSUM], "little"))
+            head.chain = index.chain_after(head.chain, checksum_of(value))
             records.append(
                 index.RECORD.pack(item.tokens, item.created_s, head.chain, self.log.tag)
                 + item.facts
@@ -257,6 +254,8 @@ class Draft:
         head.tokens = self._overlay.tokens
         head.open_calls = self._overlay.open_count
         head.spill(self.txn, self.log.scope, self.log.session)
+        if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
+            self.txn.on_commit(self._take_over)
         self._packed = seal_value(self.log.head_key, head.pack())
         self.txn.put(self.log.head_key, self._packed)
         self._history = self.log.history_of(self.txn, head)
@@ -338,17 +337,3 @@ class Drafts:
         draft = Draft(txn, self._logs.get(scope, session), self._seed, head)
         txn.local[scope, session] = draft
         return draft
-
-
-def checked_revision(revision: object) -> int | None:
-    """An ``expected_revision`` argument.
-
-    Raises:
-        InvalidOptionError: it is no non-negative int.
-    """
-    if revision is None:
-        return None
-    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 0:
-        msg = f"expected_revision: expected a non-negative int or None, got {revision!r}"
-        raise InvalidOptionError(msg)
-    return revision

@@ -35,7 +35,7 @@ class Segment(NamedTuple):
     hi: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many items it holds."""
         return self.hi - self.lo + 1
 
@@ -46,32 +46,7 @@ def head_key(scope: int, session: int) -> bytes:
 
 
 class Head:
-    """Totals and the live segments of one session. ``changed`` copies are packed, never shared."""
-
-    __slots__ = (
-        "base_count",
-        "chain",
-        "count",
-        "counter",
-        "created_ms",
-        "epoch",
-        "flags",
-        "link_block",
-        "link_session",
-        "next_block",
-        "next_seq",
-        "next_view",
-        "open_calls",
-        "parent_seq",
-        "parent_session",
-        "policy",
-        "revision",
-        "segments",
-        "tokens",
-        "updated_ms",
-        "view_number",
-        "view_session",
-    )
+    """Totals and the live segments of one session."""
 
     def __init__(self, *, policy: str, counter: str, now_ms: int) -> None:
         self.revision = 0
@@ -105,13 +80,13 @@ class Head:
     def changed(self) -> Head:
         """A copy to change inside a transaction."""
         other = Head.__new__(Head)
-        for name in Head.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update(self.__dict__)
         other.segments = self.segments.copy()
         return other
 
     def pack(self) -> bytes:
         """The body of the head's row; drawn in docs/architecture.md."""
+        segments = self.segments
         policy, counter = self.policy.encode(), self.counter.encode()
         fixed = _FIXED.pack(
             self.revision,
@@ -135,9 +110,9 @@ class Head:
             self.flags,
             len(policy),
             len(counter),
-            len(self.segments),
+            len(segments),
         )
-        return b"".join((fixed, policy, counter, *(_SEGMENT.pack(*s) for s in self.segments)))
+        return b"".join([fixed, policy, counter, *[_SEGMENT.pack(*s) for s in segments]])
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> Head:
@@ -208,8 +183,8 @@ class Head:
             if not self.segments:
                 self._unlink(txn, scope)
             last = self.segments.pop()
-            if last.count <= drop:
-                drop -= last.count
+            if last.size <= drop:
+                drop -= last.size
             else:
                 self.segments.append(Segment(last.session, last.lo, last.hi - drop))
                 drop = 0
@@ -227,7 +202,7 @@ class Head:
             txn.put(key, seal_value(key, body))
             self.link_session, self.link_block = session, self.next_block
             self.next_block += 1
-            self.base_count += sum(segment.count for segment in moved)
+            self.base_count += sum(segment.size for segment in moved)
 
     def _unlink(self, txn: ReadTxn, scope: int) -> None:
         """Bring the newest block's segments back into the (empty) head."""

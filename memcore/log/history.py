@@ -20,10 +20,10 @@ from memcore.codec import FLAG_BLOB, open_value
 from memcore.errors import CorruptValueError, InternalError, PolicyMismatchError
 from memcore.formats import get_policy
 from memcore.formats.policy import PairPolicy
-from memcore.formats.wire import synthetic_cost
 from memcore.keys import Row
 from memcore.log import index
 from memcore.log.head import Head, Segment, head_key
+from memcore.log.ledger import new_ledger
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, resolve_view
@@ -53,12 +53,12 @@ class History:
     __slots__ = ("count", "segments", "starts")
 
     def __init__(self, segments: list[Segment]) -> None:
-        self.segments = segments
+        self.segments = segments.copy()
         self.starts: list[int] = []
         at = 0
-        for segment in segments:
+        for _, lo, hi in segments:
             self.starts.append(at)
-            at += segment.hi - segment.lo + 1
+            at += hi - lo + 1
         self.count = at
 
     def locate(self, position: int) -> tuple[int, int]:
@@ -176,7 +176,7 @@ class SessionLog:
         self.counter: TokenCounter = self.resolve_counter(head.counter)
         self.tag = index.counter_tag(head.counter)
         self.history = History(head.all_segments(txn, self.scope))
-        ledger = self.policy.new_ledger(synthetic_cost(self.counter))
+        ledger = new_ledger(self.policy, self.counter)
         self._load(txn, ledger, 0, head)
         self.ledger: Ledger = ledger
 
@@ -298,7 +298,7 @@ def _missing(scope: int, session: int, seq: int) -> CorruptValueError:
 class Logs:
     """All SessionLogs of a database in this process."""
 
-    __slots__ = ("_logs", "_lock", "_resolve_counter")
+    __slots__ = ("_lock", "_logs", "_resolve_counter")
 
     def __init__(self, resolve_counter: CounterOf) -> None:
         self._logs: WeakValueDictionary[tuple[int, int], SessionLog] = WeakValueDictionary()
@@ -317,4 +317,4 @@ class Logs:
     def fresh_ledger(self, head: Head) -> Ledger:
         """An empty ledger of a session's policy and counter."""
         counter = self._resolve_counter(head.counter)
-        return get_policy(head.policy).new_ledger(synthetic_cost(counter))
+        return new_ledger(get_policy(head.policy), counter)

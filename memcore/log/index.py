@@ -25,7 +25,6 @@ from memcore.store.base import ReadTxn, Txn
 __all__ = ["RECORD", "append_records", "chain_after", "counter_tag", "pages"]
 
 RECORD: Final = Struct("<IIQH")
-_CHAIN = Struct("<QQ")
 
 
 def counter_tag(name: str) -> int:
@@ -33,9 +32,9 @@ def counter_tag(name: str) -> int:
     return xxh3_64_intdigest(name.encode()) & 0xFFFF
 
 
-def chain_after(chain: int, item_hash: int) -> int:
+def chain_after(chain: int, item_hash: bytes) -> int:
     """The prefix hash after one more item: H(previous chain, hash of the stored item)."""
-    return xxh3_64_intdigest(_CHAIN.pack(chain, item_hash))
+    return xxh3_64_intdigest(chain.to_bytes(8, "little") + item_hash)
 
 
 def page_key(scope: int, session: int, first_seq: int) -> bytes:
@@ -66,7 +65,9 @@ def append_records(
     first = _page_start(seq, own_first)
     body = b""
     if first != seq:
-        body = tail[1] if tail is not None and tail[0] == first else _read(txn, scope, session, first)
+        body = (
+            tail[1] if tail is not None and tail[0] == first else _read(txn, scope, session, first)
+        )
     at = 0
     while at < len(records):
         room = INDEX_TAIL_RECORDS - (seq - 1) % INDEX_TAIL_RECORDS
@@ -103,9 +104,7 @@ def _merge(txn: Txn, scope: int, session: int, first: int, stop: int) -> None:
     txn.put(start, seal_value(start, body))
 
 
-def pages(
-    txn: ReadTxn, scope: int, session: int, lo: int, hi: int
-) -> Iterator[tuple[int, bytes]]:
+def pages(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
     """``(first seq, body)`` of the pages that hold seqs ``lo .. hi``.
 
     Raises:

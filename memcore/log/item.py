@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, Final
 
 from memcore import codec
-from memcore._fast import pack_event, pack_facts, scan_json
+from memcore._fast import pack_event, pack_facts
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.limits import (
     CALLS_PER_ITEM_MAX,
@@ -28,13 +28,6 @@ __all__ = ["Prepared", "StoredItem", "decode_item", "prepare_event", "prepare_it
 
 _HEADER = Struct("<BBHIQ")
 ABANDON_EVENT: Final = "abandon"
-_JSON_PROBLEMS: Final = {
-    1: "holds NaN or infinity, which JSON has not",
-    2: "has a key that is no string",
-    3: "holds a value that JSON has not",
-    4: "is nested deeper than 512 levels",
-    5: "is circular or has more than 16 million values",
-}
 
 
 @dataclass(slots=True)
@@ -65,32 +58,7 @@ class StoredItem:
     request_id: str | None
 
 
-def describe_json_problem(value: Any, code: int, what: str) -> str:
-    """Words for what ``_fast.scan_json`` found, with the path to it."""
-    return f"{what}{_path_to(value, code)} {_JSON_PROBLEMS[code]}"
-
-
-def _path_to(value: Any, code: int, depth: int = 0) -> str:
-    """The path of the first offending value, as ``.content[0].text``."""
-    if code in {4, 5} or depth > 32:  # noqa: PLR2004 - the path would be longer than the message
-        return ""
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            if not isinstance(key, str):
-                return f"[{key!r}]"
-            if scan_json(entry):
-                return f".{key}{_path_to(entry, code, depth + 1)}"
-    if isinstance(value, list | tuple):
-        for at, entry in enumerate(value):
-            if scan_json(entry):
-                return f"[{at}]{_path_to(entry, code, depth + 1)}"
-    return f" ({type(value).__name__})" if depth else ""
-
-
 def _encode(value: Any, what: str) -> tuple[bytes, int]:
-    code = scan_json(value)
-    if code:
-        raise InvalidItemError(describe_json_problem(value, code, what))
     try:
         return codec.encode_json(value)
     except (TypeError, ValueError, RecursionError) as exc:
@@ -159,7 +127,9 @@ def prepare_item(
     if type(item) is not dict:
         if not isinstance(item, Mapping):
             hint = "; pass item.model_dump()" if hasattr(item, "model_dump") else ""
-            msg = f"item: expected a mapping (one message as a dict), got {type(item).__name__}{hint}"
+            msg = (
+                f"item: expected a mapping (one message as a dict), got {type(item).__name__}{hint}"
+            )
             raise InvalidItemError(msg)
         item = dict(item)
     facts = pack_facts(item, seed)

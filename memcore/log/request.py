@@ -76,8 +76,8 @@ def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | No
         return None
     if content != request.content:
         msg = (
-            f"idempotency_key {request.text[:64]!r} was used before for other content (item {seq}): "
-            "use a new key for a new request"
+            f"idempotency_key {request.text[:64]!r} was used before for other content (item {seq}); a "
+            "new request needs a new key"
         )
         raise DuplicateRequestError(msg)
     return Receipt(seq, revision, tokens, open_calls, count)
@@ -93,6 +93,6 @@ def record_request(draft: Draft, request: Request, receipt: Receipt, *, now_ms: 
         receipt.revision,
         receipt.tokens,
         receipt.open_calls,
-        receipt.count,
+        receipt.appended,
     )
     draft.txn.put(key, seal_value(key, body))

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
-from memcore.errors import InvalidOptionError
 from memcore.log import Draft, Prepared
-from memcore.log.draft import checked_revision
 from memcore.model import Item, Receipt
+from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure, ItemOptions, take_back
 
@@ -26,8 +25,8 @@ class Batch:
     def __init__(self, address: Address, expected_revision: int | None) -> None:
         self._address = address
         self._changes = Changes(address)
-        self._revision = checked_revision(expected_revision)
-        self._steps: list[Callable[[Draft], None]] = []
+        self._revision = checked_optional_int("expected_revision", expected_revision)
+        self._steps: list[Callable[[Draft], object]] = []
         self._undone: list[Item] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
@@ -64,7 +63,7 @@ class Batch:
         prepared = self._changes.prepare(items, ItemOptions(meta, request_id))
         orphans = self._address.options.orphans
         self.prepared += prepared
-        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) and None)
+        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
 
     def record(
         self,
@@ -77,13 +76,11 @@ class Batch:
         """Append an event."""
         prepared = [self._changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
         self.prepared += prepared
-        self._steps.append(lambda draft: draft.append(prepared, orphans="keep") and None)
+        self._steps.append(lambda draft: draft.append(prepared, orphans="keep"))
 
     def undo(self, count: int = 1) -> None:
         """Take the last ``count`` items off the live history."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            msg = f"undo: expected a positive int, got {count!r}"
-            raise InvalidOptionError(msg)
+        checked_int("undo", count, least=1)
 
         def step(draft: Draft) -> None:
             self._undone[:0] = take_back(draft, count)

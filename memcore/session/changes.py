@@ -29,10 +29,10 @@ from memcore.log import (
     prepare_request,
     record_request,
 )
-from memcore.log.draft import checked_revision
 from memcore.log.history import StoredRow
 from memcore.log.item import split_body
 from memcore.model import Item, Receipt
+from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.store.base import Txn
 from memcore.views import read_view
@@ -67,10 +67,12 @@ class Changes:
         revised: bool = True,
         after: Callable[[Draft], Any] | None = None,
         missing: Callable[[], Any] | None = None,
+        atomic: bool = False,
     ) -> Closure[Any]:
         """A closure that does ``work`` on the session's draft and finishes it.
 
-        If ``work`` fails before it wrote anything, the draft is as it was before. ``after`` gives
+        If ``work`` fails before it wrote anything, the draft is as it was before (``atomic``: by
+        itself). ``after`` gives
         the closure's result once the change is numbered; without it ``work``'s result is it.
         ``missing`` gives the result for a session that does not exist; else NotFoundError.
         """
@@ -83,11 +85,12 @@ class Changes:
                     return missing()
                 msg = f"there is no session {self._address.name!r}"
                 raise NotFoundError(msg)
-            mark = draft.mark()
+            mark = None if atomic else draft.mark()
             try:
                 result = work(draft)
             except BaseException:
-                draft.restore(mark)
+                if mark is not None:
+                    draft.restore(mark)
                 raise
             if isinstance(result, Repeated):
                 return result.receipt
@@ -171,7 +174,7 @@ class Changes:
         idempotency_key: str | None = None,
     ) -> Closure[Receipt]:
         """Append prepared items in one commit."""
-        revision = checked_revision(expected_revision)
+        revision = checked_optional_int("expected_revision", expected_revision)
         backing = self._address.backing
         request = prepare_request(idempotency_key, items, seed=backing.seed)
 
@@ -190,11 +193,11 @@ class Changes:
                 record_request(draft, request, receipt, now_ms=backing.now_ms())
             return receipt
 
-        return self.change(work, after=after)
+        return self.change(work, after=after, atomic=True)
 
     def nothing(self, *, expected_revision: int | None = None) -> Closure[Receipt]:
         """The receipt of a change that appends nothing; writes nothing."""
-        revision = checked_revision(expected_revision)
+        revision = checked_optional_int("expected_revision", expected_revision)
 
         def closure(txn: Txn) -> Receipt:
             draft = self._address.draft(txn, create=False)
@@ -209,10 +212,8 @@ class Changes:
 
     def undo(self, count: int, *, expected_revision: int | None = None) -> Closure[list[Item]]:
         """Take the last items off the live history."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            msg = f"undo: expected a positive int, got {count!r}"
-            raise InvalidOptionError(msg)
-        revision = checked_revision(expected_revision)
+        checked_int("undo", count, least=1)
+        revision = checked_optional_int("expected_revision", expected_revision)
 
         def work(draft: Draft) -> Any:
             draft.expect(revision)
@@ -222,8 +223,8 @@ class Changes:
 
     def rewind(self, seq: int, *, expected_revision: int | None = None) -> Closure[Receipt]:
         """Make ``seq`` the last live item (0: none)."""
-        checked_seq(seq, "rewind")
-        revision = checked_revision(expected_revision)
+        checked_int("rewind", seq)
+        revision = checked_optional_int("expected_revision", expected_revision)
 
         def work(draft: Draft) -> None:
             draft.expect(revision)
@@ -244,7 +245,7 @@ class Changes:
     def fork(self, target: Address, at: int | None) -> Closure[None]:
         """A new session that shares this one's history up to and including ``at``."""
         if at is not None:
-            checked_seq(at, "fork")
+            checked_int("at", at)
         names.check_name(target.name, "session")
         policy = target.options.policy
 
@@ -285,7 +286,6 @@ class Changes:
 
     def uncompact(self) -> Closure[bool]:
         """Go back to the view before the current one; whether there was one."""
-
         return self.change(step_back, create=False, revised=False, missing=bool)
 
     # --- large items ------------------------------------------------------------------------------
@@ -326,17 +326,6 @@ def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
     head.next_view = head.next_block = 1
     head.flags = 0
     head.created_ms = now_ms
-
-
-def checked_seq(seq: object, what: str) -> None:
-    """A seq argument.
-
-    Raises:
-        InvalidOptionError: it is no non-negative int.
-    """
-    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
-        msg = f"{what}: expected a seq (a non-negative int), got {seq!r}"
-        raise InvalidOptionError(msg)
 
 
 def take_back(draft: Draft, count: int) -> list[Item]:

@@ -162,9 +162,7 @@ class Compacting:
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
         """The draft of the fallback; an earlier summary stays."""
         status, plan = draft.fallback
-        return replace(
-            draft, plan=plan, status=status, summary=draft.previous_summary, error=error
-        )
+        return replace(draft, plan=plan, status=status, summary=draft.previous_summary, error=error)
 
     # --- commit -----------------------------------------------------------------------------------
 

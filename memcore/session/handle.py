@@ -21,9 +21,10 @@ from memcore.model import (
     Summarize,
     View,
 )
+from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address, SessionOptions
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.changes import Changes, Closure, ItemOptions, checked_seq
+from memcore.session.changes import Changes, Closure, ItemOptions
 from memcore.session.compacting import Compacting
 from memcore.session.reading import Reading
 from memcore.store import LmdbStore
@@ -84,7 +85,7 @@ class Session:
 
     def exists(self) -> bool:
         """Whether anything was ever stored under this name."""
-        return self._reading.run(lambda log, _: True, default=False)
+        return self._reading.run(lambda *_: True, default=False)
 
     @property
     def revision(self) -> int:
@@ -268,9 +269,8 @@ class Session:
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
         """
-        checked_seq(start, "start")
-        if stop is not None:
-            checked_seq(stop, "stop")
+        checked_int("start", start)
+        checked_optional_int("stop", stop)
         return self._reading.items(start, stop, skip_corrupt=skip_corrupt)
 
     def __iter__(self) -> Iterator[Item]:
@@ -282,14 +282,12 @@ class Session:
         Raises:
             NotFoundError: it is not in the live history.
         """
-        checked_seq(seq, "get")
+        checked_int("seq", seq)
         return self._reading.get(seq)
 
     def tail(self, count: int, *, skip_corrupt: bool = False) -> list[Item]:
         """The last ``count`` live items, oldest first."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            msg = f"tail: expected a non-negative int, got {count!r}"
-            raise InvalidOptionError(msg)
+        checked_int("tail", count)
         return self._reading.tail(count, skip_corrupt=skip_corrupt)
 
     def find_call(self, call_id: str) -> CallRecord:

@@ -32,6 +32,7 @@ from memcore.views import view_chain
 __all__ = ["Reading"]
 
 T = TypeVar("T")
+D = TypeVar("D")
 Found = tuple[StoredRow, bytes | None, int]
 """A row, the content of its blob, and its tokens."""
 
@@ -47,30 +48,34 @@ class Reading:
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    def run(self, fn: Callable[[SessionLog, ReadTxn], T], default: T) -> T:
+    def run(self, fn: Callable[[SessionLog, ReadTxn], T], default: D) -> T | D:
         """Run ``fn`` on the caught-up log under its lock; ``default`` if there is no session."""
         address = self._address
         for _ in range(2):
             log = address.resolve()
             if log is None:
                 break
+            found: list[T] = []
             with log.lock:
-                found, result = address.backing.store.read(
-                    lambda txn, log=log: self._caught_up(log, txn, fn)  # type: ignore[misc]
+                address.backing.store.read(
+                    lambda txn, log=log, found=found: self._caught_up(log, txn, fn, found)  # type: ignore[misc]
                 )
             if found:
-                return result  # type: ignore[no-any-return]
+                return found[0]
             address.forget()  # deleted since; its name may stand for a new session
         return default
 
     def _caught_up(
-        self, log: SessionLog, txn: ReadTxn, fn: Callable[[SessionLog, ReadTxn], T]
-    ) -> tuple[bool, T | None]:
-        if not log.catch_up(txn):
-            return False, None
-        assert log.head is not None  # noqa: S101 - what catch_up promises
-        self._address.check_head(log.head)
-        return True, fn(log, txn)
+        self,
+        log: SessionLog,
+        txn: ReadTxn,
+        fn: Callable[[SessionLog, ReadTxn], T],
+        found: list[T],
+    ) -> None:
+        if log.catch_up(txn):
+            assert log.head is not None  # noqa: S101 - what catch_up promises
+            self._address.check_head(log.head)
+            found.append(fn(log, txn))
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -109,7 +114,8 @@ class Reading:
             rows = self.collect(log, txn, first, end)
             return rows, (history.seq_at(end) if end < last else None)
 
-        return self.run(collect, ([], None))
+        nothing: tuple[list[Any], int | None] = ([], None)
+        return self.run(collect, nothing)
 
     def items(self, start: int, stop: int | None, *, skip_corrupt: bool) -> Iterator[Item]:
         """Live items in seq order, a page a read transaction."""
@@ -134,7 +140,7 @@ class Reading:
             position = log.history.position_of(seq)
             return [] if position is None else self.collect(log, txn, position, position + 1)
 
-        rows = self.run(collect, [])
+        rows: list[Any] = self.run(collect, [])
         if not rows:
             msg = f"session {self._address.name!r} has no live item {seq}"
             raise NotFoundError(msg)
@@ -173,7 +179,9 @@ class Reading:
                 keys = [key for key in classify(row.message)[1] if not key[0] & 0x80]
                 if len(keys) != positions.count(position):
                     keys = [key for key in keys if self._is_open(log, key, position)]
-                found += [(key, OpenCall(key[1], _name_of(row.message, key), row.seq)) for key in keys]
+                found += [
+                    (key, OpenCall(key[1], _name_of(row.message, key), row.seq)) for key in keys
+                ]
             return found
 
         return self.run(collect, [])
@@ -192,9 +200,7 @@ class Reading:
             return Context([], 0, 1, 0)
 
         def pick(at_least: int) -> Picked:
-            picked = self.run(
-                lambda log, txn: self._pick(log, txn, budget, at_least), None
-            )
+            picked = self.run(lambda log, txn: self._pick(log, txn, budget, at_least), None)
             if picked is None:
                 msg = f"session {self._address.name!r} was deleted"
                 raise NotFoundError(msg)
@@ -225,11 +231,14 @@ class Reading:
         regular = is_regular(ledger, policy, choice.cut)
 
         def material() -> Material:
-            parts = [pinned_rows, kept_rows, suffix_rows]
-            items = [list(decoded(rows)) for rows in parts]
+            before, beside, after = (
+                list(decoded(rows)) for rows in (pinned_rows, kept_rows, suffix_rows)
+            )
             return Material(
-                *([_entry(item) for item in part] for part in items),
-                tokens=[item.tokens for part in items for item in part],
+                pins=[_entry(item) for item in before],
+                kept=[_entry(item) for item in beside],
+                suffix=[_entry(item) for item in after],
+                tokens=[item.tokens for item in (*before, *beside, *after)],
                 summary=summary,
                 is_regular=regular,
             )

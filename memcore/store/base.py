@@ -66,9 +66,7 @@ class Store(Protocol):
         inside ``read`` or inside another closure on the same thread (InternalError).
         """
 
-    def submit(
-        self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop
-    ) -> asyncio.Future[T]:
+    def submit(self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit.
 
         A cancelled future is no rollback: the closure is applied all the same.

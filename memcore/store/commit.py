@@ -75,6 +75,7 @@ class CommitQueue:
     """The queue of one environment. ``run`` executes a batch; ``reading`` holds reading threads."""
 
     __slots__ = (
+        "_batch",
         "_busy",
         "_mu",
         "_owner",
@@ -94,6 +95,7 @@ class CommitQueue:
     def reset(self) -> None:
         """Forget everybody: in the child of a fork no other thread is left."""
         self._mu = allocate_lock()
+        self._batch: Batch | None = None
         self._busy = False
         self._owner = 0
         self._writer: Thread | None = None
@@ -169,7 +171,8 @@ class CommitQueue:
                     if state == QUEUED:
                         call.state = DONE
             if state == LEAD:
-                self._settle(Batch(call))
+                batch = self._batch
+                self._settle(batch if batch is not None and batch.own is call else Batch(call))
             if state != TAKEN:
                 return
             _follow(call)
@@ -177,7 +180,7 @@ class CommitQueue:
     # --- the leader --------------------------------------------------------------------------
 
     def _lead(self, own: Call, me: int) -> None:
-        batch = Batch(own)
+        batch = self._batch = Batch(own)
         try:
             if own.waiter is not None:
                 with self._mu:
@@ -284,9 +287,7 @@ class CommitQueue:
 
     # --- asynchronous callers ----------------------------------------------------------------
 
-    def submit(
-        self, fn: Callable[[Any], T], loop: asyncio.AbstractEventLoop
-    ) -> asyncio.Future[T]:
+    def submit(self, fn: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
         """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread."""
         call = Call(fn)
         call.future = future = loop.create_future()

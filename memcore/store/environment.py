@@ -40,6 +40,9 @@ _GATE_LOOK_SECONDS: Final = 0.05
 """A reader that an interrupt kept from ringing is noticed after this time."""
 _WALKS: Final = 5
 
+_leaked: list[binding.RawEnv] = []
+"""Environments of a parent that was in the middle of something: giving them up would harm it."""
+
 
 class Environment:
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
@@ -64,6 +67,7 @@ class Environment:
         self._calm = Condition()
         self._reopening = RLock()
         self._claimed: Call | None = None
+        self._quiet = False
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -288,8 +292,7 @@ class Environment:
             raw = self._mapped()
             raw.reader_check()  # a dead reader's snapshot may be all that fills the map
             size = raw.info()["map_size"]
-            if size >= MAP_BYTES_MAX:
-                size = MAP_BYTES_MAX  # set_map says what to do
+            size = min(MAP_BYTES_MAX, size)  # set_map says what to do
             binding.set_map(raw, 2 * size)
             self.map_bytes = max(self.map_bytes, 2 * size)
 
@@ -351,14 +354,19 @@ class Environment:
     def quiesce(self, patience_seconds: float) -> None:
         """Before a fork: let transactions of other threads end, for a while.
 
-        What a thread that the child does not have holds of LMDB's objects stays held there, and
-        LMDB refuses to open a file twice.
+        The child must give up LMDB's environment to open its own, but doing so clears the reader
+        slots of the parent. So the parent shall have none: no read under way, none kept spare.
         """
         self._claimed = self.queue.claim(patience_seconds)
         self._shut_gate(patience_seconds)
+        raw = self.raw
+        if raw is not None and self._claimed is not None and not self.live:
+            binding.set_map(raw, raw.info()["map_size"])  # remapping ends the spare transaction
+            self._quiet = True
 
     def resume(self) -> None:
         """After a fork, in the parent."""
+        self._quiet = False
         self._open_gate()
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
@@ -367,21 +375,22 @@ class Environment:
     def forget(self) -> None:
         """In the child of a fork: let go of all that belongs to the parent; reopen on next use.
 
-        LMDB's environment is dropped, never closed: closing would clear the parent's reader slots.
         The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
         """
+        if not self._quiet and self.raw is not None:
+            _leaked.append(self.raw)
         for snapshot in list(self.live.values()):
             snapshot.drop()
         self.live.clear()
         self.leader.forget()
-        closed = self.begin == self._begin_closed
-        if not closed:
+        if self.begin != self._begin_closed:
             self.begin = self._begin_lost if self.private else self._begin_reopened
         self.raw = None
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
         self._claimed = None
+        self._quiet = False
         self._gate_shut = False
         self._calm = Condition()
         self._reopening = RLock()

@@ -100,7 +100,8 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
 
 def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environment | None:
     """The environment of the file: the one that this process has, or a new one; None if the one
-    that it has is on its way out."""
+    that it has is on its way out.
+    """
     with suppress(OSError):
         status = os.stat(name)
         for env in list(_environments):
@@ -197,9 +198,7 @@ class LmdbStore:
         """Run ``fn`` in a write transaction, commit, return its result."""
         return self._transact(fn)  # type: ignore[no-any-return]
 
-    def submit(
-        self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop
-    ) -> asyncio.Future[T]:
+    def submit(self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
             self._refuse_write(fn)
@@ -324,6 +323,7 @@ class LmdbStore:
 
 
 # --- fork ----------------------------------------------------------------------------------------
+
 
 def _before_fork() -> None:
     _fork.append(_opening.acquire(timeout=_FORK_PATIENCE_SECONDS))

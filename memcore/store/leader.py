@@ -178,7 +178,8 @@ class Leader:
         except BaseException as error:
             if not self._was_committed(raw, txnid, error):
                 raise
-            interrupt = error
+            if not isinstance(error, Exception):
+                interrupt = error
         self.unsynced = redo is not None
         callbacks = deque(txn.callbacks)
         while not batch.decided:
@@ -226,9 +227,7 @@ class Leader:
             raise interrupt
         return fate[0] is _Fate.COMMITTED
 
-    def _find_fate(
-        self, fate: list[_Fate], raw: RawTxn, txnid: int, error: BaseException
-    ) -> None:
+    def _find_fate(self, fate: list[_Fate], raw: RawTxn, txnid: int, error: BaseException) -> None:
         """Settle ``fate``; may be interrupted anywhere and be run again.
 
         LMDB's transaction is alive as long as commit was not called; if commit returned and the

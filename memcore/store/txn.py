@@ -150,7 +150,7 @@ class WriteTxn:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
-        if not _FIRST_KEY <= key or len(key) > KEY_BYTES_MAX:
+        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
             _refuse_key(key)
         try:
             self._put(key, value)
@@ -163,7 +163,7 @@ class WriteTxn:
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""
-        if not _FIRST_KEY <= key or len(key) > KEY_BYTES_MAX:
+        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
             _refuse_key(key)
         try:
             found = self._delete(key)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from memcore import blobs, keys, names
+from memcore import blobs, codec, keys, names
 from memcore.blobs import BlobRef, BlobStore, StagedBlobLost, sources, staging
 from memcore.blobs import content as content_module
 from memcore.blobs import handle as handle_module
@@ -523,6 +523,16 @@ def test_a_damaged_chunk_is_told_and_never_shared(store):
         assert load(store, again) == payload
 
 
+@pytest.mark.parametrize("body", [b"", b"x", bytes(BLOB_CHUNK_BYTES + 1)], ids=len)
+def test_a_chunk_of_a_wrong_length_is_damage(store, body):
+    ref = write(store, payload_of(2 * BLOB_CHUNK_BYTES))
+    key = chunk_key(ref, 0)
+    store.transact(lambda txn: txn.put(key, codec.seal_value(key, body)))
+
+    with pytest.raises(CorruptValueError, match="wrong length"):
+        load(store, ref)
+
+
 def test_a_damaged_header_is_never_shared(store):
     ref = write(store, b"x")
     damage(store, header_key(ref))
@@ -578,6 +588,13 @@ class Trickle(io.RawIOBase):
         return self.inner.read(min(size, 70_001))
 
 
+class ShortReads(io.BytesIO):
+    """A file that can seek and reads short all the same."""
+
+    def read(self, size=-1):
+        return super().read(min(size, 70_001))
+
+
 @pytest.mark.parametrize("size", [*SIZES, BATCH + 1])
 def test_files_are_read_from_where_they_stand(handle, tmp_path, size):
     payload = payload_of(size)
@@ -594,9 +611,10 @@ def test_files_are_read_from_where_they_stand(handle, tmp_path, size):
         assert handle.put(file) == address
     assert handle.get(address) == payload
     handle.delete(address)
-    assert handle.put(Trickle(payload)) == address
-    assert handle.get(address) == payload
-    handle.delete(address)
+    for file in (Trickle(payload), ShortReads(payload)):
+        assert handle.put(file) == address
+        assert handle.get(address) == payload
+        handle.delete(address)
     assert handle.put(bytearray(payload)) == handle.put(memoryview(payload)) == address
 
 

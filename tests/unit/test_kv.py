@@ -301,13 +301,17 @@ def test_a_scan_steps_over_expired_keys(kv, clock, reverse):
     assert list(kv.scan(reverse=reverse, limit=1)) == [expected[-1 if reverse else 0]]
 
 
-def test_large_values_make_short_pages(kv, monkeypatch):
+def test_large_values_make_short_pages(clock, tmp_path, monkeypatch):
     monkeypatch.setattr(entries, "_PAGE_BYTES", 1000)
-    kv.put_many({f"{n:02}": b"x" * 400 for n in range(20)})
+    with opened_store("fake", tmp_path) as store:
+        kv = handle(store, clock)
+        kv.put_many({f"{n:02}": b"x" * 400 for n in range(20)})
 
-    for reverse in (False, True):
-        assert len({key for key, _ in kv.scan(reverse=reverse)}) == 20
-        assert len(list(kv.scan(reverse=reverse, limit=7))) == 7
+        for reverse in (False, True):
+            store.reads = 0
+            assert len({key for key, _ in kv.scan(reverse=reverse)}) == 20
+            assert store.reads == 7
+            assert len(list(kv.scan(reverse=reverse, limit=7))) == 7
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -1,0 +1,226 @@
+"""What does an append cost, against openai-agents' session and against LMDB itself?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from conversation import chat_items, open_filled
+from harness import (
+    Effort,
+    Figure,
+    NotInstalled,
+    Race,
+    Row,
+    absent,
+    at_least,
+    at_most,
+    compare,
+    measure,
+    race,
+    race_async,
+    scratch,
+)
+from rivals import KeptSqlite, RawLmdb, sqlite_session
+
+HISTORY = 1_000
+CALLS = 10
+RIVAL = "openai-agents SQLiteSession.add_items"
+
+
+def rows(effort: Effort) -> Iterator[Row]:
+    """At "full" against SQLiteSession, at "none" against raw LMDB, and what orphans cost."""
+    yield from full_rows(effort)
+    yield from none_rows(effort)
+
+
+# --- "full": against SQLiteSession ---------------------------------------------------------------
+
+
+def full_rows(effort: Effort) -> Iterator[Row]:
+    """Both through a running loop; one item, a turn of four, and the asynchronous facade."""
+    with scratch() as place:
+        for number, (question, size, facade, target) in enumerate(
+            (
+                ("append of one item", 1, False, at_least(1.5)),
+                ("extend by four items", 4, False, None),
+                ("aio append of one item", 1, True, None),
+            )
+        ):
+            try:
+                found = asyncio.run(_against_session(effort, place / str(number), size, facade))
+            except NotInstalled as error:
+                yield absent(question, RIVAL, error, durability="full", target=target)
+                continue
+            yield compare(question, found, RIVAL, durability="full", faster=True, target=target)
+        yield _against_kept_connection(effort, place)
+
+
+async def _against_session(effort: Effort, place: Path, size: int, facade: bool) -> Race:
+    from memcore import aio
+
+    place.mkdir()
+    items = chat_items(effort.items(HISTORY))
+    rival = sqlite_session(place / "sqlite.db")
+    await rival.add_items(items)
+    open_filled(place / "memcore", items)[0].close()
+    following = cycle(chat_items(4_000, seed=8)[1:])
+    theirs = cycle(chat_items(4_000, seed=8)[1:])
+    db = await aio.open(place / "memcore")
+    try:
+        session = db.session("bench", orphans="keep")
+        if facade:
+            ours = _takes(session.extend, following, size)
+        else:
+            ours = _takes(_inner(db).session("bench", orphans="keep").extend, following, size)
+        return await race_async(
+            ours,
+            _takes(rival.add_items, theirs, size),
+            rounds=effort.rounds(60),
+            calls=min(CALLS, effort.rounds(CALLS * 5)),
+        )
+    finally:
+        await db.close()
+        rival.close()
+
+
+def _inner(db: Any) -> Any:
+    """The synchronous handle of the same open file."""
+    import memcore
+
+    return memcore.open(db.path)
+
+
+def _takes(
+    store: Callable[[list[Any]], Awaitable[Any] | Any], items: Iterator[Any], size: int
+) -> Callable[[], Any]:
+    def action() -> Any:
+        return store([next(items) for _ in range(size)])
+
+    return action
+
+
+def _against_kept_connection(effort: Effort, place: Path) -> Row:
+    items = chat_items(effort.items(HISTORY))
+    db, session = open_filled(place / "kept.memcore", items)
+    rival = KeptSqlite(place / "kept.db")
+    rival.extend(items)
+    mine, theirs = cycle(items), cycle(items)
+    try:
+        found = race(
+            lambda: session.append(next(mine)),
+            lambda: rival.append(next(theirs)),
+            rounds=effort.rounds(60),
+            calls=CALLS,
+        )
+    finally:
+        db.close()
+        rival.close()
+    return compare(
+        "append of one item, this disk",
+        found,
+        "sqlite3, kept connection, WAL/FULL",
+        durability="full",
+        faster=True,
+        note="json.dumps + INSERT + commit; no asyncio on either side",
+    )
+
+
+# --- "none": against raw LMDB --------------------------------------------------------------------
+
+
+def none_rows(effort: Effort) -> Iterator[Row]:
+    """The rows that memcore put for each append are put again by py-lmdb alone."""
+    count = effort.rounds(100) * CALLS + CALLS
+    base = chat_items(effort.items(HISTORY))
+    more = chat_items(count + len(base))[len(base) :]
+    with scratch() as place:
+        before, captured = _captured(place, base, more)
+        db, session = open_filled(place / "memcore", base, durability="none")
+        raw = RawLmdb(place / "raw")
+        raw.write(before)
+        mine, theirs = iter(more), iter(captured)
+        try:
+            found = race(
+                lambda: session.append(next(mine)),
+                lambda: raw.write(next(theirs)),
+                rounds=effort.rounds(100),
+                calls=CALLS,
+            )
+        finally:
+            db.close()
+            raw.close()
+        yield compare(
+            "append of one item",
+            found,
+            "raw py-lmdb transaction with the same puts",
+            durability="none",
+            target=at_most(3.0),
+            note=f"{_mean_rows(captured)} puts an append, captured from memcore",
+        )
+        yield _pure_python_share(effort, place)
+
+
+def _mean_rows(captured: list[Any]) -> str:
+    return f"{sum(map(len, captured)) / len(captured):.1f}"
+
+
+def _captured(place: Path, base: list[Any], more: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The puts that filled a database, and those of each append after that."""
+    from memcore.store.txn import WriteTxn
+
+    puts: list[tuple[bytes, bytes]] = []
+    put = WriteTxn.put
+
+    def recorded(txn: Any, key: bytes, value: bytes) -> None:
+        puts.append((key, value))
+        put(txn, key, value)
+
+    WriteTxn.put = recorded
+    try:
+        db, session = open_filled(place / "captured", base, durability="none")
+        before, captured = list(puts), []
+        for item in more:
+            puts.clear()
+            session.append(item)
+            captured.append(list(puts))
+        db.close()
+    finally:
+        WriteTxn.put = put
+    return before, captured
+
+
+def _pure_python_share(effort: Effort, place: Path) -> Row:
+    """An append of a batch is what remains when the transaction's fixed costs are shared."""
+    base = chat_items(effort.items(HISTORY))
+    db, session = open_filled(place / "batch", base, durability="none")
+    chunk = base[:100]
+    try:
+        times = measure(
+            lambda: session.extend(chunk), rounds=effort.rounds(100), ops=len(chunk)
+        )
+    finally:
+        db.close()
+    return Row(
+        "extend by 100 items, an item", "µs", Figure.of(times).scaled(1e-3), len(times), "none"
+    )
+
+
+# --- pytest-benchmark ----------------------------------------------------------------------------
+
+
+def test_append_full(benchmark, place):
+    db, session = open_filled(place / "full", chat_items(HISTORY))
+    items = cycle(chat_items(HISTORY))
+    benchmark(lambda: session.append(next(items)))
+    db.close()
+
+
+def test_append_none(benchmark, place):
+    db, session = open_filled(place / "none", chat_items(HISTORY), durability="none")
+    items = cycle(chat_items(HISTORY))
+    benchmark(lambda: session.append(next(items)))
+    db.close()

@@ -1,0 +1,5 @@
+"""The command line. Nothing but ``main`` is public; typer and rich are loaded when a verb runs."""
+
+from memcore.cli.entry import main
+
+__all__ = ["main"]

@@ -1,0 +1,102 @@
+"""The typer application: verbs, global options, and how errors end a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import memcore
+from memcore.cli import backup, check, compact, context, demo, importing, listing, show, stats
+from memcore.cli.entry import DEBUG_VARIABLE
+from memcore.cli.exits import EPILOG, ExitCode, exit_code_of
+from memcore.cli.output import complain
+
+__all__ = ["app"]
+
+
+class GuardedGroup(TyperGroup):
+    """Turns what a verb raises into one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_output()
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            complain("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except (memcore.MemcoreError, OSError) as error:
+            _report(error)
+            raise typer.Exit(exit_code_of(error)) from None
+        return result
+
+
+def _report(error: Exception) -> None:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    complain(text or type(error).__name__)
+
+
+def _drop_output() -> None:
+    """Give stdout somewhere to go, or Python complains when it flushes at exit."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+
+
+app = typer.Typer(
+    cls=GuardedGroup,
+    name="memcore",
+    help="Look at, load and care for memcore databases: an agent's sessions in one local file.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"memcore {memcore.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[  # noqa: ARG001 - its callback has answered
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+    debug: Annotated[  # noqa: ARG001 - taken out before typer parses; declared for --help
+        bool, typer.Option("--debug", help="Show a traceback with an error.")
+    ] = False,
+) -> None:
+    """The database is named by --store or the variable MEMCORE_STORE."""
+
+
+for _name, _verb in (
+    ("import", importing.import_file),
+    ("ls", listing.list_sessions),
+    ("show", show.show_session),
+    ("context", context.show_context),
+    ("compact", compact.compact_session),
+    ("stats", stats.show_stats),
+    ("check", check.check_store),
+    ("backup", backup.back_up),
+    ("demo", demo.run_demo),
+):
+    app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

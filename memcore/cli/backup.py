@@ -1,0 +1,39 @@
+"""``memcore backup``: a copy while others write."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import AsJson, StorePath, reading
+from memcore.cli.output import complain, emit_json, escape
+
+__all__ = ["back_up"]
+
+
+def back_up(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file to make.")],
+    store: StorePath,
+    *,
+    compact: Annotated[
+        bool, typer.Option("--compact/--as-is", help="Leave free pages out, or copy all pages.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database to a new file. Readers and writers go on meanwhile."""
+    started = time.perf_counter()
+    with reading(store) as db:
+        if os.path.lexists(target):
+            complain(f"{target}: exists; a backup never overwrites")
+            raise typer.Exit(ExitCode.REFUSED)
+        db.backup(target, compact=compact)
+    size = os.path.getsize(target)
+    seconds = time.perf_counter() - started
+    if as_json:
+        emit_json("backup", {"target": target, "bytes": size, "seconds": seconds})
+    else:
+        print(escape(f"{target}: {size:,} bytes in {seconds:.2f} s"))

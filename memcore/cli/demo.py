@@ -1,0 +1,222 @@
+"""``memcore demo``: the main job in front of your eyes, with measured times."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+import memcore
+from memcore.cli import journey, storm
+from memcore.cli.context import describe, print_messages
+from memcore.cli.exits import ExitCode
+from memcore.cli.output import complain, escape, print_table
+from memcore.cli.transcript import transcribe
+
+__all__ = ["run_demo"]
+
+T = TypeVar("T")
+SESSION: Final = "rebooking"
+APP: Final = "travel"
+BUDGET_TOKENS: Final = 320
+KEEP_LAST: Final = 4
+FORK_SEQ: Final = 7
+CONTEXT_ROUNDS: Final = 50
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the demo claims, row by row, and whether it held."""
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def note(self, step: str, result: str, took: str) -> None:
+        """One row of the closing table."""
+        self.rows.append((step, result, took))
+
+    def claim(self, what: str, *, holds: bool) -> None:
+        """Something that must be true."""
+        if not holds:
+            self.failed.append(what)
+            print(f"   FAILED: {what}")
+
+
+def run_demo(
+    *,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Keep the database, at this path.")
+    ] = None,
+) -> None:
+    """Show the main job: append, refuse, fit, compact, fork, survive SIGKILL.
+
+    Needs no network. The exit code is 1 if anything that it claims does not hold.
+    """
+    if keep is not None and keep.exists():
+        complain(f"{keep}: exists; the demo starts with a new file")
+        raise typer.Exit(ExitCode.REFUSED)
+    with tempfile.TemporaryDirectory(prefix="memcore-demo-") as directory:
+        findings = _play(keep or Path(directory) / "demo.memcore")
+    if keep is not None:
+        print(escape(f"\nkept: memcore show {SESSION} --store {keep}"))
+    if findings.failed:
+        complain(f"{len(findings.failed)} claims failed: {'; '.join(findings.failed)}")
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _play(path: Path) -> Findings:
+    """All acts on one file."""
+    findings = Findings()
+    with memcore.open(path) as db:
+        session = db.session(SESSION, user=storm.USER, app=APP)
+        _append(session, findings)
+        _refuse(session, findings)
+        _fit(session, findings)
+        _compact(session, findings)
+        _fork(session, findings)
+    _crash(path, findings)
+    _title("What was shown")
+    print_table(("step", "result", "time"), findings.rows)
+    return findings
+
+
+def _title(text: str) -> None:
+    print(f"\n== {text}")
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """The result and the seconds it took."""
+    started = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - started
+
+
+def _append(session: memcore.Session, findings: Findings) -> None:
+    _title("A conversation with parallel tool calls, item by item, each one durable")
+    times = []
+    for message in journey.CONVERSATION:
+        _, seconds = _timed(lambda message=message: session.append(message))  # type: ignore[misc]
+        times.append(seconds)
+    print_table(
+        ("seq", "kind", "tokens", "text"), (line.row for line in transcribe(list(session.items())))
+    )
+    findings.claim("every item is in the log", holds=len(session) == len(journey.CONVERSATION))
+    findings.note(
+        "append, durability full",
+        f"{len(session)} items, {session.tokens} tokens",
+        f"{median(times) * 1e6:,.0f} µs an item (median)",
+    )
+
+
+def _refuse(session: memcore.Session, findings: Findings) -> None:
+    _title("A result that answers no call is refused")
+    before = session.revision
+    try:
+        session.append(journey.ORPHAN)
+    except memcore.OrphanResultError as error:
+        print(escape(f"   OrphanResultError: {error}"))
+        refused = True
+    else:
+        refused = False
+    findings.claim("the orphan is refused", holds=refused and session.revision == before)
+    findings.note("append an orphan result", "OrphanResultError, nothing stored", "")
+
+
+def _fit(session: memcore.Session, findings: Findings) -> None:
+    _title(f"The context within {BUDGET_TOKENS} of {session.tokens} tokens")
+    found = session.context(BUDGET_TOKENS)
+    times = [_timed(lambda: session.context(BUDGET_TOKENS))[1] for _ in range(CONTEXT_ROUNDS)]
+    print(f"   {describe(found, BUDGET_TOKENS)}")
+    for repair in found.repairs:
+        print(f"   repair: {repair.action} item {repair.seq}, call {repair.call_id}")
+    print_messages(found)
+    violations = memcore.validate(found.messages)
+    print(f"   violations of the provider's rules: {len(violations)}")
+    hoisted = [repair.call_id for repair in found.repairs if repair.action == "hoisted"]
+    findings.claim("the context is legal", holds=not violations)
+    findings.claim("the context is within its budget", holds=found.tokens <= BUDGET_TOKENS)
+    findings.claim("older items are omitted", holds=found.omitted > 0)
+    findings.claim("the late result is behind its call", holds=hoisted == [journey.LATE_CALL])
+    findings.note(
+        f"context({BUDGET_TOKENS})",
+        f"{len(found.messages)} messages, {found.tokens} tokens, {found.omitted} items omitted, "
+        f"{len(hoisted)} late result hoisted, {len(violations)} violations",
+        f"{median(times) * 1e6:,.0f} µs (median)",
+    )
+
+
+def _compact(session: memcore.Session, findings: Findings) -> None:
+    _title("Compaction without a network: the log stays, the context gets short")
+    items = len(session)
+    result, seconds = _timed(lambda: session.compact(memcore.extractive, keep_last=KEEP_LAST))
+    found = session.context()
+    print(f"   {describe(found, None)}")
+    print(
+        f"   asked to keep {KEEP_LAST} items, it keeps {items - result.plan.cut}: the late result of "
+        f"{journey.LATE_CALL} pulls the cut back to before its call"
+    )
+    for line in (found.summary or "").splitlines():
+        print(escape(f"   | {line}"))
+    before = 0 if result.view is None else result.view.tokens_before
+    after = 0 if result.view is None else result.view.tokens_after
+    findings.claim("the older items are summarized", holds=result.status == "summarized")
+    findings.claim("the log keeps every item", holds=len(session) == items)
+    findings.claim("it is legal after it", holds=not memcore.validate(found.messages))
+    findings.note(
+        "compact, extractive",
+        f"{before} tokens became {after}, {items} of {items} items in the log",
+        f"{seconds * 1e3:.1f} ms",
+    )
+
+
+def _fork(session: memcore.Session, findings: Findings) -> None:
+    _title(f"A fork behind item {FORK_SEQ}: the same beginning, another wish")
+    fork, seconds = _timed(lambda: session.fork("rebooking-early", at=FORK_SEQ))
+    receipt = fork.append(journey.OTHER_WISH)
+    shared = [item.message for item in fork.items()][:FORK_SEQ]
+    original = [item.message for item in session.items(stop=FORK_SEQ + 1)]
+    print(
+        f"   {session.id}: {len(session)} items; {fork.id}: {len(fork)}, the last of them its own"
+    )
+    findings.claim("the fork shares its beginning", holds=shared == original)
+    findings.claim("the fork goes on from there", holds=receipt.seq == FORK_SEQ + 1)
+    findings.note("fork", f"{FORK_SEQ} items shared, none copied", f"{seconds * 1e3:.1f} ms")
+
+
+def _crash(path: Path, findings: Findings) -> None:
+    _title("A child process commits in a loop and is killed by SIGKILL in the middle of it")
+    (acknowledged, status), storm_seconds = _timed(lambda: storm.run_child(path))
+    db, open_seconds = _timed(lambda: memcore.open(path))
+    with db:
+        session = db.session(storm.SESSION, user=storm.USER)
+        stored = {item.seq: item.message for item in session.items()}
+        waiting = len(session.open_calls)
+        survived = [item.message for item in db.session(SESSION, user=storm.USER, app=APP).items()]
+        check, check_seconds = _timed(db.check)
+    missing = [
+        seq
+        for seq, writer, number in acknowledged
+        if [stored.get(seq - 1), stored.get(seq)] != storm.pair(writer, number)
+    ]
+    last = max((seq for seq, _, _ in acknowledged), default=0)
+    print(f"   the child ended with signal {-status}; last acknowledged seq {last}")
+    print(f"   in the file after reopening: {len(stored)} items up to seq {max(stored, default=0)}")
+    print(f"   acknowledged and missing: {len(missing)}; calls without a result: {waiting}")
+    print(f"   check: {'; '.join(map(escape, check)) or 'clean'}")
+    findings.claim("the child was killed", holds=status == -signal.SIGKILL)
+    findings.claim("it had acknowledged commits", holds=bool(acknowledged))
+    findings.claim("nothing acknowledged is missing", holds=not missing)
+    findings.claim("no commit is half there", holds=waiting == 0 and len(stored) % 2 == 0)
+    findings.claim("the other session is whole", holds=survived == list(journey.CONVERSATION))
+    findings.claim("check is clean", holds=not check)
+    result = f"{len(acknowledged)} commits acknowledged, {len(missing)} missing"
+    findings.note("SIGKILL among commits", result, f"{storm_seconds:.2f} s")
+    findings.note("reopen", "no repair needed", f"{open_seconds * 1e3:.1f} ms")
+    findings.note("check", f"{len(check)} findings", f"{check_seconds * 1e3:.1f} ms")

@@ -1,0 +1,45 @@
+"""Where the program starts: the answers that need no libraries, then typer."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["DEBUG_VARIABLE", "main"]
+
+DEBUG_VARIABLE = "MEMCORE_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    ``--debug`` is taken from anywhere before ``--``, so that it can be put behind a command that
+    has just failed.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        from memcore import __version__
+
+        print(f"memcore {__version__}")
+        return 0
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--debug" in arguments[:end]:
+        arguments.remove("--debug")
+        os.environ[DEBUG_VARIABLE] = "1"
+    _never_fail_to_print()
+    from memcore.cli.app import app
+
+    try:
+        app(args=arguments, prog_name="memcore")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    return 0
+
+
+def _never_fail_to_print() -> None:
+    """A terminal that lacks a character gets its escape, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,216 @@
+"""``memcore import``: OpenAI chat conversations, one a line, into a database."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+import memcore
+from memcore._fast import classify
+from memcore.cli.exits import ExitCode
+from memcore.cli.output import emit_json, print_pairs, progress, warn
+
+__all__ = ["import_file"]
+
+
+class MalformedLineError(Exception):
+    """A line that holds no conversation; the text says why."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an import did."""
+
+    conversations: int = 0
+    items: int = 0
+    calls: int = 0
+    open_calls: int = 0
+    orphans: int = 0
+    skipped: int = 0
+    """Conversations that were there already, whole, or that hold no messages."""
+    failed: int = 0
+    bytes: int = 0
+    """Bytes of the lines that were read."""
+    file_bytes: int = 0
+    """Size of the database afterwards."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where conversations go and under which rules."""
+
+    scope: memcore.Scope
+    policy: str | None
+    orphans: str
+    append: bool
+
+    def store(self, name: str, messages: list[Any], tally: Tally) -> None:
+        """Store one conversation in one commit, and count it."""
+        session = self.scope.session(name, policy=self.policy, orphans=self.orphans)
+        revision = session.revision
+        known = len(session) if session.exists() else 0
+        if known or session.exists():
+            if not self.append:
+                tally.skipped += 1
+                return
+            self._expect_beginning(session, messages)
+        fresh = messages[known:]
+        if not fresh:
+            tally.skipped += 1
+            return
+        receipt = session.extend(fresh, expected_revision=revision)
+        broken = memcore.validate(messages, session.policy)
+        tally.conversations += 1
+        tally.items += len(fresh)
+        tally.calls += sum(len(classify(message)[1]) for message in fresh)
+        tally.open_calls += receipt.open_calls
+        tally.orphans += sum(
+            violation.rule == "orphan_result" and violation.position >= known
+            for violation in broken
+        )
+
+    def _expect_beginning(self, session: memcore.Session, messages: list[Any]) -> None:
+        stored = [item.message for item in session.items()]
+        if messages[: len(stored)] != stored:
+            msg = f"session {session.id!r} holds other items than the beginning of this line"
+            raise MalformedLineError(msg)
+
+
+def import_file(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .jsonl file; - for standard input.")
+    ],
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database; made if missing."
+        ),
+    ],
+    *,
+    user: Annotated[str, typer.Option(help="The user who owns the sessions.")] = "default",
+    app: Annotated[str, typer.Option(help="The application they belong to.")] = "default",
+    policy: Annotated[
+        str | None, typer.Option(help="Pair policy of new sessions (openai_chat).")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
+    orphans: Annotated[
+        str, typer.Option(help="Results without their call: keep (left out of contexts) or raise.")
+    ] = "keep",
+    append: Annotated[
+        bool, typer.Option("--append", help="Add what is new to sessions that exist.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as one JSON object.")
+    ] = False,
+) -> None:
+    """Load conversations, one a line: {"id": ..., "messages": [...]} or a list of messages.
+
+    One commit a conversation. A session that exists already is skipped, so the same file can be
+    imported again; with --append, the messages that it lacks are added. A line without an id makes
+    a session named after the file and the line. Lines that cannot be loaded are reported with their
+    number, the others are loaded, and the exit code is 1.
+    """
+    if store == ":memory:":
+        msg = "--store: an import into ':memory:' would be gone at once; name a file"
+        raise memcore.InvalidOptionError(msg)
+    started = time.perf_counter()
+    tally = Tally()
+    with _lines(file) as (source, total), memcore.open(store) as db:
+        target = Target(db.scope(user=user, app=app), policy, orphans, append)
+        target.scope.session("-", policy=policy, orphans=orphans)  # wrong options fail at once
+        with progress("importing") as report:
+            for number, line in enumerate(source, 1):
+                tally.bytes += len(line)
+                _load(target, line, tally, _Place(file, number, prefix))
+                if report is not None:
+                    report(tally.bytes, max(total, tally.bytes))
+    tally.file_bytes = os.path.getsize(store)
+    tally.seconds = time.perf_counter() - started
+    _summarize(tally, as_json=as_json)
+    if tally.failed:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _summarize(tally: Tally, *, as_json: bool) -> None:
+    if as_json:
+        emit_json("import", asdict(tally))
+        return
+    shown = asdict(tally) | {"seconds": f"{tally.seconds:.2f}"}
+    print_pairs((name.replace("_", " "), value) for name, value in shown.items())
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
+    """The file's lines and its size in bytes, as far as it is known."""
+    if file == "-":
+        yield sys.stdin.buffer, 0
+        return
+    with Path(file).open("rb") as source:
+        yield source, os.fstat(source.fileno()).st_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a line stands."""
+
+    file: str
+    number: int
+    prefix: str
+
+    def name_of(self, conversation: Any) -> str:
+        """The session's name."""
+        found = conversation.get("id") if isinstance(conversation, dict) else None
+        if found is None:
+            stem = "stdin" if self.file == "-" else Path(self.file).stem
+            return f"{self.prefix}{stem}-{self.number:06d}"
+        if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+            msg = f"id: expected a non-empty string or a number, got {found!r}"
+            raise MalformedLineError(msg)
+        return f"{self.prefix}{found}"
+
+
+def _load(target: Target, line: bytes, tally: Tally, place: _Place) -> None:
+    """Store the conversation of a line, or say why that cannot be done."""
+    if not line.strip():
+        return
+    try:
+        conversation = _parse(line)
+        name = place.name_of(conversation)
+        target.store(name, _messages_of(conversation), tally)
+    except (MalformedLineError, memcore.CallerError) as error:
+        tally.failed += 1
+        warn(f"{place.file}:{place.number}: {error}")
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except UnicodeDecodeError as error:
+        msg = f"not UTF-8 at byte {error.start}"
+        raise MalformedLineError(msg) from error
+    except (ValueError, RecursionError) as error:
+        msg = f"not JSON: {error}"
+        raise MalformedLineError(msg) from error
+
+
+def _messages_of(conversation: Any) -> list[Any]:
+    found = conversation.get("messages") if isinstance(conversation, dict) else conversation
+    if not isinstance(found, list):
+        what = "messages" if isinstance(conversation, dict) else "the line"
+        msg = f"{what}: expected a list of messages, got {type(found).__name__}"
+        raise MalformedLineError(msg)
+    for at, message in enumerate(found):
+        if not isinstance(message, Mapping):
+            msg = f"messages[{at}]: expected an object, got {type(message).__name__}"
+            raise MalformedLineError(msg)
+    return found

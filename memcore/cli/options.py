@@ -1,0 +1,87 @@
+"""Options that several verbs share, and what they lead to: an open database, a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.output import warn
+
+__all__ = [
+    "App",
+    "AsJson",
+    "SessionName",
+    "StorePath",
+    "User",
+    "find_session",
+    "reading",
+    "writing",
+]
+
+StorePath = Annotated[
+    str, typer.Option("--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database file.")
+]
+User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
+App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.")]
+
+
+@contextmanager
+def reading(store: str) -> Iterator[memcore.Database]:
+    """The database for looking: nothing is written, a live writer is not disturbed."""
+    _need_file(store)
+    with memcore.open(store, read_only=True) as db:
+        if db.needs_recovery:
+            warn(
+                f"{store}: the last commit is still on its way, or was interrupted: it shows when "
+                "its writer is done, or after the next opening for writing"
+            )
+        yield db
+
+
+@contextmanager
+def writing(store: str) -> Iterator[memcore.Database]:
+    """An existing database for changing it."""
+    _need_file(store)
+    with memcore.open(store, create=False) as db:
+        yield db
+
+
+def _need_file(store: str) -> None:
+    if not os.path.lexists(store):
+        msg = f"{store}: there is no such file; 'memcore import' makes one"
+        raise memcore.NotFoundError(msg)
+
+
+def find_session(
+    db: memcore.Database, name: str, *, user: str | None, app: str | None
+) -> memcore.Session:
+    """The session of that name; user and application may be left out where that is unambiguous.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidOptionError: several users or applications have one.
+    """
+    found = []
+    for its_app, its_user in db.scopes():
+        if user not in (None, its_user) or app not in (None, its_app):
+            continue
+        session = db.session(name, user=its_user, app=its_app)
+        if session.exists():
+            found.append(session)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        limits = [f"{kind} {value!r}" for kind, value in (("user", user), ("app", app)) if value]
+        where = f" of {' in '.join(limits)}" if limits else ""
+        msg = f"there is no session {name!r}{where} in {db.path}; 'memcore ls' lists them"
+        raise memcore.NotFoundError(msg)
+    owners = ", ".join(f"--user {s.user!r} --app {s.app!r}" for s in found[:3])
+    msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
+    raise memcore.InvalidOptionError(msg)

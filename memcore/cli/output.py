@@ -1,0 +1,156 @@
+"""What goes to the terminal: stdout for what was asked for, stderr for everything else.
+
+Names and contents come from users and models. Whatever could move the cursor, change colours or
+reorder text is shown as an escape.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = [
+    "SCHEMA",
+    "clip",
+    "complain",
+    "emit_json",
+    "escape",
+    "print_pairs",
+    "print_table",
+    "progress",
+    "timestamp",
+    "warn",
+]
+
+SCHEMA: Final = 1
+"""Version of the JSON objects: fields may be added to it, not changed."""
+
+Progress = Callable[[int, int], None]
+
+
+def escape(text: str) -> str:
+    """One line without control, formatting and unassigned characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def clip(text: str, width: int) -> str:
+    """The beginning of a text as one line: runs of white space are one blank."""
+    line = escape(" ".join(text.split()))
+    return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+
+
+def emit_json(command: str, fields: dict[str, Any]) -> None:
+    """One JSON object on stdout; ASCII, so that every terminal and pipe can carry it."""
+    print(json.dumps({"schema": SCHEMA, "command": command, **fields}))
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    print(f"memcore: {escape(text)}", file=sys.stderr)
+
+
+def complain(text: str) -> None:
+    """The line that a failing verb ends with."""
+    warn(f"error: {text}")
+
+
+def timestamp(seconds: float) -> str:
+    """UTC to the second; what does not fit a calendar as it is."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(seconds)
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one pair a line."""
+    rows = [(name, _shown(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table: by rich on a terminal, aligned text elsewhere. Numbers are aligned right."""
+    body = [list(row) for row in rows]
+    numeric = [
+        bool(body) and all(isinstance(row[at], int | float) for row in body)
+        for at in range(len(headings))
+    ]
+    cells = [[_shown(value) for value in row] for row in body]
+    if sys.stdout.isatty():
+        _print_rich(headings, cells, numeric)
+        return
+    cells.insert(0, [heading.upper() for heading in headings])
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = [
+            " " * (width - _width(cell)) + cell if right else cell + " " * (width - _width(cell))
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        print("  ".join(padded).rstrip())
+
+
+def _print_rich(headings: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    last = len(headings) - 1
+    for at, (heading, right) in enumerate(zip(headings, numeric, strict=True)):
+        table.add_column(
+            heading, justify="right" if right else "left", no_wrap=at != last, overflow="ellipsis"
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console(highlight=False, emoji=False).print(table)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress | None]:
+    """``report(done, total)`` for a bar on stderr; None if stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

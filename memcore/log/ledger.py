@@ -1,0 +1,22 @@
+"""A ledger for a policy and a counter."""
+
+from __future__ import annotations
+
+from memcore._fast import Ledger
+from memcore.codec import encode_json
+from memcore.formats import PairPolicy, longest_synthetic_result
+from memcore.model import Message
+from memcore.tokens import TokenCounter
+
+__all__ = ["count_message", "new_ledger"]
+
+
+def count_message(message: Message, counter: TokenCounter) -> int:
+    """Tokens of a message that is not stored (a summary, a synthetic result, a plain list's)."""
+    return counter.count_message(message, encode_json(message)[0])
+
+
+def new_ledger(policy: PairPolicy, counter: TokenCounter | None) -> Ledger:
+    """An empty ledger; each open call in it may cost a synthetic result by ``counter``."""
+    cost = 0 if counter is None else count_message(longest_synthetic_result(), counter)
+    return policy.new_ledger(cost)
