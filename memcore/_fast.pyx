@@ -12,8 +12,8 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memmove
 
 
@@ -103,9 +103,7 @@ cdef inline object _list(dict item, str name):
         return None
     if isinstance(<object>found, list):
         return <object>found
-    if isinstance(<object>found, tuple):
-        return [part for part in <tuple><object>found]
-    return None
+    return list(<tuple><object>found) if isinstance(<object>found, tuple) else None
 
 
 cdef inline object _dict(dict item, str name):
@@ -127,14 +125,15 @@ cdef inline int _add(list keys, int cls, object text) except -1:
 
 
 cdef int _add_id_or_name(list keys, dict call) except -1:
-    key = _text(call, "id")
+    cdef object key = _text(call, "id")
     if key is not None:
         return _add(keys, FUNCTION, key)
     return _add(keys, FUNCTION | BY_NAME, _text(call, "name"))
 
 
 cdef int _scan_tool_calls(dict item, str name, list opens) except -1:
-    calls = _list(item, name)
+    cdef object calls = _list(item, name)
+    cdef object call
     if calls is not None:
         for call in <list>calls:
             if isinstance(call, dict):
@@ -144,6 +143,7 @@ cdef int _scan_tool_calls(dict item, str name, list opens) except -1:
 
 cdef int _scan_assistant(dict item, list opens) except -1:
     """Chat and LangChain: ``tool_calls``, ``invalid_tool_calls``, the deprecated call."""
+    cdef object call
     _scan_tool_calls(item, "tool_calls", opens)
     _scan_tool_calls(item, "invalid_tool_calls", opens)
     call = _dict(item, "function_call")
@@ -170,6 +170,8 @@ cdef int _scan_model_block(dict block, str kind, list opens, list closes) except
 cdef int _scan_blocks(list blocks, bint model, list opens, list closes) except -1:
     """Content blocks of Anthropic and LangChain; returns the flags they add."""
     cdef int flags = 0
+    cdef object entry
+    cdef object kind
     for entry in blocks:
         kind = _text(<dict>entry, "type") if isinstance(entry, dict) else None
         if kind is None:
@@ -186,6 +188,8 @@ cdef int _scan_blocks(list blocks, bint model, list opens, list closes) except -
 cdef int _scan_parts(list parts, bint model, list opens, list closes) except -1:
     """Parts of a Gemini content; returns the flags they add."""
     cdef int flags = 0
+    cdef object part
+    cdef object found
     for part in parts:
         if not isinstance(part, dict):
             flags |= MIXED
@@ -209,11 +213,12 @@ cdef int _scan_parts(list parts, bint model, list opens, list closes) except -1:
 
 cdef int _settle_server_calls(list opens, list closes) except -1:
     """Server tools answered inside their own item are no open calls and no results."""
+    cdef set settled
     if opens and closes:
-        settled = {*opens} & {*closes}
+        settled = set(opens) & set(closes)
         if settled:
-            opens[:] = [key for key in opens if key not in settled]
-            closes[:] = [key for key in closes if key not in settled]
+            _keep(opens, settled, False)
+            _keep(closes, settled, False)
     return 0
 
 
@@ -221,6 +226,7 @@ cdef int _scan_role(dict item, str role, list opens, list closes) except -1:
     """Chat, Anthropic, Gemini and Responses messages: everything that has a role."""
     cdef int flags = 0
     cdef bint model = role == "assistant" or role == "model" or role == "ai"
+    cdef object blocks
     if role == "system" or role == "developer":
         return SYSTEM
     blocks = _list(item, "parts")
@@ -248,6 +254,8 @@ cdef int _scan_role(dict item, str role, list opens, list closes) except -1:
 
 cdef int _scan_langchain_ai(dict body, list opens, list closes) except -1:
     cdef int flags = MODEL
+    cdef object blocks
+    cdef object extra
     _scan_assistant(body, opens)
     blocks = _list(body, "content")
     if blocks is not None:
@@ -261,7 +269,8 @@ cdef int _scan_langchain_ai(dict body, list opens, list closes) except -1:
 
 cdef int _scan_langchain(dict item, str kind, list opens, list closes) except -2:
     """LangChain messages by type; -1 if the type is none of theirs."""
-    body = _dict(item, "data")
+    cdef object role
+    cdef object body = _dict(item, "data")
     if body is None:
         body = item
     if kind == "human" or kind == "HumanMessageChunk":
@@ -284,9 +293,10 @@ cdef int _scan_langchain(dict item, str kind, list opens, list closes) except -2
 
 cdef int _scan_constructor(dict item, list opens, list closes) except -2:
     """LangChain's serialised constructors: ``{"lc": 1, "type": "constructor", ...}``."""
+    cdef object path = _list(item, "id")
+    cdef object body = _dict(item, "kwargs")
+    cdef object tail
     cdef str name
-    path = _list(item, "id")
-    body = _dict(item, "kwargs")
     if path is None or body is None or not len(<list>path):
         return OPAQUE
     tail = (<list>path)[len(<list>path) - 1]
@@ -331,7 +341,9 @@ cdef frozenset RESPONSE_WHOLE = frozenset((
 
 
 cdef int _scan_response_call(dict item, int cls, list opens, list closes) except -1:
-    call_id = _text(item, "id" if cls == MCP_APPROVAL else "call_id")
+    cdef object name
+    cdef object caller = _dict(item, "caller")
+    cdef object call_id = _text(item, "id" if cls == MCP_APPROVAL else "call_id")
     _add(opens, cls, call_id)
     if cls == LOCAL_SHELL:
         # The schema answers by ``id``, the SDK by ``call_id``: both ids name the call.
@@ -342,14 +354,13 @@ cdef int _scan_response_call(dict item, int cls, list opens, list closes) except
             _add(opens, cls | SECOND, name)
     elif cls == TOOL_SEARCH and call_id is None:
         _add(opens, cls | BY_NAME, "tool_search")
-    caller = _dict(item, "caller")
     if caller is not None and _text(<dict>caller, "type") == "program":
         _add(closes, PROGRAM | SECOND, _text(<dict>caller, "caller_id"))
     return CALL | MODEL << 8
 
 
 cdef int _scan_response_output(dict item, int cls, list closes) except -1:
-    call_id = _text(item, "approval_request_id" if cls == MCP_APPROVAL else "call_id")
+    cdef object call_id = _text(item, "approval_request_id" if cls == MCP_APPROVAL else "call_id")
     if call_id is not None:
         _add(closes, cls, call_id)
     elif cls == LOCAL_SHELL:
@@ -377,24 +388,32 @@ cdef int _scan_response(dict item, str kind, list opens, list closes) except -1:
 
 cdef int _drop_repeats(list keys) except -1:
     """An id that one item names twice is one call; calls without an id stay apart."""
+    cdef set seen
     if len(keys) > 1:
-        seen = {*keys}
+        seen = set(keys)
         if len(seen) < len(keys):
-            kept = []
-            for key in keys:
-                if key in seen:
-                    kept.append(key)
-                    if not <int>(<tuple>key)[0] & BY_NAME:
-                        seen.remove(key)
-            keys[:] = kept
+            _keep(keys, seen, True)
+    return 0
+
+
+cdef int _keep(list keys, set chosen, bint once) except -1:
+    """Keep the keys that are chosen, each id but once; or else those that are not chosen."""
+    cdef list kept = []
+    cdef tuple key
+    for key in keys:
+        if (key in chosen) == once:
+            kept.append(key)
+            if once and not <int>key[0] & BY_NAME:
+                chosen.remove(key)
+    keys[:] = kept
     return 0
 
 
 cdef int _scan_item(dict item, list opens, list closes) except -1:
     """``kind | flags << 8`` of any dict; an unknown one is OPAQUE, never an error."""
     cdef int found
-    role = _text(item, "role")
-    kind = _text(item, "type")
+    cdef object role = _text(item, "role")
+    cdef object kind = _text(item, "type")
     if role is not None and kind != "chat":
         found = _scan_role(item, <str>role, opens, closes)
     elif kind is None:
@@ -439,6 +458,10 @@ cdef inline uint64_t _load64(const uint8_t *p) noexcept nogil:
     cdef uint64_t x = 0
     memcpy(&x, p, 8)
     return x
+
+
+cdef inline int _u16(const uint8_t *p) noexcept nogil:
+    return p[0] | p[1] << 8
 
 
 cdef inline void _sip_round(uint64_t *v) noexcept nogil:
@@ -520,6 +543,8 @@ cdef const uint8_t *_seed(bytes seed) except NULL:
 
 cdef uint8_t *_write_keys(uint8_t *p, list keys, const uint8_t *seed) except NULL:
     cdef uint64_t h
+    cdef object cls
+    cdef object text
     for cls, text in keys:
         h = _hash_key(cls, text, seed)
         memcpy(p, &h, 8)
@@ -530,7 +555,6 @@ cdef uint8_t *_write_keys(uint8_t *p, list keys, const uint8_t *seed) except NUL
 cdef object _pack(int found, list opens, list closes, const uint8_t *seed):
     cdef Py_ssize_t n_close = len(closes)
     cdef Py_ssize_t n_open = len(opens)
-    cdef uint16_t count
     cdef uint8_t *p
     cdef bytes out
     if n_close > 0xFFFF or n_open > 0xFFFF:
@@ -539,10 +563,10 @@ cdef object _pack(int found, list opens, list closes, const uint8_t *seed):
     p = <uint8_t *>PyBytes_AS_STRING(out)
     p[0] = <uint8_t>(found & 0xFF)
     p[1] = <uint8_t>((found >> 8) & STORED_FLAGS)
-    count = <uint16_t>n_close
-    memcpy(p + 2, &count, 2)
-    count = <uint16_t>n_open
-    memcpy(p + 4, &count, 2)
+    p[2] = <uint8_t>(n_close & 0xFF)
+    p[3] = <uint8_t>(n_close >> 8)
+    p[4] = <uint8_t>(n_open & 0xFF)
+    p[5] = <uint8_t>(n_open >> 8)
     if n_close or n_open:
         _write_keys(_write_keys(p + FACTS_HEADER, closes, seed), opens, seed)
     return out
@@ -594,6 +618,7 @@ cdef inline int _scan_int(object value) except -1:
 cdef int _scan_json(object value, int depth, int64_t *nodes) except -1:
     cdef PyObject *key = NULL
     cdef PyObject *entry = NULL
+    cdef object part
     cdef Py_ssize_t at = 0
     cdef int code
     nodes[0] += 1
@@ -687,7 +712,6 @@ cdef struct New:
     int32_t low
     int32_t repair      # the greatest position that it shows to need a repair, -1 if none
     int orphans         # how many of its results answer no call
-    int bound           # how many answer one
     int given_up        # how many open calls it gave up
 
 
@@ -754,6 +778,7 @@ cdef enum:
 
 
 @cython.final
+@cython.auto_pickle(False)
 @cython.no_gc  # a ledger refers to its base only, which refers to none
 cdef class Ledger:
     """The running index of one history.
@@ -1089,7 +1114,6 @@ cdef class Ledger:
             new.low = min(new.low, call.opener)
         if key & KEY_SECOND:
             return
-        new.bound += 1
         if call.closer >= 0 or call.opener < self.run or new.kind != RESULT:
             new.repair = new.at
         self.closes.at[self.closes.n].position = new.at
@@ -1114,21 +1138,18 @@ cdef class Ledger:
     cdef int _push(self, const uint8_t *facts, int64_t tokens) noexcept:
         """Append one item for which there is room; returns how many of its results are orphans."""
         cdef New new
-        cdef uint16_t n_close = 0
-        cdef uint16_t n_open = 0
         cdef int32_t run
         cdef int i
-        memcpy(&n_close, facts + 2, 2)
-        memcpy(&n_open, facts + 4, 2)
         new.kind = facts[0]
         new.flags = facts[1] & (MIXED | THINKING | TURN) | (MODEL_KINDS >> new.kind & 1)
-        new.n_close = n_close
-        new.n_open = n_open
+        new.n_close = _u16(facts + 2)
+        new.n_open = _u16(facts + 4)
         new.at = new.low = self.base_n + self.n
         new.repair = -1
-        new.orphans = new.bound = new.given_up = 0
-        for i in range(n_close):
-            self._answer(&new, _load64(facts + FACTS_HEADER + 8 * i))
+        new.orphans = new.given_up = 0
+        facts += FACTS_HEADER
+        for i in range(new.n_close):
+            self._answer(&new, _load64(facts + 8 * i))
         if new.kind == RESULT:
             self._judge_result(&new)
         if new.orphans and self.orphan & 1:
@@ -1136,10 +1157,9 @@ cdef class Ledger:
         run = self.run if self.last_flags & OPENS else new.at
         if new.kind != EVENT and self.base is None:
             self._inspect(&new)
-        if n_open:
+        if new.n_open:
             new.flags |= OPENS
-            facts += FACTS_HEADER + 8 * n_close
-            for i in range(n_open):
+            for i in range(new.n_close, new.n_close + new.n_open):
                 self._open(&new, _load64(facts + 8 * i), run)
         if new.kind == EVENT:
             tokens = self.open_tokens * new.given_up
@@ -1265,9 +1285,8 @@ cdef class Ledger:
         cdef Py_ssize_t closes = 0
         cdef Py_ssize_t opens = 0
         cdef Py_ssize_t size
-        cdef uint16_t count = 0
-        cdef uint32_t tokens = 0
         cdef Py_ssize_t n
+        cdef uint32_t tokens = 0
         self._need_stacks()
         while p < end and skip > 0:
             size = _record_bytes(p, end)
@@ -1280,13 +1299,10 @@ cdef class Ledger:
             size = _record_bytes(p, end)
             if size < 0:
                 return -1
-            memcpy(&count, p + 16, 2)
-            if count != counter:
+            if _u16(p + 16) != counter:
                 return -2
-            memcpy(&count, p + RECORD_HEADER + 2, 2)
-            closes += count
-            memcpy(&count, p + RECORD_HEADER + 4, 2)
-            opens += count
+            closes += _u16(p + RECORD_HEADER + 2)
+            opens += _u16(p + RECORD_HEADER + 4)
             items += 1
             p += size
         self._make_room(items, closes, opens)
@@ -1302,9 +1318,11 @@ cdef class Ledger:
         """Append what an overlay of this ledger collected, after its commit."""
         if overlay.base is not self or overlay.base_stamp != self.stamp:
             raise ValueError("the overlay does not stand on the end of this ledger")
+        cdef bytes facts
+        cdef object tokens
         self._make_room(overlay.n, overlay.closes.n, overlay.calls.n)
         for facts, tokens in overlay.entries:
-            self._push(<const uint8_t *>PyBytes_AS_STRING(<bytes>facts), <int64_t>tokens)
+            self._push(<const uint8_t *>PyBytes_AS_STRING(facts), <int64_t>tokens)
 
     # --- take back --------------------------------------------------------------------------------
 
@@ -1613,7 +1631,11 @@ cdef class Ledger:
         """All safe cuts in ascending order (without the end)."""
         self._need_stacks()
         cdef Ints stack = self._stack(starts)
-        return [stack.at[i] for i in range(stack.n)]
+        cdef list cuts = []
+        cdef int32_t i
+        for i in range(stack.n):
+            cuts.append(stack.at[i])
+        return cuts
 
     def cost(self, Py_ssize_t position):
         """Upper bound of the tokens of the suffix from ``position`` as a context renders it."""
@@ -1658,7 +1680,11 @@ cdef class Ledger:
     def open_positions(self):
         """Positions of the items whose calls are open, ascending, one entry a call."""
         self._need_stacks()
-        return [self.calls.at[self.opened.at[i]].opener for i in range(self.opened.n)]
+        cdef list positions = []
+        cdef int32_t i
+        for i in range(self.opened.n):
+            positions.append(self.calls.at[self.opened.at[i]].opener)
+        return positions
 
     def find_call(self, int cls, str text not None, bytes seed not None):
         """``(opener, closers, open)`` of the call that a result with this key answers, or None.
@@ -1670,10 +1696,10 @@ cdef class Ledger:
         cdef int32_t c = self._find(_hash_key(cls, text, _seed(seed)))
         cdef int32_t i = self.closes.n
         cdef Call call
+        cdef list closers = []
         if c < 0:
             return None
         call = self.calls.at[c]
-        closers = []
         if call.closer >= 0:
             while i and self.closes.at[i - 1].position >= call.closer:
                 i -= 1
@@ -1701,13 +1727,10 @@ cdef inline bint _in_loop(int kind, int flags) noexcept nogil:
 
 cdef inline Py_ssize_t _facts_bytes(const uint8_t *facts) noexcept nogil:
     """The size of the facts; -1 if no item has such facts."""
-    cdef uint16_t n_close = 0
-    cdef uint16_t n_open = 0
-    memcpy(&n_close, facts + 2, 2)
-    memcpy(&n_open, facts + 4, 2)
+    cdef int n_open = _u16(facts + 4)
     if facts[0] > EVENT or (n_open and not OPENING_KINDS >> facts[0] & 1):
         return -1
-    return FACTS_HEADER + 8 * (<Py_ssize_t>n_close + n_open)
+    return FACTS_HEADER + 8 * (_u16(facts + 2) + n_open)
 
 
 cdef inline Py_ssize_t _record_bytes(const uint8_t *p, const uint8_t *end) noexcept nogil:
@@ -1725,7 +1748,7 @@ def record_spans(bytes page not None):
     cdef const uint8_t *p = first
     cdef const uint8_t *end = p + PyBytes_GET_SIZE(page)
     cdef Py_ssize_t size
-    spans = []
+    cdef list spans = []
     while p < end:
         size = _record_bytes(p, end)
         if size < 0:

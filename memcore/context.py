@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memcore._fast import Ledger, pack_facts
+from memcore._fast import Ledger, classify, pack_facts
 from memcore.errors import (
     ContextOverflowError,
     HistoryViolationError,
@@ -58,6 +58,8 @@ class Choice:
 
     cut: int
     lead_in: bool
+    last: bool = False
+    """Whether there is no smaller legal suffix."""
 
 
 def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
@@ -81,6 +83,8 @@ class Demand:
     first: int
     """The first position that is neither pinned nor covered by the summary."""
     summary: str | None
+    uncut: bool = True
+    """Whether a suffix from ``first`` on leaves nothing out."""
     at_least: int = 0
 
 
@@ -101,34 +105,40 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     """Choose the cut.
 
     Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
-    and any other start costs a lead-in line.
-
-    Raises:
-        ContextOverflowError: not even the smallest legal suffix fits.
+    and any other start costs a lead-in line. The ledger's costs are upper bounds: if by them
+    nothing fits, the smallest legal suffix is chosen all the same, and its rendered size decides.
     """
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
     if first >= end:
-        if room < 0:
-            raise _overflow(demand.fixed_tokens, demand.budget)
-        return Choice(end, lead_in=False)
+        return Choice(end, lead_in=False, last=True)
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
-    if at_least == first and ledger.is_safe(first):
+    whole_is_legal = demand.uncut or ledger.is_safe(first)
+    lead_in = 0 if led_in else lead_in_cost(policy, counter)
+    if at_least == first and whole_is_legal:
         odd = policy.must_start and not led_in and not _may_start(ledger, policy, first)
-        if ledger.cost(first) + (lead_in_cost(policy, counter) if odd else 0) <= room:
+        if ledger.cost(first) + lead_in * odd <= room:
             return Choice(first, lead_in=odd)
-    lead_in = 0
     if not led_in:
         cut = ledger.cut_for_budget(room, at_least=at_least)
         if cut >= 0:
             return Choice(cut, lead_in=False)
-        lead_in = lead_in_cost(policy, counter)
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
-    if cut < 0:
-        smallest = ledger.cost(max(ledger.cut_at_most(end - 1), first))
-        raise _overflow(demand.fixed_tokens + smallest + lead_in, demand.budget)
-    return Choice(cut, lead_in=not led_in)
+    if cut >= 0:
+        return Choice(cut, lead_in=not led_in)
+    return _smallest(ledger, first, lead_in=lead_in, led_in=led_in)
+
+
+def _smallest(ledger: Ledger, first: int, *, lead_in: int, led_in: bool) -> Choice:
+    """The smallest legal suffix that is not empty."""
+    cut = ledger.cut_at_most(len(ledger) - 1)
+    start = ledger.cut_keep_last(0, starts=True)
+    if cut < first:  # no cut is safe: all there is
+        return Choice(first, lead_in=False, last=True)
+    if led_in or (start >= first and ledger.cost(start) <= ledger.cost(cut) + lead_in):
+        return Choice(cut if led_in else start, lead_in=False, last=True)
+    return Choice(cut, lead_in=True, last=True)
 
 
 def _may_start(ledger: Ledger, policy: PairPolicy, position: int) -> bool:
@@ -169,12 +179,16 @@ def assemble(
         message = summary_message(policy, material.summary)
         tokens += count_message(message, counter)
         pins.append(message)
-    elif choice.lead_in:
+    elif choice.lead_in or (material.kept and _needs_lead_in(shown, policy)):
         message = lead_in_message(policy)
         tokens += count_message(message, counter)
         repairs.insert(0, Repair("lead_in", None))
         pins.append(message)
     return pins + shown, tokens, tuple(repairs)
+
+
+def _needs_lead_in(shown: list[Message], policy: PairPolicy) -> bool:
+    return policy.must_start and bool(shown) and classify(shown[0])[0] not in policy.starts
 
 
 def fixed_cost(
@@ -287,7 +301,7 @@ def fit(
 
     def pick(at_least: int) -> Picked:
         choice = choose(
-            ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least)
+            ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least=at_least)
         )
         suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
         material = Material(
@@ -333,7 +347,7 @@ def build(
         messages, tokens, repairs = assemble(picked.material, picked.choice, policy, counter)
         if tokens <= budget:
             break
-        if not picked.material.suffix:
+        if picked.choice.last:
             raise _overflow(tokens, budget)
         at_least, generation = picked.choice.cut + 1, picked.generation
     return Context(

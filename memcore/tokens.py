@@ -18,6 +18,7 @@ from memcore.limits import ITEM_TOKENS_MAX
 __all__ = ["BytesEstimate", "CallableCounter", "TiktokenCounter", "TokenCounter", "get_counter"]
 
 DIVISOR_MAX: Final = 64
+COUNTER_ID_BYTES_MAX: Final = 200
 MESSAGE_OVERHEAD_TOKENS: Final = 4
 """Per message beside its text: OpenAI's cookbook counts 3, and 1 for a name."""
 
@@ -38,6 +39,19 @@ class TokenCounter(Protocol):
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:
         """Tokens of a message; ``encoded`` is its compact JSON."""
+
+
+def checked_count(counter: TokenCounter, message: Mapping[str, Any], encoded: bytes) -> int:
+    """What the counter says of a message, if it can be stored.
+
+    Raises:
+        InvalidOptionError: the counter returned no int of 0 .. 2**32 - 1.
+    """
+    found = counter.count_message(message, encoded)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= ITEM_TOKENS_MAX:
+        msg = f"counter {counter.id!r} returned {found!r}; expected an int of 0 to 2**32 - 1"
+        raise InvalidOptionError(msg)
+    return found
 
 
 class BytesEstimate:
@@ -71,11 +85,7 @@ class _TextCounter:
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
-        found = self._count(text)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            msg = f"counter {self.id!r} returned {found!r}; expected a non-negative int"
-            raise InvalidOptionError(msg)
-        return min(found, ITEM_TOKENS_MAX)
+        return self._count(text)
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:  # noqa: ARG002
         """Tokens of all strings of a message (names of fields excepted) plus 4."""
@@ -89,7 +99,7 @@ class _TextCounter:
                 pending.extend(value.values())
             elif isinstance(value, list | tuple):
                 pending.extend(value)
-        return min(total, ITEM_TOKENS_MAX)
+        return total
 
 
 class CallableCounter(_TextCounter):
@@ -156,4 +166,12 @@ def get_counter(counter: str | TokenCounter | None = None) -> TokenCounter:
             "function with memcore.CallableCounter(function, name='...')"
         )
         raise InvalidOptionError(msg)
+    if not 0 < len(counter.id.encode("utf-8", "replace")) <= COUNTER_ID_BYTES_MAX:
+        msg = f"counter id {counter.id!r:.80}: expected 1 to {COUNTER_ID_BYTES_MAX} bytes of UTF-8"
+        raise InvalidOptionError(msg)
+    try:
+        counter.id.encode()
+    except UnicodeEncodeError as exc:
+        msg = f"counter id {counter.id!r:.80} holds a lone surrogate"
+        raise InvalidOptionError(msg) from exc
     return counter

@@ -102,9 +102,7 @@ class Found:
 
 
 def _once(keys: list[Key]) -> tuple[Key, ...]:
-    return tuple(
-        key for i, key in enumerate(keys) if key[0] & BY_NAME or keys.index(key) == i
-    )
+    return tuple(key for i, key in enumerate(keys) if key[0] & BY_NAME or keys.index(key) == i)
 
 
 def classify(item: dict[str, Any]) -> Facts:
@@ -189,7 +187,9 @@ def _blocks(blocks: list[Any], found: Found, *, model: bool) -> None:
 
 
 def _gemini_parts(parts: list[Any], found: Found, *, model: bool) -> None:
-    names = ("functionCall", "function_call") if model else ("functionResponse", "function_response")
+    names = (
+        ("functionCall", "function_call") if model else ("functionResponse", "function_response")
+    )
     add = found.open if model else found.close
     for part in parts:
         entry = dict_at(part, *names) if isinstance(part, dict) else None
@@ -222,7 +222,7 @@ CHUNKS = {
 }
 
 
-def _langchain(item: dict[str, Any], kind: str) -> Facts | None:
+def _langchain(item: dict[str, Any], kind: str) -> Facts | None:  # noqa: PLR0911 - a kind each
     body = item["data"] if isinstance(item.get("data"), dict) else item
     found = Found()
     match CHUNKS.get(kind, kind):
@@ -590,7 +590,9 @@ def seed_rule_cut(messages: list[dict[str, Any]]) -> int | None:
     from i on that has an id finds an assistant message with that call between i and itself.
     """
     for i in range(len(messages) - min(3, len(messages)), -1, -1):
-        if i < len(messages) and all(_has_its_call(messages, i, j) for j in range(i, len(messages))):
+        if i < len(messages) and all(
+            _has_its_call(messages, i, j) for j in range(i, len(messages))
+        ):
             return i
     return None
 

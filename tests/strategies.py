@@ -7,15 +7,17 @@ orphaned and unanswered calls all come up; each format then writes the steps its
 corpus of real conversations.
 """
 
+# ruff: noqa: PLR0911 - a return for each kind of step
+
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
-
 from oracle import BY_NAME, EVENT, SECOND, Event, Facts
 
 Item = dict[str, Any]
@@ -70,7 +72,9 @@ def _orderly_scripts(draw: st.DrawFn) -> list[Step]:
             answered = draw(st.permutations(ids))[: size - draw(st.sampled_from((0,) * 9 + (1,)))]
             script.append(Step("results", tuple(answered), variant))
         script.append(Step("assistant"))
-    noise = draw(st.lists(st.tuples(st.integers(0, 40), _steps("user", "event", "result")), max_size=2))
+    noise = draw(
+        st.lists(st.tuples(st.integers(0, 40), _steps("user", "event", "result")), max_size=2)
+    )
     for at, step in noise:
         script.insert(at, step)
     return script
@@ -369,35 +373,37 @@ class HostileStr(str):
 class HostileList(list):  # type: ignore[type-arg]
     """A list whose own methods must never be called."""
 
-    __eq__ = __len__ = __bool__ = __iter__ = __contains__ = __getitem__ = HostileStr._refuse  # noqa: SLF001
+    __eq__ = __len__ = __bool__ = __iter__ = __contains__ = __getitem__ = HostileStr._refuse
     __hash__ = None  # type: ignore[assignment]
 
 
 class HostileDict(dict):  # type: ignore[type-arg]
     """A dict whose own methods must never be called."""
 
-    __eq__ = __len__ = __bool__ = __iter__ = __contains__ = __getitem__ = HostileStr._refuse  # noqa: SLF001
-    get = items = keys = values = __missing__ = HostileStr._refuse  # noqa: SLF001
+    __eq__ = __len__ = __bool__ = __iter__ = __contains__ = __getitem__ = HostileStr._refuse
+    get = items = keys = values = __missing__ = HostileStr._refuse
     __hash__ = None  # type: ignore[assignment]
 
 
-_words = st.sampled_from(
-    (
-        "user assistant model tool function system ai human chat constructor reasoning program "
-        "function_call function_call_output local_shell_call local_shell_call_output text thinking "
-        "tool_search_call tool_search_output mcp_approval_request tool_use tool_result server "
-        "server_tool_use web_search_tool_result mcp_tool_result AIMessage ToolMessageChunk "
-        "AIMessageChunk tool_call c0 c1 critic"
-    ).split()
+def _split(text: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(text.split())
+
+
+_words = _split(
+    "user assistant model tool function system ai human chat constructor reasoning program "
+    "function_call function_call_output local_shell_call local_shell_call_output text "
+    "thinking tool_search_call tool_search_output mcp_approval_request tool_use tool_result "
+    "server server_tool_use web_search_tool_result mcp_tool_result AIMessage "
+    "ToolMessageChunk AIMessageChunk tool_call c0 c1 critic"
 )
-_keys = st.sampled_from(
-    (
-        "role type content parts tool_calls invalid_tool_calls tool_call_id function_call name id "
-        "call_id caller caller_id approval_request_id execution functionCall function_response "
-        "functionResponse thought data kwargs lc additional_kwargs tool_use_id"
-    ).split()
+_keys = _split(
+    "role type content parts tool_calls invalid_tool_calls tool_call_id function_call name "
+    "id call_id caller caller_id approval_request_id execution functionCall "
+    "function_response functionResponse thought data kwargs lc additional_kwargs tool_use_id"
 )
-_hostile_text = st.one_of(_words, st.sampled_from(("", "\ud800", "c" * 5_000)), st.sampled_from(Role))
+_hostile_text = st.one_of(
+    _words, st.sampled_from(("", "\ud800", "c" * 5_000)), st.sampled_from(Role)
+)
 
 
 def _containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -416,7 +422,7 @@ def _containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 _hostile_values = st.recursive(
     st.one_of(
         _hostile_text,
-        _hostile_text.map(lambda text: HostileStr(text)),
+        _hostile_text.map(HostileStr),
         st.none(),
         st.booleans(),
         st.integers(),
@@ -436,14 +442,32 @@ hostile_items = st.dictionaries(_keys, _hostile_values, max_size=6).flatmap(
 # --- chat conversations like real ones ------------------------------------------------------------
 
 # (quantile, value) points of /work/shared/corpus/README.md, drawn by linear interpolation.
-_MESSAGES = ((0.0, 2), (0.1, 2), (0.25, 3), (0.5, 9), (0.75, 21), (0.95, 26), (0.99, 40), (1.0, 100))
-_BYTES = ((0.0, 8), (0.5, 175), (0.75, 275), (0.9, 489), (0.99, 6_266), (0.999, 31_774), (1.0, 60_000))
+_MESSAGES = (
+    (0.0, 2),
+    (0.1, 2),
+    (0.25, 3),
+    (0.5, 9),
+    (0.75, 21),
+    (0.95, 26),
+    (0.99, 40),
+    (1.0, 100),
+)
+_BYTES = (
+    (0.0, 8),
+    (0.5, 175),
+    (0.75, 275),
+    (0.9, 489),
+    (0.99, 6_266),
+    (0.999, 31_774),
+    (1.0, 60_000),
+)
 _CALLS = (10_806, 626, 276, 78, 49, 4, 8)
-_WORDS = "the flight to Paris was booked for two and costs 420 € today: order #7 état naïve".split()
+_PROSE = "the flight to Paris was booked for two and costs 420 € today: order #7 état naïve"
+_WORDS = _PROSE.split()
 
 
 def _quantile(points: tuple[tuple[float, int], ...], at: float) -> int:
-    for (q0, v0), (q1, v1) in zip(points, points[1:], strict=False):
+    for (q0, v0), (q1, v1) in pairwise(points):
         if at <= q1:
             return round(v0 + (v1 - v0) * (at - q0) / (q1 - q0))
     return points[-1][1]
@@ -464,7 +488,10 @@ def _calling_turn(rng: random.Random, conversation: int, at: int) -> list[Item]:
         {
             "id": f"call_{conversation:06x}{at:04x}{n:02x}",
             "type": "function",
-            "function": {"name": rng.choice(NAMES), "arguments": f'{{"query": "{rng.choice(_WORDS)}"}}'},
+            "function": {
+                "name": rng.choice(NAMES),
+                "arguments": f'{{"query": "{rng.choice(_WORDS)}"}}',
+            },
         }
         for n in range(size)
     ]

@@ -77,13 +77,11 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     *,
-    version: Annotated[  # noqa: ARG001 - its callback has answered
+    version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
-    debug: Annotated[  # noqa: ARG001 - taken out before typer parses; declared for --help
-        bool, typer.Option("--debug", help="Show a traceback with an error.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
 ) -> None:
     """The database is named by --store or the variable MEMCORE_STORE."""
 

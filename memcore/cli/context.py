@@ -60,8 +60,8 @@ def describe(found: memcore.Context, budget: int | None) -> str:
     limit = "" if budget is None else f" of {budget:,}"
     summary = " (summarized)" if found.summary is not None else ""
     return (
-        f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} items "
-        f"omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls"
+        f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} "
+        f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls"
     )
 
 

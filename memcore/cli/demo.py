@@ -83,7 +83,7 @@ def _play(path: Path) -> Findings:
         _fork(session, findings)
     _crash(path, findings)
     _title("What was shown")
-    print_table(("step", "result", "time"), findings.rows)
+    print_table(("step", "result", "time"), findings.rows, flexible=1, wrap=True)
     return findings
 
 
@@ -111,7 +111,7 @@ def _append(session: memcore.Session, findings: Findings) -> None:
     findings.note(
         "append, durability full",
         f"{len(session)} items, {session.tokens} tokens",
-        f"{median(times) * 1e6:,.0f} µs an item (median)",
+        f"{median(times) * 1e6:,.0f} µs (median)",
     )
 
 
@@ -159,8 +159,8 @@ def _compact(session: memcore.Session, findings: Findings) -> None:
     found = session.context()
     print(f"   {describe(found, None)}")
     print(
-        f"   asked to keep {KEEP_LAST} items, it keeps {items - result.plan.cut}: the late result of "
-        f"{journey.LATE_CALL} pulls the cut back to before its call"
+        f"   asked to keep {KEEP_LAST} items, it keeps {items - result.plan.cut}: the late result "
+        f"of {journey.LATE_CALL} pulls the cut back to before its call"
     )
     for line in (found.summary or "").splitlines():
         print(escape(f"   | {line}"))

@@ -36,4 +36,5 @@ def list_sessions(
             )
             for entry in found
         ),
+        flexible=0,
     )

@@ -30,6 +30,10 @@ __all__ = [
 SCHEMA: Final = 1
 """Version of the JSON objects: fields may be added to it, not changed."""
 
+COLUMN_GAP: Final = 3
+"""What rich puts between two columns, at most."""
+FLEXIBLE_WIDTH_MIN: Final = 20
+
 Progress = Callable[[int, int], None]
 
 
@@ -80,20 +84,37 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
         print(f"{name:<{width}}  {value}")
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: by rich on a terminal, aligned text elsewhere. Numbers are aligned right."""
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    flexible: int = -1,
+    wrap: bool = False,
+) -> None:
+    """A table: by rich on a terminal, aligned text elsewhere. Numbers are aligned right.
+
+    On a terminal that is too narrow the ``flexible`` column gives way: it is cut or wrapped. Where
+    that does not suffice, the lines are left to the terminal.
+    """
     body = [list(row) for row in rows]
+    columns = range(len(headings))
     numeric = [
-        bool(body) and all(isinstance(row[at], int | float) for row in body)
-        for at in range(len(headings))
+        bool(body) and all(isinstance(row[at], int | float) for row in body) for at in columns
     ]
     cells = [[_shown(value) for value in row] for row in body]
-    if sys.stdout.isatty():
-        _print_rich(headings, cells, numeric)
-        return
-    cells.insert(0, [heading.upper() for heading in headings])
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
+    widths = [
+        max([_width(heading), *(_width(row[at]) for row in cells)])
+        for at, heading in enumerate(headings)
+    ]
+    flexible %= len(headings)
+    if not sys.stdout.isatty() or not _print_rich(headings, cells, numeric, widths, flexible, wrap):
+        _print_plain(headings, cells, numeric, widths)
+
+
+def _print_plain(
+    headings: Sequence[str], cells: list[list[str]], numeric: list[bool], widths: list[int]
+) -> None:
+    for row in ([heading.upper() for heading in headings], *cells):
         padded = [
             " " * (width - _width(cell)) + cell if right else cell + " " * (width - _width(cell))
             for cell, width, right in zip(row, widths, numeric, strict=True)
@@ -101,21 +122,38 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
         print("  ".join(padded).rstrip())
 
 
-def _print_rich(headings: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
+def _print_rich(
+    headings: Sequence[str],
+    cells: list[list[str]],
+    numeric: list[bool],
+    widths: list[int],
+    flexible: int,
+    wrap: bool,
+) -> bool:
+    """Whether the terminal is wide enough for it."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False, emoji=False)
+    fixed = sum(widths) - widths[flexible] + COLUMN_GAP * len(widths)
+    room = min(widths[flexible], console.width - fixed)
+    if room < min(FLEXIBLE_WIDTH_MIN, widths[flexible]):
+        return False
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    last = len(headings) - 1
-    for at, (heading, right) in enumerate(zip(headings, numeric, strict=True)):
+    for at, heading in enumerate(headings):
         table.add_column(
-            heading, justify="right" if right else "left", no_wrap=at != last, overflow="ellipsis"
+            heading,
+            justify="right" if numeric[at] else "left",
+            no_wrap=not (wrap and at == flexible),
+            overflow="fold" if wrap else "ellipsis",
+            width=room if at == flexible else widths[at],
         )
     for row in cells:
         table.add_row(*map(Text, row))
-    Console(highlight=False, emoji=False).print(table)
+    console.print(table)
+    return True
 
 
 def _shown(value: object) -> str:

@@ -118,8 +118,10 @@ def fallback_plan(
         exact = _last_shown(ledger, keep)
         if cut == exact and cut >= first:
             return "fallback_slice", _plan(ledger, cut, first, revision, seq_at)
+    # Where model items hang together, one of them alone is illegal: the last user item serves.
+    alone = {ItemKind.USER} if policy.glue else set(ItemKind) - {ItemKind.RESULT, ItemKind.EVENT}
     at = end - 1
-    while at >= first and ledger.kind_at(at) in (ItemKind.RESULT, ItemKind.EVENT):
+    while at >= first and ItemKind(ledger.kind_at(at)) not in alone:
         at -= 1
     if at < first:
         return "nothing", _plan(ledger, first, first, revision, seq_at)

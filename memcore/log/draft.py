@@ -192,6 +192,14 @@ class Draft:
         chain: int = index.RECORD.unpack_from(record)[2]
         return chain
 
+    def set_policy(self, policy: str) -> None:
+        """Hold the session to another pair policy; the ledger is built anew."""
+        self._write_waiting()
+        self.head.policy = policy
+        self.head.epoch += 1
+        self._base = self.log.load(self.txn, self.head)
+        self._overlay, self._appended = Ledger(base=self._base), []
+
     def position_of(self, seq: int) -> int | None:
         """The position of a live seq, None if it is not live."""
         found = self._locate(seq)

@@ -177,13 +177,13 @@ class SessionLog:
         self.tag = index.counter_tag(head.counter)
         self.history = History(head.all_segments(txn, self.scope))
         ledger = new_ledger(self.policy, self.counter)
-        self._load(txn, ledger, 0, head)
+        self._load(txn, ledger, self.history, 0, head.counter)
         self.ledger: Ledger = ledger
 
     def _extend(self, txn: ReadTxn, head: Head) -> None:
         self.history = self.history_of(txn, head)
         try:
-            self._load(txn, self.ledger, len(self.ledger), head)
+            self._load(txn, self.ledger, self.history, len(self.ledger), head.counter)
         except BaseException:
             self.forget()
             raise
@@ -201,17 +201,26 @@ class SessionLog:
             return History(self.history.segments[:kept] + head.segments)
         return History(head.all_segments(txn, self.scope))
 
-    def _load(self, txn: ReadTxn, ledger: Ledger, start: int, head: Head) -> None:
-        """Append the index records at positions ``start .. head.count`` to a ledger."""
-        for _, session, lo, hi in self.history.spans(start, head.count):
+    def load(self, txn: ReadTxn, head: Head, *, start: int = 0) -> Ledger:
+        """A new ledger of the positions from ``start`` on of a head's live history."""
+        ledger = new_ledger(get_policy(head.policy), self.resolve_counter(head.counter))
+        self._load(txn, ledger, History(head.all_segments(txn, self.scope)), start, head.counter)
+        return ledger
+
+    def _load(
+        self, txn: ReadTxn, ledger: Ledger, history: History, start: int, counter: str
+    ) -> None:
+        """Append the index records at positions from ``start`` on to a ledger."""
+        before = len(ledger)
+        tag = index.counter_tag(counter)
+        for _, session, lo, hi in history.spans(start, history.count):
             wanted = hi - lo + 1
             for first, body in index.pages(txn, self.scope, session, lo, hi):
-                skip = max(lo - first, 0)
-                found = ledger.load(body, skip, wanted, self.tag)
+                found = ledger.load(body, max(lo - first, 0), wanted, tag)
                 if found == -2:  # noqa: PLR2004 - the status of Ledger.load
                     msg = (
                         f"session {self.session}: the index holds counts that were not made by "
-                        f"counter {head.counter!r}; recount the session"
+                        f"counter {counter!r}; recount the session"
                     )
                     raise PolicyMismatchError(msg)
                 if found < 0:
@@ -223,8 +232,8 @@ class SessionLog:
                 key = index.page_key(self.scope, session, lo)
                 msg = f"the index of session {session} lacks {wanted} records; run 'memcore check'"
                 raise CorruptValueError(msg, key=key)
-        if len(ledger) != head.count:
-            msg = f"session {self.session}: {len(ledger)} records for {head.count} live items"
+        if len(ledger) - before != history.count - start:
+            msg = f"session {self.session}: the index does not match the live history"
             raise InternalError(msg)
 
     def advance(

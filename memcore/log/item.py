@@ -22,7 +22,7 @@ from memcore.limits import (
     META_BYTES_MAX,
 )
 from memcore.model import ItemKind, Message
-from memcore.tokens import TokenCounter
+from memcore.tokens import TokenCounter, checked_count
 
 __all__ = ["Prepared", "StoredItem", "decode_item", "prepare_event", "prepare_item"]
 
@@ -101,7 +101,7 @@ def _prepare(
         )
         raise InvalidItemError(msg)
     if tokens is None:
-        tokens = counter.count_message(message, encoded)
+        tokens = checked_count(counter, message, encoded)
     prefix = _HEADER.pack(kind, 1 if envelope else 0, 0, len(envelope), now_us) + envelope
     created_s = now_us // 1_000_000
     if len(encoded) > ITEM_INLINE_BYTES_MAX:

@@ -6,14 +6,14 @@ from memcore._fast import Ledger
 from memcore.codec import encode_json
 from memcore.formats import PairPolicy, longest_synthetic_result
 from memcore.model import Message
-from memcore.tokens import TokenCounter
+from memcore.tokens import TokenCounter, checked_count
 
 __all__ = ["count_message", "new_ledger"]
 
 
 def count_message(message: Message, counter: TokenCounter) -> int:
     """Tokens of a message that is not stored (a summary, a synthetic result, a plain list's)."""
-    return counter.count_message(message, encode_json(message)[0])
+    return checked_count(counter, message, encode_json(message)[0])
 
 
 def new_ledger(policy: PairPolicy, counter: TokenCounter | None) -> Ledger:

@@ -276,8 +276,7 @@ class Changes:
         name = get_policy(policy).name
 
         def work(draft: Draft) -> None:
-            draft.head.policy = name
-            draft.head.epoch += 1
+            draft.set_policy(name)
 
         def after(draft: Draft) -> None:
             self._address.backing.drafts.close(draft.txn, draft)

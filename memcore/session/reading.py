@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from memcore import blobs, codec
 from memcore._fast import classify
 from memcore.context import (
+    Choice,
     Demand,
     Material,
     Picked,
@@ -222,9 +224,11 @@ class Reading:
             ledger.sum_between(at, at + 1) for at in kept
         )
         fixed = fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary)
-        choice = choose(
-            ledger, policy, log.counter, Demand(budget, fixed, first, summary, at_least)
+        demand = Demand(
+            budget, fixed, first, summary, uncut=first == pins, at_least=max(at_least, first)
         )
+        choice, open_calls = self._choose(log, txn, demand, pins)
+        kept = [at for at in kept if at < choice.cut]
         pinned_rows = self.collect(log, txn, 0, pins)
         kept_rows = [row for at in kept for row in self.collect(log, txn, at, at + 1)]
         suffix_rows = self.collect(log, txn, choice.cut, len(ledger))
@@ -247,8 +251,33 @@ class Reading:
         assert log.head is not None  # noqa: S101 - what catch_up promises
         cut_seq = log.head.next_seq if end else history.seq_at(choice.cut)
         omitted = choice.cut - pins - len(kept)
-        rest = (choice, cut_seq, omitted, open_from(ledger, choice), log.head.epoch)
-        return material, rest
+        return material, (choice, cut_seq, omitted, open_calls, log.head.epoch)
+
+    def _choose(
+        self, log: SessionLog, txn: ReadTxn, demand: Demand, pins: int
+    ) -> tuple[Choice, int]:
+        """The cut, and how many open calls lie behind it.
+
+        A result may come for a call that the view covers (it was abandoned, or folded by a
+        fallback). Then the items from the last safe cut before the covered end on are shown again
+        behind the summary; if they do not fit, the result is left out as an orphan.
+        """
+        ledger, policy, counter = log.ledger, log.policy, log.counter
+        if demand.uncut or ledger.is_safe(demand.first) or demand.first >= len(ledger):
+            choice = choose(ledger, policy, counter, demand)
+            return choice, open_from(ledger, choice)
+        earlier = ledger.cut_at_most(demand.first)
+        if earlier >= pins and demand.at_least <= demand.first:
+            whole = replace(demand, first=earlier, at_least=earlier)
+            if ledger.cost(earlier) + whole.fixed_tokens <= whole.budget:
+                choice = Choice(earlier, lead_in=False)
+                return choice, open_from(ledger, choice)
+        assert log.head is not None  # noqa: S101 - what catch_up promises
+        suffix = log.load(txn, log.head, start=demand.first)
+        at_least = max(demand.at_least - demand.first, 0)
+        inside = replace(demand, first=0, at_least=at_least)
+        choice = choose(suffix, policy, counter, inside)
+        return replace(choice, cut=choice.cut + demand.first), open_from(suffix, choice)
 
     def _kept(self, log: SessionLog, view: View, pins: int) -> list[int]:
         """Positions that the view keeps beside its summary."""

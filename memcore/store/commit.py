@@ -133,15 +133,15 @@ class CommitQueue:
                 _follow(call)
             if call.state == LEAD:
                 self._lead(call, me)
-        except BaseException:
+        except BaseException as interrupt:
             while True:
                 try:
                     self._leave(call)
                     break
                 except Exception:
                     raise
-                except BaseException:
-                    pass
+                except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
+                    again.__cause__ = interrupt
             raise
         error = call.error
         if error is None:
@@ -161,11 +161,11 @@ class CommitQueue:
         self.waiting.append(call)
 
     def _leave(self, call: Call) -> None:
-        """An interrupted caller goes: off the queue, or after the outcome, or handing on the lead."""
+        """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
         while True:
             with self._mu:
                 state = call.state
-                if state == QUEUED or state == LEAD:
+                if state in (QUEUED, LEAD):
                     with suppress(ValueError):
                         self.waiting.remove(call)
                     if state == QUEUED:
@@ -191,7 +191,7 @@ class CommitQueue:
                 own.result = own.fn(None)
             else:
                 self._run(batch)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the caller's
             own.error = error
         finally:
             self._settle_surely(batch)
@@ -219,7 +219,7 @@ class CommitQueue:
                 break
             except Exception:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised below
                 interrupt = error
         if interrupt is not None:
             raise interrupt
@@ -323,7 +323,7 @@ class CommitQueue:
             self.take_more(batch)
             if batch.calls:
                 self._run(batch)
-        except BaseException as error:  # nobody above this thread could do anything with it
+        except BaseException as error:  # noqa: BLE001 - nobody is above this thread
             for call in batch.calls:
                 if not call.done and not batch.decided:
                     call.error = error

@@ -1,8 +1,7 @@
 """One open file of this process: shared by all its handles and threads.
 
-Roles. A read registers in ``live`` and then looks at the gate; whoever must remap, reopen or close
-has the lead of the commit queue, shuts the gate and waits until ``live`` is empty. Only the leader
-begins write transactions, remaps, reopens and closes, so these never meet.
+Only the leader of the commit queue begins write transactions, remaps, reopens and closes, so these
+never meet; before the last three it shuts the gate, so no read meets them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import stat
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Condition, RLock
+from pathlib import Path
+from threading import RLock
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -28,6 +28,7 @@ from memcore.store import lmdb as binding
 from memcore.store.commit import Call, CommitQueue
 from memcore.store.file import inspect, newest_meta, open_locked
 from memcore.store.format import Format
+from memcore.store.gate import Gate
 from memcore.store.leader import Leader
 from memcore.store.lmdb import MapResized, RawError, ReadersFull
 from memcore.store.redo import HEAD_BYTES, RedoLog, find_run
@@ -36,8 +37,6 @@ from memcore.store.txn import Snapshot
 __all__ = ["Environment"]
 
 T = TypeVar("T")
-_GATE_LOOK_SECONDS: Final = 0.05
-"""A reader that an interrupt kept from ringing is noticed after this time."""
 _WALKS: Final = 5
 
 _leaked: list[binding.RawEnv] = []
@@ -59,12 +58,10 @@ class Environment:
         self.private = False
         self.closing = False
         self.handles: WeakSet[Any] = WeakSet()
-        self.live: dict[int, Snapshot] = {}
+        self.gate = Gate()
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
-        self.queue = CommitQueue(self.leader.run, self.live)
-        self._gate_shut = False
-        self._calm = Condition()
+        self.queue = CommitQueue(self.leader.run, self.gate.live)
         self._reopening = RLock()
         self._claimed: Call | None = None
         self._quiet = False
@@ -80,13 +77,10 @@ class Environment:
         fd = open_locked(self.path, read_only=read_only)
         try:
             status = os.fstat(fd)
-            key = (status.st_dev, status.st_ino)
-            if self.key not in (None, key):
-                raise StoreAccessError(f"{self.path}: the file was replaced; open it anew")
-            meta = inspect(fd, self.path)
-            page, head = find_run(fd, meta, self.path)
-            if verify and (findings := self.walk(fd)):
-                raise binding.corrupt(self.path, findings)
+            key = self._same_file(status)
+            page, head = find_run(fd, inspect(fd, self.path), self.path)
+            if verify:
+                self.refuse(self.walk(fd))
             mode = stat.S_IMODE(status.st_mode) & 0o666
             raw, record = self._map(read_only, head, mode)
         except BaseException:
@@ -97,15 +91,25 @@ class Environment:
         self.redo = RedoLog(fd, page, head) if record.durability == "full" else None
         self.leader.poison = ""
         try:
-            if not os.path.samestat(os.stat(self.path), status):
-                raise StoreAccessError(f"{self.path}: the file was replaced while it was opened")
+            self._same_file(Path(self.path).stat())  # LMDB opened the path, not the descriptor
             raw.reader_check()
             if self.redo is not None and not read_only:
                 self.leader.recover(raw, self.redo, fd)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
             self.detach()
             binding.raise_from(error, self.path)
         self.begin = raw.begin
+
+    def _same_file(self, status: os.stat_result) -> tuple[int, int]:
+        key = (status.st_dev, status.st_ino)
+        if self.key not in (None, key):
+            raise StoreAccessError(f"{self.path}: the file was replaced; open it anew")
+        return key
+
+    def refuse(self, findings: list[str]) -> None:
+        """Raise for what a walk has found."""
+        if findings:
+            raise binding.corrupt(self.path, findings)
 
     def _map(self, read_only: bool, head: bytes, mode: int) -> tuple[binding.RawEnv, Format]:
         """The environment in the mode that the file records."""
@@ -115,17 +119,21 @@ class Environment:
                 self.path, read_only=read_only, sync=sync, map_bytes=self.map_bytes, mode=mode
             )
             try:
-                row, run = binding.first_rows(raw, HEAD_BYTES)
-                record = Format.unpack(row, self.path)
-                if run != head or record.seed != RedoLog.seed_of(head):
-                    raise CorruptStoreError(f"{self.path}: the redo run is not where it should be")
-            except BaseException as error:
+                record = self._record(raw, head)
+            except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
                 raw.close()
                 binding.raise_from(error, self.path)
             if sync == (record.durability != "none"):
                 return raw, record
             raw.close()
             sync = False
+
+    def _record(self, raw: binding.RawEnv, head: bytes) -> Format:
+        row, run = binding.first_rows(raw, HEAD_BYTES)
+        record = Format.unpack(row, self.path)
+        if run != head or record.seed != RedoLog.seed_of(head):
+            raise CorruptStoreError(f"{self.path}: the redo run is not where it should be")
+        return record
 
     def detach(self) -> None:
         """Close LMDB's environment and the descriptor. Needs the lead and a shut gate."""
@@ -168,16 +176,17 @@ class Environment:
 
     def read(self, fn: Callable[[Any], T]) -> T:
         """Run ``fn`` on a snapshot; inside another read of this thread, on that one's."""
-        live = self.live
+        gate = self.gate
+        live = gate.live
         me = get_ident()
         outer = live.get(me)
         if outer is not None:
             return fn(outer)
         snapshot = Snapshot()
         try:
-            live[me] = snapshot  # before the gate is looked at: one of the two sees the other
-            if self._gate_shut:
-                self._pass_gate(me, snapshot)
+            live[me] = snapshot
+            if gate.is_shut:
+                gate.enter(me, snapshot)
             try:
                 snapshot.begin(self.begin())
             except RawError as error:
@@ -194,28 +203,25 @@ class Environment:
                     raw = None
             finally:
                 live.pop(me, None)
-            if self._gate_shut:
-                self._ring()
+            if gate.is_shut:
+                gate.ring()
 
     @contextmanager
     def hold(self) -> Iterator[binding.RawEnv]:
         """LMDB's environment for a call that must not meet a remap or a close."""
         me = get_ident()
-        if me in self.live:
+        if me in self.gate.live:
             yield self._mapped()
             return
-        snapshot = Snapshot()
         try:
-            self.live[me] = snapshot
-            self._pass_gate(me, snapshot)
+            self.gate.enter(me, Snapshot())
             if self.raw is None:
                 self.begin().abort()  # a child of a fork opens here; a closed store refuses
             yield self._mapped()
         except RawError as error:
             binding.raise_from(error, self.path)
         finally:
-            self.live.pop(me, None)
-            self._ring()
+            self.gate.leave(me)
 
     def _mapped(self) -> binding.RawEnv:
         raw = self.raw
@@ -227,68 +233,28 @@ class Environment:
         """After a refused begin: follow a grown map, or free the slots of dead readers."""
         for _ in range(8):
             if isinstance(error, MapResized):
-                self.live.pop(me, None)
+                self.gate.leave(me)
                 if self.queue.led_here:
                     raise InternalError("the map grew under the write lock") from error
                 self.queue.call(self._follow_map, job=True)
-                self.live[me] = snapshot
-                self._pass_gate(me, snapshot)
+                self.gate.enter(me, snapshot)
             elif isinstance(error, ReadersFull):
                 self._mapped().reader_check()
             else:
                 raise error
             try:
                 snapshot.begin(self.begin())
-                return
             except RawError as again:
                 error = again
+            else:
+                return
         raise error
-
-    # --- the gate ----------------------------------------------------------------------------
-
-    def _pass_gate(self, me: int, snapshot: Snapshot) -> None:
-        while self._gate_shut:
-            self.live.pop(me, None)
-            with self._calm:
-                self._calm.notify_all()
-                if self._gate_shut:
-                    self._calm.wait(_GATE_LOOK_SECONDS)
-            self.live[me] = snapshot
-
-    def _ring(self) -> None:
-        with self._calm:
-            self._calm.notify_all()
-
-    def _shut_gate(self, patience_seconds: float | None = None) -> None:
-        """No read of another thread begins; returns when those under way have ended."""
-        me = get_ident()
-        waited = 0.0
-        self._gate_shut = True
-        with self._calm:
-            while any(thread != me for thread in list(self.live)):
-                if patience_seconds is not None and waited >= patience_seconds:
-                    return
-                self._calm.wait(_GATE_LOOK_SECONDS)
-                waited += _GATE_LOOK_SECONDS
-
-    def _open_gate(self) -> None:
-        self._gate_shut = False
-        self._ring()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No read of this process is under way. Needs the lead."""
-        try:
-            self._shut_gate()
-            yield
-        finally:
-            self._open_gate()
 
     # --- the map -----------------------------------------------------------------------------
 
     def grow(self) -> None:
         """Double the map. Needs the lead and no transaction of this thread."""
-        with self._alone():
+        with self.gate.closed():
             raw = self._mapped()
             raw.reader_check()  # a dead reader's snapshot may be all that fills the map
             size = raw.info()["map_size"]
@@ -298,7 +264,7 @@ class Environment:
 
     def _follow_map(self, _: Any = None) -> None:
         """Map what another process made of the file. Needs the lead."""
-        with self._alone():
+        with self.gate.closed():
             binding.set_map(self._mapped(), 0)
 
     def begin_write(self) -> Any:
@@ -320,7 +286,7 @@ class Environment:
             self.queue.call(self._reopen_writable, job=True)
 
     def _reopen_writable(self, _: Any) -> None:
-        with self._alone():
+        with self.gate.closed():
             if not self.read_only:
                 return
             self.detach()
@@ -335,7 +301,7 @@ class Environment:
         self.queue.call(self._shut, job=True)
 
     def _shut(self, _: Any) -> None:
-        with self._alone():
+        with self.gate.closed():
             try:
                 if self.leader.unsynced and self.raw is not None and not self.leader.poison:
                     self.raw.sync(True)  # the last meta page: read-only openers need no recovery
@@ -358,16 +324,16 @@ class Environment:
         slots of the parent. So the parent shall have none: no read under way, none kept spare.
         """
         self._claimed = self.queue.claim(patience_seconds)
-        self._shut_gate(patience_seconds)
+        self.gate.shut(patience_seconds)
         raw = self.raw
-        if raw is not None and self._claimed is not None and not self.live:
+        if raw is not None and self._claimed is not None and not self.gate.live:
             binding.set_map(raw, raw.info()["map_size"])  # remapping ends the spare transaction
             self._quiet = True
 
     def resume(self) -> None:
         """After a fork, in the parent."""
         self._quiet = False
-        self._open_gate()
+        self.gate.open()
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             self.queue.release(claimed)
@@ -379,9 +345,7 @@ class Environment:
         """
         if not self._quiet and self.raw is not None:
             _leaked.append(self.raw)
-        for snapshot in list(self.live.values()):
-            snapshot.drop()
-        self.live.clear()
+        self.gate.reset()
         self.leader.forget()
         if self.begin != self._begin_closed:
             self.begin = self._begin_lost if self.private else self._begin_reopened
@@ -391,8 +355,6 @@ class Environment:
             os.close(fd)
         self._claimed = None
         self._quiet = False
-        self._gate_shut = False
-        self._calm = Condition()
         self._reopening = RLock()
         self.queue.reset()
 

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ _DATA_VERSION: Final = 1
 _NO_PAGE: Final = 2**64 - 1
 _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
 _DEPTH_MAX: Final = 32
+_METAS: Final = 2
 _ATTEMPTS: Final = 20
 
 # LMDB writes native integers; memcore's own files come from little-endian 64-bit machines only.
@@ -57,7 +59,7 @@ class Meta(NamedTuple):
     image: bytes
 
 
-class _Damage(Exception):
+class _DamageError(Exception):
     """A structural finding; what is wrong is its text."""
 
 
@@ -78,7 +80,7 @@ def open_locked(path: str, *, read_only: bool) -> int:
                     " or changing its mode); try again when it is done"
                 ) from error
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(path), os.fstat(fd)):
+                if os.path.samestat(Path(path).stat(), os.fstat(fd)):
                     return fd
         except BaseException:
             os.close(fd)
@@ -90,7 +92,7 @@ def open_locked(path: str, *, read_only: bool) -> int:
 def _open(path: str, *, read_only: bool) -> int:
     flags = os.O_RDONLY if read_only else os.O_RDWR
     try:
-        _require_regular(path, os.stat(path).st_mode)  # opening a device has effects: look first
+        _require_regular(path, Path(path).stat().st_mode)  # opening a device has effects
         # O_NONBLOCK: a fifo that slips in between must not hang the open.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -127,7 +129,7 @@ def inspect(fd: int, path: str) -> Meta:
             meta = newest_meta(fd, path)
             seen, last = meta.txnid, seen
             _check_meta(fd, meta)
-        except _Damage as damage:
+        except _DamageError as damage:
             if seen == last:
                 raise CorruptStoreError(
                     f"{path}: {damage}; restore a backup, or run check on a copy"
@@ -145,12 +147,12 @@ def newest_meta(fd: int, path: str) -> Meta:
         try:
             metas = [_parse_meta(head, page) for page in (0, 1)]
             return max(metas, key=lambda meta: meta.txnid)
-        except _Damage as damage:
+        except _DamageError as damage:
             problem = _refusal(head, path, damage)
     raise problem
 
 
-def _refusal(head: bytes, path: str, damage: _Damage) -> StoreFormatError | CorruptStoreError:
+def _refusal(head: bytes, path: str, damage: _DamageError) -> StoreFormatError | CorruptStoreError:
     if not head:
         return StoreFormatError(
             f"{path}: is empty (0 bytes), so it is no memcore store; remove it to create one here"
@@ -167,7 +169,7 @@ def _refusal(head: bytes, path: str, damage: _Damage) -> StoreFormatError | Corr
 def _parse_meta(head: bytes, page: int) -> Meta:
     start = page * PAGE_BYTES
     if len(head) < start + PAGE_HEADER_BYTES + META_IMAGE_BYTES:
-        raise _Damage(f"the file ends inside meta page {page}")
+        raise _DamageError(f"the file ends inside meta page {page}")
     number, _, flags, _, _ = _PAGE_HEADER.unpack_from(head, start)
     first = start + PAGE_HEADER_BYTES
     image = head[first : first + META_IMAGE_BYTES]
@@ -176,15 +178,15 @@ def _parse_meta(head: bytes, page: int) -> Meta:
      _, main_flags, main_depth, main_branch, main_leaf, main_over, entries, main_root,
      last_page, txnid) = _META.unpack(image)  # fmt: skip
     if magic != _MAGIC:
-        raise _Damage(f"meta page {page} has no LMDB magic")
+        raise _DamageError(f"meta page {page} has no LMDB magic")
     if version != _DATA_VERSION:
-        raise _Damage(f"meta page {page} has data version {version}, expected {_DATA_VERSION}")
+        raise _DamageError(f"meta page {page} has data version {version}, expected {_DATA_VERSION}")
     if number != page or flags != _META_PAGE:
-        raise _Damage(f"meta page {page} is marked as page {number} with flags {flags:#x}")
+        raise _DamageError(f"meta page {page} is marked as page {number} with flags {flags:#x}")
     if psize != PAGE_BYTES:
-        raise _Damage(f"meta page {page} says {psize} bytes a page, expected {PAGE_BYTES}")
+        raise _DamageError(f"meta page {page} says {psize} bytes a page, expected {PAGE_BYTES}")
     if txnid and txnid & 1 != page:
-        raise _Damage(f"meta page {page} carries transaction {txnid} of the other page")
+        raise _DamageError(f"meta page {page} carries transaction {txnid} of the other page")
     return Meta(
         txnid, last_page, main_root, main_depth, main_flags, main_branch + main_leaf + main_over,
         entries, free_root, free_depth, free_flags, free_branch + free_leaf + free_over, psize,
@@ -195,33 +197,33 @@ def _parse_meta(head: bytes, page: int) -> Meta:
 def _check_meta(fd: int, meta: Meta) -> None:
     size = os.fstat(fd).st_size
     if meta.last_page < 1 or meta.last_page >= 2**51:
-        raise _Damage(f"the newest meta page names {meta.last_page} as its last page")
+        raise _DamageError(f"the newest meta page names {meta.last_page} as its last page")
     needed = (meta.last_page + 1) * PAGE_BYTES
     if size < needed:
-        raise _Damage(f"the file is truncated: {size} bytes, its meta page needs {needed}")
+        raise _DamageError(f"the file is truncated: {size} bytes, its meta page needs {needed}")
     if meta.main_flags:
-        raise _Damage(f"the main tree has flags {meta.main_flags:#x}, expected none")
+        raise _DamageError(f"the main tree has flags {meta.main_flags:#x}, expected none")
     if meta.main_root == _NO_PAGE:
-        raise _Damage("the main tree is empty, not even the format record is there")
+        raise _DamageError("the main tree is empty, not even the format record is there")
     _check_root(fd, meta, "main tree", meta.main_root, meta.main_depth)
     if meta.free_root != _NO_PAGE:
         _check_root(fd, meta, "free list", meta.free_root, meta.free_depth)
 
 
 def _check_root(fd: int, meta: Meta, tree: str, root: int, depth: int) -> None:
-    if not 2 <= root <= meta.last_page:
-        raise _Damage(f"the root page {root} of the {tree} is outside the file")
+    if not _METAS <= root <= meta.last_page:
+        raise _DamageError(f"the root page {root} of the {tree} is outside the file")
     if not 1 <= depth <= _DEPTH_MAX:
-        raise _Damage(f"the {tree} claims a depth of {depth}")
+        raise _DamageError(f"the {tree} claims a depth of {depth}")
     number, _, flags, lower, upper = _PAGE_HEADER.unpack(
         os.pread(fd, PAGE_HEADER_BYTES, root * PAGE_BYTES)
     )
     if number != root:
-        raise _Damage(f"the root page {root} of the {tree} is marked as page {number}")
+        raise _DamageError(f"the root page {root} of the {tree} is marked as page {number}")
     if flags != (_LEAF if depth == 1 else _BRANCH):
-        raise _Damage(f"the root page {root} of the {tree} has flags {flags:#x} at depth {depth}")
+        raise _DamageError(f"the root page {root} of the {tree} has flags {flags:#x}")
     if not PAGE_HEADER_BYTES < lower <= upper <= PAGE_BYTES:
-        raise _Damage(f"the root page {root} of the {tree} has bounds {lower}..{upper}")
+        raise _DamageError(f"the root page {root} of the {tree} has bounds {lower}..{upper}")
 
 
 def publish(temporary: str, final: str) -> None:
@@ -233,15 +235,15 @@ def publish(temporary: str, final: str) -> None:
             raise
         if os.path.lexists(final):  # no hard links here: the best that such a file system offers
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
-        os.rename(temporary, final)
+        Path(temporary).rename(final)
     else:
-        os.unlink(temporary)
+        Path(temporary).unlink()
     sync_directory(final)
 
 
 def sync_directory(path: str) -> None:
     """Make the directory entry of ``path`` durable."""
-    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -273,6 +275,6 @@ def exclusively(fd: int, path: str) -> Iterator[None]:
 
 def _require_same(fd: int, path: str) -> None:
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.stat(path), os.fstat(fd)):
+        if os.path.samestat(Path(path).stat(), os.fstat(fd)):
             return
     raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")

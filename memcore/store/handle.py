@@ -9,6 +9,7 @@ import time
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, NoReturn, TypeVar
@@ -18,7 +19,6 @@ from memcore.errors import (
     ClosedError,
     InternalError,
     InvalidOptionError,
-    MemcoreError,
     ReadOnlyError,
     StoreAccessError,
 )
@@ -37,8 +37,31 @@ _FILE_MODE: Final = 0o600
 _FORK_PATIENCE_SECONDS: Final = 5.0
 _CLOSING_LOOK_SECONDS: Final = 0.002
 
+
+class _OpeningLock:
+    """Opening and closing, one at a time. A fork needs a new one: its owner may be gone."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def acquire(self, patience_seconds: float) -> bool:
+        return self._lock.acquire(timeout=patience_seconds)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 _environments: WeakSet[Environment] = WeakSet()
-_opening = RLock()
+_opening = _OpeningLock()
 _fork: list[bool] = []
 """Whether the fork under way has ``_opening``."""
 
@@ -60,7 +83,8 @@ def open_store(
     _check_options(name, durability, map_bytes)
     if name == ":memory:":
         return _open_memory(map_bytes)
-    name = os.path.abspath(name)
+    # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
+    name = str(Path(name).resolve())
     if not os.path.lexists(name):
         if read_only or not create:
             raise StoreAccessError(f"{name}: there is no such file")
@@ -103,15 +127,15 @@ def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environ
     that it has is on its way out.
     """
     with suppress(OSError):
-        status = os.stat(name)
+        status = Path(name).stat()
         for env in list(_environments):
             if env.key == (status.st_dev, status.st_ino):
                 if env.closing:
                     return None
                 if not read_only:
                     env.need_writable()
-                if verify and (findings := env.check()):
-                    raise binding.corrupt(name, findings)
+                if verify:
+                    env.refuse(env.check())
                 return env
     env = Environment(name, map_bytes=map_bytes)
     env.attach(read_only=read_only, verify=verify)
@@ -142,7 +166,7 @@ def _create(name: str, durability: str) -> None:
     finally:
         for leftover in (temporary, f"{temporary}-lock"):
             with suppress(OSError):
-                os.unlink(leftover)
+                Path(leftover).unlink()
 
 
 def _drop_pages(path: str) -> None:
@@ -157,7 +181,7 @@ def _drop_pages(path: str) -> None:
 
 def _open_memory(map_bytes: int) -> LmdbStore:
     with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
-        name = os.path.join(directory, "memory")
+        name = str(Path(directory, "memory"))
         seed = os.urandom(SEED_BYTES)
         record = Format.new(durability="none", seed=seed, created_ms=time.time_ns() // 10**6)
         rows = {FORMAT_KEY: record.pack(), REDO_KEY: make_run(seed)}
@@ -182,9 +206,9 @@ class LmdbStore:
         self.read_only = read_only
         self.durability = record.durability
         self.seed = record.seed
-        self._transact: Callable[[Callable[[Any], Any]], Any] = (
-            self._refuse_write if read_only else env.queue.call
-        )
+        self._transact: Callable[..., Any] = env.queue.call
+        if read_only:
+            self._transact = self._refuse_write
         env.handles.add(self)
 
     def read(self, fn: Callable[[ReadTxn], T]) -> T:
@@ -215,11 +239,11 @@ class LmdbStore:
     def backup(self, target: str | os.PathLike[str], *, compact: bool = True) -> None:
         """Copy one consistent snapshot to a new file while others write."""
         env = self._open_env()
-        final = os.path.abspath(os.fsdecode(os.fspath(target)))
+        final = str(Path(os.fsdecode(os.fspath(target))).resolve())
         temporary = f"{final}.new-{os.getpid()}-{token_hex(4)}"
+        if os.path.lexists(final):
+            raise StoreAccessError(f"{final}: exists; a backup never overwrites")
         try:
-            if os.path.lexists(final):
-                raise FileExistsError
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
             try:
                 with env.hold() as raw:
@@ -231,13 +255,11 @@ class LmdbStore:
             publish(temporary, final)
         except FileExistsError as error:
             raise StoreAccessError(f"{final}: exists; a backup never overwrites") from error
-        except MemcoreError:
-            raise
         except OSError as error:
             raise StoreAccessError(f"{final}: cannot write: {error.strerror}") from error
         finally:
             with suppress(OSError):
-                os.unlink(temporary)
+                Path(temporary).unlink()
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
@@ -293,7 +315,7 @@ class LmdbStore:
             env = self._env
             if env is None:
                 return
-            if env.queue.led_here or get_ident() in env.live:
+            if env.queue.led_here or get_ident() in env.gate.live:
                 raise InternalError("close() was called inside a transaction on the same thread")
             self._env = None
             self._transact = self._refuse_closed
@@ -326,7 +348,7 @@ class LmdbStore:
 
 
 def _before_fork() -> None:
-    _fork.append(_opening.acquire(timeout=_FORK_PATIENCE_SECONDS))
+    _fork.append(_opening.acquire(_FORK_PATIENCE_SECONDS))
     for env in list(_environments):
         env.quiesce(_FORK_PATIENCE_SECONDS)
 
@@ -339,8 +361,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _opening
-    _opening = RLock()
+    _opening.renew()
     _fork.clear()
     for env in list(_environments):
         env.forget()

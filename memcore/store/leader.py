@@ -73,7 +73,7 @@ class Leader:
                     return
                 if follows is _Next.GROW:
                     self._env.grow()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every caller gets it
             failure = binding.translate(error, self._env.path)
             for call in batch.calls:
                 if not call.done:
@@ -142,7 +142,7 @@ class Leader:
         try:
             call.result = call.fn(txn)
             call.error = txn.failed  # set if the closure swallowed LMDB's refusal
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = error
         except BaseException as error:
             # An interrupt of this thread, unless this closure was running the last time as well.
@@ -194,7 +194,7 @@ class Leader:
                 batch.decided = True
             except Exception:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised below
                 interrupt = error
         if interrupt is not None:
             raise interrupt
@@ -219,7 +219,7 @@ class Leader:
             except Exception as unknown:
                 self._poisoned(error)
                 raise OutcomeUnknownError(self.poison) from unknown
-            except BaseException as again:
+            except BaseException as again:  # noqa: BLE001 - raised below, or superseded
                 interrupt = again
         if binding.is_device_error(error):
             self._poisoned(error)
@@ -293,13 +293,14 @@ class Leader:
                     else:
                         raw.put(key, value)
                 raw.commit()
+            except MapFull:
+                grow = 2 * env.info()["map_size"]
+            else:
                 self.unsynced = True
                 return
-            except MapFull:
-                pass
             finally:
                 raw.abort()
-            binding.set_map(env, 2 * env.info()["map_size"])
+            binding.set_map(env, grow)
 
 
 def _is_alive(raw: RawTxn) -> bool:
@@ -311,12 +312,12 @@ def _is_alive(raw: RawTxn) -> bool:
 
 
 def _run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
-    """Run each in order; one that fails is its own caller's matter, an interrupted one runs again."""
+    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
     while callbacks:
         owner, callback = callbacks[0]
         try:
             callback()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is its caller's
             owner.error = InternalError(
                 f"the transaction is stored, but what was to follow it failed: {error!r}"
             )

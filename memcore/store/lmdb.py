@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Final, NoReturn
 
@@ -49,7 +50,7 @@ ReadersFull: Final = lmdb.ReadersFullError
 
 _SPARE_TXNS: Final = 8
 _BUILD_MAP_BYTES: Final = 4 * 1024**2
-_EIO: Final = os.strerror(5)
+_EIO_TEXT: Final = os.strerror(errno.EIO)
 
 
 def open_env(
@@ -125,9 +126,10 @@ def set_map(env: lmdb.Environment, map_bytes: int) -> None:
 def verify(path: str) -> list[str]:
     """Walk the whole file without mapping it; findings in words."""
     try:
-        return [str(finding) for finding in _verify.verify(path, subdir=False)]
+        findings: list[str] = _verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]
     except _verify.VerifyError as error:
         return [str(error)]
+    return findings
 
 
 def corrupt(path: str, findings: list[str]) -> CorruptStoreError:
@@ -139,45 +141,39 @@ def corrupt(path: str, findings: list[str]) -> CorruptStoreError:
 def is_device_error(error: BaseException) -> bool:
     """Whether a flush or write failed in a way after which page cache and device may differ."""
     if isinstance(error, OSError):
-        return error.errno == 5
-    return isinstance(error, lmdb.Error) and _EIO in str(error)
-
-
-_CORRUPT = (
-    lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PageFullError,
-    lmdb.CursorFullError, lmdb.BadRslotError,
-)  # fmt: skip
+        return error.errno == errno.EIO
+    return isinstance(error, lmdb.Error) and _EIO_TEXT in str(error)
 
 
 def translate(error: BaseException, path: str) -> BaseException:
     """The typed error for what LMDB or the system raised; anything else is handed back as it is."""
-    if not isinstance(error, lmdb.Error | OSError) or isinstance(error, MemcoreError):
+    if isinstance(error, MemcoreError) or not isinstance(error, lmdb.Error | OSError):
         return error
-    text = f"{path}: {error}"
-    if isinstance(error, OSError):
-        return StorageError(f"{text}; close the store, check the device")
-    if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
-        return StoreFullError(f"{text}; write less in one transaction or delete data")
-    if isinstance(error, lmdb.DiskError):
-        return StoreFullError(f"{text}; free space on the device: nothing was stored or lost")
-    if isinstance(error, _CORRUPT):
-        return CorruptStoreError(f"{text}; close the store and run check on a copy")
-    if isinstance(error, lmdb.VersionMismatchError):
-        return StoreFormatError(f"{text}; the file is of another LMDB format")
-    if isinstance(error, lmdb.ReadersFullError):
-        return StorageError(
-            f"{text}; {READERS_MAX} reads are under way or their processes hang: end some"
-        )
-    if isinstance(error, lmdb.ReadonlyError):
-        return ReadOnlyError(text)
     if isinstance(error, lmdb.LockError):
         return StoreLockedError(_LOCK_TEXT.format(path=path, error=error))
     if "closed/deleted/dropped" in str(error):
         return ClosedError(f"{path}: the store or the transaction has ended")
-    if isinstance(error, lmdb.BadValsizeError | lmdb.BadTxnError | lmdb.InvalidParameterError):
-        return InternalError(f"{text}; please report this")
-    return StorageError(f"{text}; close the store, check the device and the file")
+    for kinds, typed, advice in _TYPED:
+        if isinstance(error, kinds):
+            return typed(f"{path}: {error}; {advice}")
+    return StorageError(f"{path}: {error}; close the store, check the device and the file")
 
+
+_TYPED: Final[tuple[tuple[tuple[type[Exception], ...], type[MemcoreError], str], ...]] = (
+    ((lmdb.MapFullError, lmdb.TxnFullError), StoreFullError,
+     "write less in one transaction or delete data"),
+    ((lmdb.DiskError,), StoreFullError,
+     "free space on the device: nothing was stored or lost"),
+    ((lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PageFullError,
+      lmdb.CursorFullError), CorruptStoreError,
+     "close the store and run check on a copy"),
+    ((lmdb.VersionMismatchError,), StoreFormatError, "the file is of another LMDB format"),
+    ((lmdb.ReadersFullError,), StorageError,
+     f"{READERS_MAX} reads are under way or their processes hang: end some"),
+    ((lmdb.ReadonlyError,), ReadOnlyError, "open the store for writing"),
+    ((lmdb.BadValsizeError, lmdb.BadTxnError, lmdb.InvalidParameterError), InternalError,
+     "please report this"),
+)  # fmt: skip
 
 _LOCK_TEXT: Final = (
     "{path}: {error}: the lock file is held under this process id by another process; processes"

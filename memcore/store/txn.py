@@ -18,26 +18,54 @@ _FIRST_KEY: Final = b"\x01"
 class RawCursor(Protocol):
     """What this module needs of a py-lmdb cursor."""
 
-    def set_range(self, key: bytes) -> bool: ...
-    def last(self) -> bool: ...
-    def prev(self) -> bool: ...
-    def key(self) -> bytes: ...
-    def delete(self) -> bool: ...
-    def iternext(self) -> Iterator[tuple[bytes, bytes]]: ...
-    def iterprev(self) -> Iterator[tuple[bytes, bytes]]: ...
-    def close(self) -> None: ...
+    def set_range(self, key: bytes) -> bool:
+        """Go to the first key not below."""
+
+    def last(self) -> bool:
+        """Go to the last key."""
+
+    def prev(self) -> bool:
+        """Go one back."""
+
+    def key(self) -> bytes:
+        """The current key."""
+
+    def delete(self) -> bool:
+        """Delete the current row and go to the next."""
+
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from here on."""
+
+    def iterprev(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from here back."""
+
+    def close(self) -> None:
+        """Give the cursor back."""
 
 
-class RawTxn(Protocol):
+class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
     """What this package needs of a py-lmdb transaction."""
 
-    def id(self) -> int: ...
-    def get(self, key: bytes, /) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes, /) -> bool: ...
-    def delete(self, key: bytes, /) -> bool: ...
-    def cursor(self) -> RawCursor: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
+    def id(self) -> int:
+        """The number of the snapshot that it makes or reads."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value under a key."""
+
+    def put(self, key: bytes, value: bytes, /) -> bool:
+        """Write a row."""
+
+    def delete(self, key: bytes, /) -> bool:
+        """Delete a row."""
+
+    def cursor(self) -> RawCursor:
+        """A cursor over the rows."""
+
+    def commit(self) -> None:
+        """Commit and end."""
+
+    def abort(self) -> None:
+        """End without a trace; nothing happens after an end."""
 
 
 def _ended(*_: Any) -> NoReturn:

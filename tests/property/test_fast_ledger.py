@@ -95,9 +95,7 @@ def answers(ledger: Any) -> dict[str, Any]:
             for starts in both
         ],
         "leading": [ledger.leading(kind) for kind in range(8)],
-        "calls": [
-            ledger.find_call(*key, SEED) if fast else ledger.find_call(*key) for key in KEYS
-        ],
+        "calls": [ledger.find_call(*key, SEED) if fast else ledger.find_call(*key) for key in KEYS],
     }
 
 
@@ -208,7 +206,9 @@ def test_pages_load_like_pushes(history, policy, skip):
     ledger = _fast.Ledger(**policy, expect_items=len(records), expect_calls=3)
     first = b"".join(records[:SMALL_PAGE])
     assert ledger.load(first, 0, 2, 1) == min(2, len(records[:SMALL_PAGE]))
-    assert ledger.load(first, len(ledger), 1 << 30, 1) == len(records[:SMALL_PAGE]) - len(ledger) or 1
+    assert (
+        ledger.load(first, len(ledger), 1 << 30, 1) == len(records[:SMALL_PAGE]) - len(ledger) or 1
+    )
     for at in range(SMALL_PAGE, len(records), SMALL_PAGE):
         page = b"".join(records[at - skip : at + SMALL_PAGE])
         assert ledger.load(page, skip, SMALL_PAGE, 1) == len(records[at : at + SMALL_PAGE])
@@ -255,7 +255,9 @@ def test_no_bytes_crash_it(page, skip, take, glue):
     ledger.truncate(0)
 
 
-@given(st.binary(min_size=18, max_size=18), st.lists(st.binary(min_size=6, max_size=30), max_size=8))
+@given(
+    st.binary(min_size=18, max_size=18), st.lists(st.binary(min_size=6, max_size=30), max_size=8)
+)
 def test_no_facts_crash_it(header, bodies):
     ledger = _fast.Ledger(start_mask=0xFF, glue=3, orphan=2)
     for body in bodies:
@@ -271,7 +273,11 @@ def test_no_facts_crash_it(header, bodies):
     assert answers(ledger)["sums"] == answers(ledger.copy())["sums"]
 
 
-@given(st.one_of(strategies.histories("openai_chat"), strategies.histories("openai_chat", orderly=True)))
+@given(
+    st.one_of(
+        strategies.histories("openai_chat"), strategies.histories("openai_chat", orderly=True)
+    )
+)
 def test_it_cuts_where_the_plain_rule_cuts(history):
     messages = [entry for entry in history if not isinstance(entry, oracle.Event)]
     # The plain rule knows neither the deprecated calls without an id nor the answers to them.

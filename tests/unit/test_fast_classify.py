@@ -39,6 +39,7 @@ from oracle import (
     TURN,
     USER,
 )
+from strategies import HostileDict, HostileList, HostileStr
 
 from memcore import _fast
 
@@ -230,7 +231,8 @@ ANTHROPIC = [
         ASSISTANT, (S1,), (), MODEL)),
     case("server tool answered later", blocks("assistant", answer("c1", "bash_tool_result")), *(
         ASSISTANT, (), (S1,), MODEL)),
-    case("MCP tool", blocks("assistant", use("c1", "mcp_tool_use"), answer("c1", "mcp_tool_result")),
+    case("MCP tool",
+         blocks("assistant", use("c1", "mcp_tool_use"), answer("c1", "mcp_tool_result")),
          *nothing(ASSISTANT, MODEL)),
     case("a system message in the list", blocks("system", TEXT), *nothing(SYSTEM)),
 ]  # fmt: skip
@@ -300,7 +302,8 @@ LANGCHAIN = [
     ),
     *langchain(
         "ai",
-        {"content": [use("c1", "server_tool_call"), {"type": "server_tool_result", "tool_call_id": "c1"}]},
+        {"content": [use("c1", "server_tool_call"),
+                     {"type": "server_tool_result", "tool_call_id": "c1"}]},
         *nothing(ASSISTANT, MODEL),
     ),
     *langchain("tool", {"tool_call_id": "c1"}, RESULT, (), (F1,), 0),
@@ -323,10 +326,11 @@ ODD = [
     case("an enum is a string", {"role": strategies.Role.TOOL, "tool_call_id": "c1"}, *(
         RESULT, (), (F1,), 0)),
     case("a subclass of dict", OrderedDict(chat_call("c1")), ASSISTANT, (F1,), (), MODEL),
-    case("hostile strings", {"role": strategies.HostileStr("tool"), "tool_call_id": strategies.HostileStr("c1")},
-         RESULT, (), (F1,), 0),
-    case("hostile containers", strategies.HostileDict(chat_call("c1", tool_calls=strategies.HostileList(
-        [strategies.HostileDict({"id": "c1"})]))), ASSISTANT, (F1,), (), MODEL),
+    case("hostile strings", {"role": HostileStr("tool"), "tool_call_id": HostileStr("c1")}, *(
+        RESULT, (), (F1,), 0)),
+    case("hostile containers",
+         HostileDict(chat_call(tool_calls=HostileList([HostileDict({"id": "c1"})]))),
+         ASSISTANT, (F1,), (), MODEL),
 ]  # fmt: skip
 
 

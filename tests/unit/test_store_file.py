@@ -1,4 +1,4 @@
-"""Files that are no store, a damaged one or one of another version: refused before LMDB maps them."""
+"""Files that are no store, a damaged one or a newer one: refused before LMDB maps them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def test_a_decoy_of_the_redo_run_is_refused(path) -> None:
     fd = os.open(path, os.O_RDONLY)
     head = os.pread(fd, 16 + 64, 3 * PAGE)
     os.close(fd)
-    overwrite(path, 2 * PAGE, struct.pack("<QHHI", 2, 0, 4, 129) + head[16:32] + b"z" * 16 + head[48:52])
+    decoy = struct.pack("<QHHI", 2, 0, 4, 129) + head[16:32] + b"z" * 16 + head[48:52]
+    overwrite(path, 2 * PAGE, decoy)
     with pytest.raises(CorruptStoreError, match="redo run"):
         open_store(path)
 

@@ -345,7 +345,7 @@ def test_a_backup_opens_cleanly_while_another_thread_writes(store, tmp_path, com
     def write():
         while not stop.is_set():
             number = len(written)
-            store.transact(lambda txn: txn.put(b"\x02%08d" % number, b"y" * 300))
+            store.transact(lambda txn, n=number: txn.put(b"\x02%08d" % n, b"y" * 300))
             written.append(number)
 
     writer = threading.Thread(target=write)

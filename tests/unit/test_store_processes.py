@@ -246,7 +246,7 @@ def test_parent_and_child_both_write_after_a_fork(store) -> None:
 
     assert in_child(child) == 0
     add(store)
-    assert rows(store) == {A: b"53"} or rows(store) == {A: b"53"}
+    assert rows(store) == {A: b"53"}
 
 
 def test_a_fork_amid_other_threads_traffic(store) -> None:
@@ -292,11 +292,6 @@ def test_a_child_keeps_the_parent_s_reads_safe(store) -> None:
 def test_a_fork_inside_a_transaction_harms_neither(store) -> None:
     def write(txn):
         txn.put(A, b"parent")
-
-        def child():
-            with pytest.raises(StorageError):
-                store.read(lambda inner: inner.get(A))
-
         pid = os.fork()
         if pid == 0:
             return "child"
@@ -310,7 +305,6 @@ def test_a_fork_inside_a_transaction_harms_neither(store) -> None:
             os._exit(3)
     except BaseException:
         if os.getpid() != parent:
-            add(store, B) if False else None
             os._exit(0)
         raise
     assert outcome == 0
@@ -369,11 +363,16 @@ def small_disk(tmp_path):
 def test_a_full_disk_loses_nothing_and_deleting_works(small_disk) -> None:
     path = small_disk / "agent.memcore"
     store = open_store(path)
-    stored = 0
-    with pytest.raises(StoreFullError):
+    stored = []
+
+    def fill():
         while True:
-            store.transact(lambda txn: txn.put(b"\x01%06d" % stored, b"x" * 3000))
-            stored += 1
+            store.transact(lambda txn: txn.put(b"\x01%06d" % len(stored), b"x" * 3000))
+            stored.append(1)
+
+    with pytest.raises(StoreFullError):
+        fill()
+    stored = len(stored)
     assert len(rows(store)) == stored > 100
     store.close()
 
@@ -403,10 +402,10 @@ def test_a_read_only_file_system(small_disk) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StorageError, match="read_only=True"):
         open_store(path)
-    (reader := open_store(path, read_only=True)).check()
+    reader = open_store(path, read_only=True)
+    assert reader.check() == []
     assert rows(reader) == {A: b"1"}
     reader.close()
-    os.path.exists(path.with_name("agent.memcore-lock"))
 
 
 # --- exits and limits ----------------------------------------------------------------------------
