@@ -107,7 +107,9 @@ def print_table(
         for at, heading in enumerate(headings)
     ]
     flexible %= len(headings)
-    if not sys.stdout.isatty() or not _print_rich(headings, cells, numeric, widths, flexible, wrap):
+    if not sys.stdout.isatty() or not _print_rich(
+        headings, cells, numeric, widths, flexible, wrap=wrap
+    ):
         _print_plain(headings, cells, numeric, widths)
 
 
@@ -128,6 +130,7 @@ def _print_rich(
     numeric: list[bool],
     widths: list[int],
     flexible: int,
+    *,
     wrap: bool,
 ) -> bool:
     """Whether the terminal is wide enough for it."""

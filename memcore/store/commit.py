@@ -227,6 +227,15 @@ class CommitQueue:
     def _settle(self, batch: Batch) -> None:
         """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
         own, waiting = batch.own, self.waiting
+        if own is not None and len(batch.calls) == 1 and not batch.back:
+            with self._mu:
+                if not waiting and not batch.settled:  # a lone caller: there is nobody to wake
+                    own.state = DONE
+                    self._owner = 0
+                    self._busy = False
+                    self._batch = None
+                    batch.settled = True
+                    return
         final = [c for c in batch.calls if batch.decided or c.done]
         back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
         with self._mu:

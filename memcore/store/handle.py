@@ -123,8 +123,9 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
 
 
 def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environment | None:
-    """The environment of the file: the one that this process has, or a new one; None if the one
-    that it has is on its way out.
+    """The environment of the file: the one that this process has, or a new one.
+
+    None if the one that it has is on its way out.
     """
     with suppress(OSError):
         status = Path(name).stat()

@@ -90,7 +90,7 @@ class Leader:
             if follows is _Next.COMMIT:
                 if wrote:
                     self._commit(txn, batch)
-                else:
+                else:  # an interrupt makes it run again: there is nothing to be stored twice
                     _run_callbacks(deque(txn.callbacks))
                     batch.decided = True
         except MapFull:

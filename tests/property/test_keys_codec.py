@@ -159,7 +159,7 @@ def test_json_comes_back_exactly(value):
     assert exact(json.loads(body.decode("utf-8", "surrogatepass"))) == exact(value)
 
 
-@given(st.integers(1, codec.JSON_DEPTH_MAX), st.booleans(), JSON)
+@given(st.integers(1, 512), st.booleans(), JSON)
 @settings(max_examples=30)
 def test_deep_json_comes_back(depth, in_dicts, leaf):
     value = [2.5]
@@ -171,7 +171,7 @@ def test_deep_json_comes_back(depth, in_dicts, leaf):
 
 @given(st.recursive(st.sampled_from([math.nan, math.inf]), lambda inner: st.tuples(JSON, inner)))
 def test_a_number_that_is_not_finite_is_found_at_any_depth(value):
-    with pytest.raises(ValueError, match="not JSON"):
+    with pytest.raises(ValueError, match="NaN or infinity"):
         codec.encode_json(value)
 
 

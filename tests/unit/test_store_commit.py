@@ -65,7 +65,7 @@ class Crowd:
     def _call(self, name, fn) -> None:
         try:
             self.results[name] = self.store.transact(fn)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is the result
             self.results[name] = error
 
     def run(self, **closures) -> dict:

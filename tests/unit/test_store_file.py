@@ -297,8 +297,13 @@ def test_flipped_bytes_never_crash_a_verified_opening(path, seed) -> None:
     dice = random.Random(seed)
     size = path.stat().st_size
     for _ in range(dice.choice([1, 3, 30])):
-        where = dice.choice([dice.randrange(2 * PAGE), 2 * PAGE + dice.randrange(PAGE),
-                             132 * PAGE + dice.randrange(size - 132 * PAGE)])
+        where = dice.choice(
+            [
+                dice.randrange(2 * PAGE),
+                2 * PAGE + dice.randrange(PAGE),
+                132 * PAGE + dice.randrange(size - 132 * PAGE),
+            ]
+        )
         overwrite(path, where, bytes((dice.randrange(256),)))
     done = subprocess.run(
         [sys.executable, "-c", FUZZ, str(path), str(seed)], capture_output=True, check=False

@@ -397,9 +397,13 @@ def test_flush_and_exclusive(store) -> None:
 
 
 def test_a_file_reached_by_two_names_is_one(path, store, tmp_path) -> None:
-    link = tmp_path / "link"
+    """And has one lock file, or two processes would write at once."""
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link"
     link.symlink_to(path)
     other = open_store(link)
     other.transact(lambda txn: txn.put(A, b"1"))
     assert rows(store) == {A: b"1"}
+    assert other.path == str(path)
+    assert os.listdir(link.parent) == ["link"]
     other.close()

@@ -1,28 +1,15 @@
-"""The asynchronous facade: the same surface with ``await``.
-
-Commits go through one writer thread of the store: appends that are awaited together share one
-commit and one wake-up of the loop. Reads of a session take microseconds and run where they are
-called; whatever walks the file or may wait runs in a thread.
-
-A cancelled ``await`` of a change still waits for the outcome of the commit before it raises
-CancelledError: the change is then stored or refused, never in doubt. An ``idempotency_key`` makes
-a retry safe.
-"""
+"""AsyncSession: commits through the store's writer thread, reads where they are called."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from memcore.blobs import BlobStore, StagedBlobLost
-from memcore.database import Database, Scope, open_database
+from memcore.blobs import StagedBlobLost
 from memcore.errors import InvalidOptionError, StorageError
-from memcore.kv import KeyValue
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
@@ -32,159 +19,16 @@ from memcore.model import (
     Item,
     OpenCall,
     Receipt,
-    SessionEntry,
     SummaryRequest,
     View,
 )
 from memcore.session import Batch, Session
 from memcore.session.changes import Closure
 
-__all__ = ["AsyncBlobStore", "AsyncDatabase", "AsyncKeyValue", "AsyncScope", "AsyncSession", "open"]
+__all__ = ["AsyncSession"]
 
 T = TypeVar("T")
 _STAGE_ATTEMPTS = 8
-
-
-class _Opening:
-    """What ``memcore.aio.open`` returns: to be awaited, or used in ``async with``."""
-
-    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
-        self._path = path
-        self._options = options
-        self._database: AsyncDatabase | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncDatabase]:
-        return self._open().__await__()
-
-    async def _open(self) -> AsyncDatabase:
-        opened = await asyncio.to_thread(open_database, self._path, **self._options)
-        return AsyncDatabase(opened)
-
-    async def __aenter__(self) -> AsyncDatabase:
-        self._database = await self._open()
-        return self._database
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._database is not None:
-            await self._database.close()
-
-
-def open(path: str | os.PathLike[str], **options: Any) -> _Opening:  # noqa: A001
-    """``await memcore.aio.open(path)`` or ``async with memcore.aio.open(path) as db``.
-
-    Options and errors are those of ``memcore.open``.
-    """
-    return _Opening(path, options)
-
-
-class AsyncDatabase:
-    """As ``Database``; ``session`` and ``scope`` need no ``await``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    @property
-    def sync(self) -> Database:
-        """The synchronous handle of the same database."""
-        return self._database
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self._database.path
-
-    @property
-    def durability(self) -> str:
-        """What an acknowledged change has survived."""
-        return self._database.durability
-
-    def scope(self, *, user: str = "default", app: str = "default") -> AsyncScope:
-        """As ``Database.scope``."""
-        return AsyncScope(self._database.scope(user=user, app=app))
-
-    def session(self, session_id: str, **options: Any) -> AsyncSession:
-        """As ``Database.session``."""
-        return AsyncSession(self._database.session(session_id, **options))
-
-    async def sessions(
-        self, *, user: str | None = None, app: str | None = None
-    ) -> list[SessionEntry]:
-        """As ``Database.sessions``, as a list."""
-        return await asyncio.to_thread(lambda: list(self._database.sessions(user=user, app=app)))
-
-    async def scopes(self) -> list[tuple[str, str]]:
-        """As ``Database.scopes``."""
-        return await asyncio.to_thread(self._database.scopes)
-
-    async def delete_session(
-        self, session_id: str, *, user: str = "default", app: str = "default"
-    ) -> bool:
-        """As ``Database.delete_session``."""
-        return await self.scope(user=user, app=app).delete_session(session_id)
-
-    async def check(self, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """As ``Database.check``."""
-        return await asyncio.to_thread(lambda: self._database.check(progress=progress))
-
-    async def stats(self) -> dict[str, Any]:
-        """As ``Database.stats``."""
-        return await asyncio.to_thread(self._database.stats)
-
-    async def backup(self, path: str | os.PathLike[str], *, compact: bool = True) -> None:
-        """As ``Database.backup``."""
-        await asyncio.to_thread(lambda: self._database.backup(path, compact=compact))
-
-    async def flush(self) -> None:
-        """As ``Database.flush``."""
-        await asyncio.to_thread(self._database.flush)
-
-    async def close(self) -> None:
-        """As ``Database.close``."""
-        await asyncio.to_thread(self._database.close)
-
-
-class AsyncScope:
-    """As ``Scope``."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def session(self, session_id: str, **options: Any) -> AsyncSession:
-        """As ``Scope.session``."""
-        return AsyncSession(self._scope.session(session_id, **options))
-
-    async def sessions(self) -> list[SessionEntry]:
-        """As ``Scope.sessions``, as a list."""
-        return await asyncio.to_thread(lambda: list(self._scope.sessions()))
-
-    async def delete_session(self, session_id: str) -> bool:
-        """As ``Scope.delete_session``."""
-        return await asyncio.to_thread(self._scope.delete_session, session_id)
-
-    def kv(self, namespace: str) -> AsyncKeyValue:
-        """As ``Scope.kv``."""
-        return AsyncKeyValue(self._scope.kv(namespace))
-
-    @property
-    def blobs(self) -> AsyncBlobStore:
-        """As ``Scope.blobs``."""
-        return AsyncBlobStore(self._scope.blobs)
 
 
 class AsyncSession:
@@ -387,49 +231,3 @@ async def _summary(
         return await summarize(request)
     found = await asyncio.to_thread(summarize, request)
     return await found if inspect.isawaitable(found) else found
-
-
-def _threaded(name: str, of: type) -> Callable[..., Awaitable[Any]]:
-    """A method that runs the synchronous one of that name in a thread."""
-
-    async def method(self: AsyncKeyValue | AsyncBlobStore, *args: Any, **options: Any) -> Any:
-        return await asyncio.to_thread(getattr(self.sync, name), *args, **options)
-
-    method.__name__ = name
-    method.__doc__ = f"As ``{of.__name__}.{name}``."
-    return method
-
-
-class AsyncKeyValue:
-    """As ``KeyValue``."""
-
-    def __init__(self, sync: KeyValue) -> None:
-        self.sync = sync
-
-    get = _threaded("get", KeyValue)
-    put = _threaded("put", KeyValue)
-    put_many = _threaded("put_many", KeyValue)
-    delete = _threaded("delete", KeyValue)
-    delete_range = _threaded("delete_range", KeyValue)
-    clear = _threaded("clear", KeyValue)
-    transact = _threaded("transact", KeyValue)
-    increment = _threaded("increment", KeyValue)
-    expires = _threaded("expires", KeyValue)
-    sweep = _threaded("sweep", KeyValue)
-
-    async def scan(self, *args: Any, **options: Any) -> list[tuple[str, Any]]:
-        """As ``KeyValue.scan``, as a list."""
-        return await asyncio.to_thread(lambda: list(self.sync.scan(*args, **options)))
-
-
-class AsyncBlobStore:
-    """As ``BlobStore``."""
-
-    def __init__(self, sync: BlobStore) -> None:
-        self.sync = sync
-
-    put = _threaded("put", BlobStore)
-    get = _threaded("get", BlobStore)
-    size = _threaded("size", BlobStore)
-    delete = _threaded("delete", BlobStore)
-    collect = _threaded("collect", BlobStore)

@@ -1,0 +1,17 @@
+"""The asynchronous facade: the same surface with ``await``.
+
+Commits go through one writer thread of the store: appends that are awaited together share one
+commit and one wake-up of the loop. Reads of a session take microseconds and run where they are
+called; whatever walks the file or may wait runs in a thread.
+
+A cancelled ``await`` of a change still waits for the outcome of the commit before it raises
+CancelledError: the change is then stored or refused, never in doubt. An ``idempotency_key`` makes
+a retry safe.
+"""
+
+from memcore.aio.database import AsyncDatabase, AsyncScope
+from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
+from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
+from memcore.aio.session import AsyncSession
+
+__all__ = ["AsyncBlobStore", "AsyncDatabase", "AsyncKeyValue", "AsyncScope", "AsyncSession", "open"]
