@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from harness import (
     NotInstalled,
     Race,
     Row,
+    Target,
     absent,
     at_least,
     at_most,
@@ -23,6 +25,7 @@ from harness import (
     race,
     race_async,
     scratch,
+    slow_flush_place,
 )
 from rivals import KeptSqlite, RawLmdb, sqlite_session
 
@@ -32,7 +35,7 @@ RIVAL = "openai-agents SQLiteSession.add_items"
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """At "full" against SQLiteSession, at "none" against raw LMDB, and what orphans cost."""
+    """At "full" against SQLiteSession and a kept connection, at "none" against raw LMDB."""
     yield from full_rows(effort)
     yield from none_rows(effort)
 
@@ -41,57 +44,55 @@ def rows(effort: Effort) -> Iterator[Row]:
 
 
 def full_rows(effort: Effort) -> Iterator[Row]:
-    """Both through a running loop; one item, a turn of four, and the asynchronous facade."""
-    with scratch() as place:
-        for number, (question, size, facade, target) in enumerate(
-            (
-                ("append of one item", 1, False, at_least(1.5)),
-                ("extend by four items", 4, False, None),
-                ("aio append of one item", 1, True, None),
-            )
+    """On this disk, and with files in memory, where a flush costs nothing and the CPU all."""
+    places = [("", None)]
+    if slow_flush_place():
+        places.append((", flushes for nothing", slow_flush_place()))
+    for where, parent in places:
+        for what, size, facade, bound in (
+            ("append of one item", 1, False, 1.5),
+            ("extend by four items", 4, False, None),
+            ("aio append of one item", 1, True, None),
         ):
-            try:
-                found = asyncio.run(_against_session(effort, place / str(number), size, facade))
-            except NotInstalled as error:
-                yield absent(question, RIVAL, error, durability="full", target=target)
-                continue
-            yield compare(question, found, RIVAL, durability="full", faster=True, target=target)
-        yield _against_kept_connection(effort, place)
+            target = None if bound is None or where else at_least(bound)
+            with scratch(parent) as place:
+                run = partial(_against_session, effort, place, size, facade)
+                yield _row(f"{what}{where}", target, run)
+        with scratch(parent) as place:
+            yield _against_kept_connection(effort, place, where)
+
+
+def _row(question: str, target: Target | None, run: Callable[[], Any]) -> Row:
+    try:
+        found = asyncio.run(run())
+    except NotInstalled as error:
+        return absent(question, RIVAL, error, durability="full", target=target)
+    return compare(question, found, RIVAL, durability="full", faster=True, target=target)
 
 
 async def _against_session(effort: Effort, place: Path, size: int, facade: bool) -> Race:
+    """Both inside a running loop; ours on the loop's own thread or through the facade."""
+    import memcore
     from memcore import aio
 
-    place.mkdir()
     items = chat_items(effort.items(HISTORY))
     rival = sqlite_session(place / "sqlite.db")
     await rival.add_items(items)
     open_filled(place / "memcore", items)[0].close()
-    following = cycle(chat_items(4_000, seed=8)[1:])
-    theirs = cycle(chat_items(4_000, seed=8)[1:])
-    db = await aio.open(place / "memcore")
+    mine, theirs = (cycle(chat_items(4_000, seed=8)[1:]) for _ in range(2))
+    db = await aio.open(place / "memcore") if facade else memcore.open(place / "memcore")
     try:
-        session = db.session("bench", orphans="keep")
-        if facade:
-            ours = _takes(session.extend, following, size)
-        else:
-            ours = _takes(_inner(db).session("bench", orphans="keep").extend, following, size)
         return await race_async(
-            ours,
+            _takes(db.session("bench", orphans="keep").extend, mine, size),
             _takes(rival.add_items, theirs, size),
-            rounds=effort.rounds(60),
-            calls=min(CALLS, effort.rounds(CALLS * 5)),
+            rounds=effort.rounds(100),
+            calls=CALLS,
         )
     finally:
-        await db.close()
+        closing = db.close()
+        if facade:
+            await closing
         rival.close()
-
-
-def _inner(db: Any) -> Any:
-    """The synchronous handle of the same open file."""
-    import memcore
-
-    return memcore.open(db.path)
 
 
 def _takes(
@@ -103,29 +104,29 @@ def _takes(
     return action
 
 
-def _against_kept_connection(effort: Effort, place: Path) -> Row:
+def _against_kept_connection(effort: Effort, place: Path, where: str) -> Row:
     items = chat_items(effort.items(HISTORY))
-    db, session = open_filled(place / "kept.memcore", items)
-    rival = KeptSqlite(place / "kept.db")
+    db, session = open_filled(place / "memcore", items)
+    rival = KeptSqlite(place / "sqlite.db")
     rival.extend(items)
-    mine, theirs = cycle(items), cycle(items)
+    mine, theirs = cycle(items[1:]), cycle(items[1:])
     try:
         found = race(
             lambda: session.append(next(mine)),
             lambda: rival.append(next(theirs)),
-            rounds=effort.rounds(60),
+            rounds=effort.rounds(100),
             calls=CALLS,
         )
     finally:
         db.close()
         rival.close()
     return compare(
-        "append of one item, this disk",
+        f"append of one item, no asyncio{where}",
         found,
         "sqlite3, kept connection, WAL/FULL",
         durability="full",
         faster=True,
-        note="json.dumps + INSERT + commit; no asyncio on either side",
+        note="json.dumps + INSERT + commit",
     )
 
 
@@ -161,7 +162,7 @@ def none_rows(effort: Effort) -> Iterator[Row]:
             target=at_most(3.0),
             note=f"{_mean_rows(captured)} puts an append, captured from memcore",
         )
-        yield _pure_python_share(effort, place)
+        yield _shared_by_many(effort, place)
 
 
 def _mean_rows(captured: list[Any]) -> str:
@@ -193,15 +194,13 @@ def _captured(place: Path, base: list[Any], more: list[Any]) -> tuple[list[Any],
     return before, captured
 
 
-def _pure_python_share(effort: Effort, place: Path) -> Row:
+def _shared_by_many(effort: Effort, place: Path) -> Row:
     """An append of a batch is what remains when the transaction's fixed costs are shared."""
     base = chat_items(effort.items(HISTORY))
     db, session = open_filled(place / "batch", base, durability="none")
     chunk = base[:100]
     try:
-        times = measure(
-            lambda: session.extend(chunk), rounds=effort.rounds(100), ops=len(chunk)
-        )
+        times = measure(lambda: session.extend(chunk), rounds=effort.rounds(100), ops=len(chunk))
     finally:
         db.close()
     return Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -19,10 +20,11 @@ from harness import (
     compare,
     in_child,
     race,
+    race_async,
     scratch,
     slow_flush_place,
 )
-from rivals import KeptSqlite
+from rivals import KeptSqlite, sqlite_session
 
 RIVAL = "sqlite3, kept connection, WAL/FULL"
 DELAY_US = 1_000
@@ -58,9 +60,27 @@ def rows(effort: Effort) -> Iterator[Row]:
             target=at_most(1.0),
             note="the same JSON row; files in memory, so a flush is the sleep alone",
         )
+        yield _against_session(effort)
     except NotInstalled as error:
         yield absent(count, RIVAL, error, durability="full", target=at_most(1.1, "ours"))
         yield absent(slow, RIVAL, error, durability="full", target=at_most(1.0))
+
+
+def _against_session(effort: Effort) -> Row:
+    question = "append of one item in a running loop, a flush costs 1 ms"
+    rival = "openai-agents SQLiteSession.add_items"
+    try:
+        with scratch(slow_flush_place()) as place:
+            found = in_child(
+                "bench_flush",
+                "slow_session_race",
+                shim=True,
+                place=str(place),
+                rounds=effort.rounds(60),
+            )
+    except NotInstalled as error:
+        return absent(question, rival, error, durability="full")
+    return compare(question, Race.read(found), rival, durability="full", faster=True)
 
 
 def _counted(question: str, counted: dict[str, Any]) -> Row:
@@ -125,6 +145,30 @@ def slow_race(place: str, rounds: int, delay_us: int = DELAY_US) -> dict[str, li
     db.close()
     rival.close()
     return found.written()
+
+
+def slow_session_race(place: str, rounds: int, delay_us: int = DELAY_US) -> dict[str, list[float]]:
+    from build import Counter
+
+    async def run() -> Race:
+        rival = sqlite_session(Path(place) / "sqlite.db")
+        items = chat_items(200)
+        await rival.add_items(items)
+        db, session = open_filled(Path(place) / "memcore", items)
+        mine, theirs = cycle(items[1:]), cycle(items[1:])
+        Counter().delay(delay_us)
+        found = await race_async(
+            lambda: session.append(next(mine)),
+            lambda: rival.add_items([next(theirs)]),
+            rounds=rounds,
+            calls=5,
+        )
+        Counter().delay(0)
+        db.close()
+        rival.close()
+        return found
+
+    return asyncio.run(run()).written()
 
 
 def test_lone_durable_append(benchmark, place):

@@ -1,4 +1,4 @@
-"""What does the ledger cost an append? Facts of an item pushed; a chat dict classified and pushed."""
+"""What does the ledger cost an append? Facts pushed; a chat dict classified and pushed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     ):
         times = measure(action, rounds=effort.rounds(30), ops=len(items))
         figure = Figure.of(times).scaled(1e-3)
-        yield Row(
-            question, "µs", figure, len(times), target=at_most(bound, "ours"), note=note
-        )
+        yield Row(question, "µs", figure, len(times), target=at_most(bound, "ours"), note=note)
 
 
 def test_push(benchmark):

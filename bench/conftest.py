@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import scratch  # noqa: E402 - needs the path above
+from harness import scratch
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from typing import Any
 __all__ = ["chat_items", "open_filled", "prepared_facts"]
 
 _WORDS = (
-    "flight booking customer refund payment airport schedule passenger baggage confirm available"
-    " Monday price total certificate please update reservation account thank help find search page"
-    " result error file function test build deploy city weather temperature hotel room night"
-).split()
+    "flight", "booking", "customer", "refund", "payment", "airport", "schedule", "passenger",
+    "baggage", "confirm", "available", "Monday", "price", "total", "certificate", "please",
+    "update", "reservation", "account", "thank", "help", "find", "search", "page", "result",
+    "error", "file", "function", "test", "build", "deploy", "city", "weather", "temperature",
+)  # fmt: skip
 _TOOLS = ("search_flights", "get_user_details", "book_reservation", "calculate", "run_tests")
 _SYSTEM = "# Airline agent policy\n\n" + "You help with bookings and refunds; confirm first. " * 20
 
@@ -31,7 +32,7 @@ def _turn(random: Random, number: int) -> Iterator[dict[str, Any]]:
     yield {"role": "user", "content": _text(random, random.randint(4, 40))}
     for step in range(random.randint(0, 3)):
         calls = 1 if random.random() < 5 / 6 else random.randint(2, 4)
-        ids = [f"call_{number:06d}_{step}_{at}_{random.getrandbits(48):012x}" for at in range(calls)]
+        ids = [f"call_{number:06d}_{step}_{random.getrandbits(64):016x}" for _ in range(calls)]
         yield {
             "role": "assistant",
             "content": None,

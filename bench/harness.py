@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -130,12 +131,14 @@ def settle() -> None:
     gc.freeze()
 
 
-def _timed(action: Action, calls: int, ops: int) -> list[float]:
+def _timed(action: Action, calls: int, ops: int, after: Action | None = None) -> list[float]:
     found = []
     for _ in range(calls):
         start = perf_counter_ns()
         action()
         found.append((perf_counter_ns() - start) / ops)
+        if after is not None:
+            after()
     return found
 
 
@@ -146,17 +149,28 @@ def measure(action: Action, *, rounds: int, ops: int = 1) -> list[float]:
     return _timed(action, rounds, ops)
 
 
-def race(ours: Action, theirs: Action, *, rounds: int, calls: int = 1, ops: int = 1) -> Race:
-    """Both sides in turn, the order changed each round; the first round is thrown away."""
+def race(
+    ours: Action,
+    theirs: Action,
+    *,
+    rounds: int,
+    calls: int = 1,
+    ops: int = 1,
+    after: Action | None = None,
+) -> Race:
+    """Both sides in turn, the order changed each round; the first round is thrown away.
+
+    ``after`` runs behind every call, off the clock.
+    """
     found = Race()
     settle()
     for number in range(rounds + 1):
         if number % 2:
-            mine = _timed(ours, calls, ops)
-            other = _timed(theirs, calls, ops)
+            mine = _timed(ours, calls, ops, after)
+            other = _timed(theirs, calls, ops, after)
         else:
-            other = _timed(theirs, calls, ops)
-            mine = _timed(ours, calls, ops)
+            other = _timed(theirs, calls, ops, after)
+            mine = _timed(ours, calls, ops, after)
         if number:
             found.add(mine, other)
     return found
@@ -251,7 +265,7 @@ class Row:
     theirs: Figure | None = None
     ratio: Figure | None = None
     faster: bool = False
-    """The ratio says how many times faster we are; else how many times the rival's figure ours is."""
+    """The ratio says how many times faster we are; else how many times their figure ours is."""
     target: Target | None = None
     note: str = ""
 
@@ -329,15 +343,10 @@ def in_child(module: str, function: str, *, shim: bool = False, **arguments: Any
     """
     environment = dict(os.environ)
     if shim:
-        sys.path.insert(0, str(SHIM))
         try:
-            import build
-
-            environment = build.preloaded()
-        except (ImportError, RuntimeError, OSError) as error:
+            environment = runpy.run_path(str(SHIM / "build.py"))["preloaded"]()
+        except (RuntimeError, OSError) as error:
             raise NotInstalled(f"no flush counter: {error}") from error
-        finally:
-            sys.path.remove(str(SHIM))
     paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [sys.executable, str(HERE / "child.py"), module, function, json.dumps(arguments)]

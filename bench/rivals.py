@@ -9,8 +9,9 @@ from typing import Any
 
 from harness import NotInstalled
 
-__all__ = ["KeptSqlite", "RawLmdb", "sqlite_session"]
+__all__ = ["SQLITE_VERSION", "KeptSqlite", "RawLmdb", "sqlite_session"]
 
+SQLITE_VERSION = sqlite3.sqlite_version
 MAP_BYTES = 4 * 1024**3
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 import memcore
 from memcore.cli import backup, check, compact, context, demo, importing, listing, show, stats
-from memcore.cli.entry import DEBUG_VARIABLE
+from memcore.cli.entry import Settings
 from memcore.cli.exits import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
 
@@ -34,13 +34,13 @@ class GuardedGroup(TyperGroup):
             complain("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except (memcore.MemcoreError, OSError) as error:
-            _report(error)
+            _report(error, debug=isinstance(ctx.obj, Settings) and ctx.obj.debug)
             raise typer.Exit(exit_code_of(error)) from None
         return result
 
 
-def _report(error: Exception) -> None:
-    if os.environ.get(DEBUG_VARIABLE):
+def _report(error: Exception, *, debug: bool) -> None:
+    if debug:
         traceback.print_exception(error)
     text = str(error)
     if isinstance(error, OSError) and error.strerror:

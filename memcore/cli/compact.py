@@ -13,8 +13,6 @@ from memcore.cli.exits import ExitCode
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, writing
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
 from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
-from memcore.session.address import Address, SessionOptions
-from memcore.session.compacting import Compacting
 
 __all__ = ["compact_session"]
 
@@ -48,7 +46,7 @@ def compact_session(
     with writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         if dry_run:
-            _show_plan(db, session, keep_last, keep_tokens, as_json=as_json)
+            _show_plan(session, keep_last, keep_tokens, as_json=as_json)
         else:
             _compact(session, keep_last, keep_tokens, as_json=as_json)
 
@@ -71,7 +69,6 @@ def _compact(
 
 
 def _show_plan(
-    db: memcore.Database,
     session: memcore.Session,
     keep_last: int | None,
     keep_tokens: int | None,
@@ -79,8 +76,7 @@ def _show_plan(
     as_json: bool,
 ) -> None:
     """The plan and the summary, exactly as ``compact`` would make them."""
-    options = SessionOptions(None, None, "raise", memcore.CompactionRule())
-    compacting = Compacting(Address(db.backing, session.app, session.user, session.id, options))
+    compacting = session.compacting
     draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
     draft = compacting.summarized(draft, memcore.extractive)
     plan = draft.plan

@@ -65,7 +65,8 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="memcore-demo-") as directory:
         findings = _play(keep or Path(directory) / "demo.memcore")
     if keep is not None:
-        print(escape(f"\nkept: memcore show {SESSION} --store {keep}"))
+        print()
+        print(escape(f"kept: memcore show {SESSION} --store {keep}"))
     if findings.failed:
         complain(f"{len(findings.failed)} claims failed: {'; '.join(findings.failed)}")
         raise typer.Exit(ExitCode.FINDINGS)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["DEBUG_VARIABLE", "main"]
+__all__ = ["Settings", "main"]
 
-DEBUG_VARIABLE = "MEMCORE_DEBUG"
+
+class Settings(NamedTuple):
+    """What was asked of the program as a whole."""
+
+    debug: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,14 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"memcore {__version__}")
         return 0
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    if "--debug" in arguments[:end]:
+    debug = "--debug" in arguments[:end]
+    if debug:
         arguments.remove("--debug")
-        os.environ[DEBUG_VARIABLE] = "1"
     _never_fail_to_print()
     from memcore.cli.app import app
 
     try:
-        app(args=arguments, prog_name="memcore")
+        app(args=arguments, prog_name="memcore", obj=Settings(debug=debug))
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0

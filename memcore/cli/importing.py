@@ -18,6 +18,7 @@ import memcore
 from memcore._fast import classify
 from memcore.cli.exits import ExitCode
 from memcore.cli.output import emit_json, print_pairs, progress, warn
+from memcore.formats import get_policy
 
 __all__ = ["import_file"]
 
@@ -57,9 +58,8 @@ class Target:
     def store(self, name: str, messages: list[Any], tally: Tally) -> None:
         """Store one conversation in one commit, and count it."""
         session = self.scope.session(name, policy=self.policy, orphans=self.orphans)
-        revision = session.revision
-        known = len(session) if session.exists() else 0
-        if known or session.exists():
+        revision, known = session.revision, len(session)
+        if session.exists():
             if not self.append:
                 tally.skipped += 1
                 return
@@ -123,11 +123,11 @@ def import_file(
     if store == ":memory:":
         msg = "--store: an import into ':memory:' would be gone at once; name a file"
         raise memcore.InvalidOptionError(msg)
+    _check_options(policy, orphans)
     started = time.perf_counter()
     tally = Tally()
     with _lines(file) as (source, total), memcore.open(store) as db:
         target = Target(db.scope(user=user, app=app), policy, orphans, append)
-        target.scope.session("-", policy=policy, orphans=orphans)  # wrong options fail at once
         with progress("importing") as report:
             for number, line in enumerate(source, 1):
                 tally.bytes += len(line)
@@ -139,6 +139,15 @@ def import_file(
     _summarize(tally, as_json=as_json)
     if tally.failed:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _check_options(policy: str | None, orphans: str) -> None:
+    """Wrong options fail before a file is made, not once a line."""
+    if policy is not None:
+        get_policy(policy)
+    if orphans not in ("keep", "raise"):
+        msg = f"--orphans: expected keep or raise, got {orphans!r}"
+        raise memcore.InvalidOptionError(msg)
 
 
 def _summarize(tally: Tally, *, as_json: bool) -> None:

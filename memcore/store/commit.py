@@ -227,15 +227,8 @@ class CommitQueue:
     def _settle(self, batch: Batch) -> None:
         """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
         own, waiting = batch.own, self.waiting
-        if own is not None and len(batch.calls) == 1 and not batch.back:
-            with self._mu:
-                if not waiting and not batch.settled:  # a lone caller: there is nobody to wake
-                    own.state = DONE
-                    self._owner = 0
-                    self._busy = False
-                    self._batch = None
-                    batch.settled = True
-                    return
+        if len(batch.calls) == 1 and self._settle_alone(batch):
+            return
         final = [c for c in batch.calls if batch.decided or c.done]
         back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
         with self._mu:
@@ -293,6 +286,21 @@ class CommitQueue:
     def release(self, claimed: Call) -> None:
         """Give back the lead of ``claim``."""
         self._settle_surely(Batch(claimed))
+
+    def _settle_alone(self, batch: Batch) -> bool:
+        """The short way for a lone caller: nobody to wake, nobody to lead."""
+        own = batch.own
+        if own is None or batch.back or self.waiting:
+            return False
+        with self._mu:
+            if self.waiting or batch.settled:
+                return False
+            own.state = DONE
+            self._owner = 0
+            self._busy = False
+            self._batch = None
+            batch.settled = True
+        return True
 
     # --- asynchronous callers ----------------------------------------------------------------
 

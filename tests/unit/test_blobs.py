@@ -294,7 +294,7 @@ def test_staging_takes_pieces_of_any_size(store):
 
     assert load(store, blobs.stage(store, 1, iter(pieces), seed=SEED)) == payload
     assert load(store, blobs.stage(store, 1, iter(()), seed=SEED)) == b""
-    for wrong in ("text", 5, None, iter(["text"])):
+    for wrong in ("", "text", 5, None, iter(["text"])):
         with pytest.raises(InvalidOptionError, match="bytes"):
             blobs.stage(store, 1, wrong, seed=SEED)
 
@@ -305,6 +305,16 @@ def test_staging_commits_in_batches(tmp_path):
         assert store.commits == 1
         blobs.stage(store, 1, payload_of(BATCH * 2 + 1), seed=SEED)
         assert store.commits == 1 + 3
+
+
+def test_pieces_are_cut_to_chunks():
+    payload = payload_of(3 * BLOB_CHUNK_BYTES)
+    for cuts in ([5, BLOB_CHUNK_BYTES + 5], [BLOB_CHUNK_BYTES, BLOB_CHUNK_BYTES + 1], []):
+        edges = [0, *cuts, len(payload)]
+        pieces = [payload[a:b] for a, b in pairwise(edges)]
+        chunks = list(sources.rechunked(pieces))
+        assert [len(chunk) for chunk in chunks] == [BLOB_CHUNK_BYTES] * 3
+        assert b"".join(chunks) == payload
 
 
 class Meddler:
@@ -382,6 +392,43 @@ def test_a_slot_that_is_claimed_at_the_last_moment_is_left_alone(store):
     ref = blobs.stage(Meddler(store, stage_first), 1, payload, seed=SEED)
     assert ref.disambiguator == 0
     assert len(rows_of(store, Kind.BLOB)) == 1
+
+
+def test_a_slot_claimed_by_other_content_is_never_overwritten(store, same_digest):
+    ours, theirs = payload_of(BATCH, 1), payload_of(BATCH, 2)
+    others = []
+
+    def stage_first(count):
+        if count == 1:
+            others.append(blobs.stage(store, 1, theirs, seed=SEED))
+
+    ref = blobs.stage(Meddler(store, stage_first), 1, ours, seed=SEED)
+    assert load(store, others[0]) == theirs
+    assert load(store, ref) == ours
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_slot_that_changed_hands_is_left_to_its_new_owner(store, same_digest, fails):
+    ours, theirs = payload_of(2 * BATCH + 1, 1), payload_of(2 * BATCH + 1, 2)
+    others, refs = [], []
+
+    def take_over(count):
+        if count == 2:
+            assert blobs.collect(store, 1) == 1
+            others.append(blobs.stage(store, 1, theirs, seed=SEED))
+            if fails:
+                raise KeyError
+
+    meddler = Meddler(store, take_over)
+    if fails:
+        with pytest.raises(KeyError):
+            blobs.stage(meddler, 1, ours, seed=SEED)
+    else:
+        refs.append(blobs.stage(meddler, 1, ours, seed=SEED))
+    assert others[0].disambiguator == 0
+    assert load(store, others[0]) == theirs
+    assert [load(store, ref) for ref in refs] == [ours] * len(refs)
+    assert check(store) == []
 
 
 def test_a_failure_while_staging_takes_its_rows_away(store):
@@ -483,7 +530,8 @@ def test_check_finds_what_is_wrong(store):
     store.transact(lambda txn: txn.delete(refs_key(held)))
     assert ["is not counted" in line for line in check(store)] == [True]
     store.transact(lambda txn: txn.delete(header_key(held)))
-    assert len(check(store)) == 2
+    findings = ["chunks of the blob", "refers to a blob that is not stored"]
+    assert all(w in line for w, line in zip(findings, check(store), strict=True))
     damage(store, keys.scoped(Kind.BLOB_ADDRESS, 1, sha256))
     assert any("fails its checksum" in line for line in check(store))
 
@@ -671,9 +719,11 @@ def test_a_file_that_would_block_is_refused(handle):
 def test_the_size_of_a_blob_is_bounded(store, handle, monkeypatch):
     monkeypatch.setattr(sources, "BLOB_BYTES_MAX", 200_000)
 
-    for payload in (bytes(200_001), io.BytesIO(bytes(200_001)), Trickle(bytes(10**9))):
+    endless = Trickle(bytes(10**7))
+    for payload in (bytes(200_001), io.BytesIO(bytes(200_001)), endless):
         with pytest.raises(InvalidItemError, match="at most 200000 bytes"):
             handle.put(payload)
+    assert endless.inner.tell() < 400_000
     with pytest.raises(InvalidItemError):
         write(store, bytes(200_001))
     handle.put(bytes(200_000))

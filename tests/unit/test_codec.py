@@ -18,7 +18,6 @@ from xxhash import xxh3_64_intdigest
 from memcore import codec
 from memcore.errors import CorruptValueError
 
-
 DEPTH_MAX = 512
 
 
@@ -137,7 +136,7 @@ def test_subclasses_and_tuples_are_written_as_what_they_derive_from():
 )  # fmt: skip
 def test_what_is_not_json_is_refused_at_any_depth(value):
     for wrapped in (value, [value], {"a": [1, {"b": value}]}, [2**64, value]):
-        with pytest.raises(ValueError, match="JSON has not|no string"):
+        with pytest.raises(ValueError, match=r"JSON has not|no string"):
             codec.encode_json(wrapped)
 
 
@@ -153,7 +152,7 @@ def test_depth_is_bounded_and_circles_are_found():
     circle.append(circle)
 
     for value in (nested(DEPTH_MAX + 1), circle, {"a": circle}):
-        with pytest.raises(ValueError, match="nested deeper than 512 levels|circular"):
+        with pytest.raises(ValueError, match=r"nested deeper than 512 levels|circular"):
             codec.encode_json(value)
 
 

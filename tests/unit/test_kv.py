@@ -184,7 +184,7 @@ def test_a_circular_value_is_refused(kv):
     circle = []
     circle.append(circle)
 
-    with pytest.raises(InvalidItemError, match="nested deeper|circular"):
+    with pytest.raises(InvalidItemError, match=r"nested deeper|circular"):
         kv.put("k", circle)
 
 

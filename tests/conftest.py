@@ -1,0 +1,72 @@
+"""Fixtures: databases that are checked when a test ends, and the corpus of real conversations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memcore
+
+CORPUS = Path(__file__).parents[2] / "shared" / "corpus" / "conversations.jsonl"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the test's database lies."""
+    return tmp_path / "agent.memcore"
+
+
+@pytest.fixture
+def open_db(path: Path) -> Iterator[Callable[..., memcore.Database]]:
+    """Opens the test's database (``durability="full"`` unless asked otherwise), as often as asked.
+
+    When the test ends, the file is checked through a fresh handle and everything is closed.
+    """
+    opened: list[memcore.Database] = []
+
+    def open_one(**options: Any) -> memcore.Database:
+        if options.get("durability") == "none":
+            options["allow_unsafe"] = True
+        db = memcore.open(options.pop("path", path), **options)
+        opened.append(db)
+        return db
+
+    yield open_one
+    for db in opened:
+        db.close()
+    if path.exists():
+        with memcore.open(path) as fresh:
+            assert fresh.check() == []
+
+
+@pytest.fixture
+def durability(request: pytest.FixtureRequest) -> str:
+    """``"full"``; parametrize it indirectly for another one."""
+    return str(getattr(request, "param", "full"))
+
+
+@pytest.fixture
+def db(open_db: Callable[..., memcore.Database], durability: str) -> Iterator[memcore.Database]:
+    """An open database; ``check()`` is clean when the test ends."""
+    found = open_db(durability=durability)
+    yield found
+    assert found.check() == []
+
+
+@pytest.fixture
+def session(db: memcore.Database) -> memcore.Session:
+    """A session that does not exist yet."""
+    return db.session("chat")
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The file of real conversations; the test is skipped without it."""
+    found = Path(os.environ.get("MEMCORE_CORPUS") or CORPUS)
+    if not found.is_file():
+        pytest.skip(f"no corpus of real conversations at {found} (set MEMCORE_CORPUS)")
+    return found

@@ -1,0 +1,244 @@
+"""Contexts of arbitrary histories: legal, within the budget, deterministic, nothing lost or twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import memcore
+import strategies
+from memcore.formats import POLICIES
+from messages import illegal, recount
+from oracle import RESULT, SYSTEM, Event, classify
+
+LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
+relaxed = settings(
+    max_examples=2_000 if LONG else 150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+few = settings(relaxed, max_examples=1_000 if LONG else 60)
+
+WIRES = tuple(name for name in POLICIES if name != "seed")
+
+
+def plain(history: list[Any]) -> list[dict[str, Any]]:
+    """The messages of a drawn history as JSON gives them back, events left out."""
+    return [json.loads(json.dumps(item)) for item in history if not isinstance(item, Event)]
+
+
+@st.composite
+def cases(draw):
+    """A policy and a history of its own wire format (chat for ``seed``)."""
+    policy = draw(st.sampled_from((*WIRES, "seed")))
+    fmt = "openai_chat" if policy == "seed" else policy
+    return policy, plain(draw(strategies.histories(fmt, orderly=draw(st.booleans()))))
+
+
+def excused(found: list[Any], messages: list[dict[str, Any]], policy: str) -> list[Any]:
+    """Violations that no rendering can heal: ids used twice, calls that only others can answer."""
+    no_cure = {"an id that came before"}
+    if not any(m.get("type") == "program" for m in messages):
+        no_cure.add("a child without its program")
+    return [each for each in found if each[1] not in no_cure and "server" not in each[1]]
+
+
+def blocks(messages: list[dict[str, Any]]) -> Counter[str]:
+    """All content blocks and whole messages, to find out what was shown twice."""
+    found: Counter[str] = Counter()
+    for message in messages:
+        parts = message.get("parts") or message.get("content")
+        for part in parts if isinstance(parts, list) else [message]:
+            found[json.dumps(part, sort_keys=True)] += 1
+    return found
+
+
+@relaxed
+@given(cases(), st.integers(0, 100))
+def test_a_context_is_legal_and_within_its_budget(case, share):
+    policy, messages = case
+    whole = memcore.fit(messages, policy=policy)
+    budget = max(1, whole.tokens * share // 100)
+    try:
+        context = memcore.fit(messages, budget, policy=policy)
+    except memcore.ContextOverflowError as refused:
+        assert refused.budget_tokens == budget < refused.needed_tokens
+        assert memcore.fit(messages, refused.needed_tokens, policy=policy).tokens <= (
+            refused.needed_tokens
+        )
+        return
+    assert recount(context.messages) == context.tokens <= budget
+    assert excused(illegal(context.messages, policy), messages, policy) == []
+
+
+@relaxed
+@given(cases())
+def test_without_a_budget_nothing_but_orphans_and_older_answers_is_left_out(case):
+    policy, messages = case
+    context = memcore.fit(messages, policy=policy)
+    shown, given_ = blocks(context.messages), blocks(messages)
+    written = sum(r.action in {"synthesized", "lead_in"} for r in context.repairs)
+    assert sum((shown - given_).values()) <= written
+    missing = sum((given_ - shown).values())
+    left_out = sum(r.action in {"orphan", "superseded", "reasoning"} for r in context.repairs)
+    assert (missing > 0) <= (left_out > 0)
+
+
+@relaxed
+@given(cases(), st.integers(1, 400))
+def test_equal_input_gives_equal_bytes_and_leaves_the_input_alone(case, budget):
+    policy, messages = case
+    before = json.dumps(messages)
+
+    def attempt() -> str:
+        try:
+            return repr(memcore.fit(messages, budget, policy=policy))
+        except memcore.ContextOverflowError as refused:
+            return str(refused)
+
+    assert attempt() == attempt()
+    assert json.dumps(messages) == before
+
+
+@relaxed
+@given(
+    st.sampled_from(WIRES).flatmap(
+        lambda wire: st.tuples(st.just(wire), strategies.histories(wire, orderly=True))
+    ),
+    st.integers(1, 100),
+)
+def test_the_suffix_is_the_longest_that_fits(case, share):
+    """One token less than the cut before costs: the context starts later; never needlessly late."""
+    policy, messages = case[0], plain(case[1])
+    assume(messages)
+    whole = memcore.fit(messages, policy=policy)
+    budget = max(1, whole.tokens * share // 100)
+    try:
+        context = memcore.fit(messages, budget, policy=policy)
+    except memcore.ContextOverflowError:
+        return
+    pins = next((at for at, m in enumerate(messages) if classify(m).kind != SYSTEM), len(messages))
+    for cut in memcore.safe_cuts(messages, policy, starts=True):
+        if pins <= cut < context.cut:
+            longer = memcore.fit(messages[:pins] + messages[cut:], policy=policy)
+            assert longer.tokens + _slack(messages[cut:]) > budget
+            break
+
+
+def _slack(messages: list[dict[str, Any]]) -> int:
+    """What the bound counts beside the rendered form: open calls, and answers never shown."""
+    calls = sum(len(classify(m).opens) for m in messages)
+    answers = sum(recount([m]) for m in messages if classify(m).kind == RESULT)
+    return 64 * calls + answers
+
+
+@relaxed
+@given(cases())
+def test_rendering_a_context_again_changes_nothing(case):
+    policy, messages = case
+    once = memcore.fit(messages, policy=policy).messages
+    assume(not illegal(once, policy))
+    assert memcore.fit(once, policy=policy).messages == once
+
+
+@relaxed
+@given(cases())
+def test_what_validate_accepts_needs_no_repair(case):
+    policy, messages = case
+    context = memcore.fit(messages, policy=policy)
+    if not memcore.validate(messages, policy):
+        assert context.messages == messages
+        assert context.repairs == ()
+    if policy != "seed":
+        assert bool(excused(illegal(messages, policy), messages, policy)) <= bool(
+            memcore.validate(messages, policy)
+        )
+
+
+@relaxed
+@given(cases(), st.integers(0, 30))
+def test_safe_cuts_split_no_pair(case, at):
+    policy, messages = case
+    for cut in memcore.safe_cuts(messages, policy):
+        orphans = sum(r.action == "orphan" for r in memcore.fit(messages, policy=policy).repairs)
+        behind = memcore.fit(messages[cut:], policy=policy)
+        assert sum(r.action == "orphan" for r in behind.repairs) <= orphans
+
+
+# --- the same through a session, with compactions -------------------------------------------------
+
+
+def stored(db: memcore.Database, policy: str, history: list[Any]) -> memcore.Session:
+    session = db.session("chat", policy=policy, orphans="keep")
+    for item in history:
+        if isinstance(item, Event):
+            if not item.abandons:
+                session.record("note", 1)
+            elif session.open_calls:
+                session.abandon(session.open_calls[0].call_id)
+        else:
+            session.append(json.loads(json.dumps(item)))
+    return session
+
+
+@few
+@given(
+    st.sampled_from((*WIRES, "seed")),
+    st.data(),
+    st.sampled_from(("summary", "trim", "fails", "none")),
+    st.integers(0, 6),
+)
+def test_a_session_with_a_view_gives_legal_contexts(policy, data, how, keep):
+    fmt = "openai_chat" if policy == "seed" else policy
+    orderly = data.draw(st.booleans())
+    history = data.draw(strategies.histories(fmt, orderly=orderly))
+    more = data.draw(strategies.histories(fmt, orderly=orderly))
+    with memcore.open(":memory:") as db:
+        session = stored(db, policy, history)
+        if how != "none":
+            summarize = {"summary": lambda _: "so far", "trim": None, "fails": _fails}[how]
+            session.compact(summarize, keep_last=keep)
+        session = stored(db, policy, more)
+        for share in (100, 60, 30, 10):
+            whole = session.context()
+            budget = max(1, whole.tokens * share // 100)
+            try:
+                context = session.context(budget)
+            except memcore.ContextOverflowError as refused:
+                assert refused.needed_tokens > budget
+                context = session.context(refused.needed_tokens)
+                assert context.tokens <= refused.needed_tokens
+            else:
+                assert context.tokens <= budget
+            assert recount(context.messages) == context.tokens
+            assert excused(illegal(context.messages, policy), plain(history + more), policy) == []
+            assert context == session.context(max(budget, context.tokens))
+        assert len(session) == len(list(session)) == session.revision
+        assert db.check() == []
+
+
+def _fails(_: memcore.SummaryRequest) -> str:
+    raise RuntimeError
+
+
+@few
+@given(cases())
+def test_a_session_shows_what_fit_shows(case):
+    policy, messages = case
+    with memcore.open(":memory:") as db:
+        session = stored(db, policy, messages)
+        for budget in (None, 1, 30, 100, 300):
+            outcomes: list[Any] = []
+            for ask in (session.context, lambda b: memcore.fit(messages, b, policy=policy)):
+                try:
+                    context = ask(budget)
+                    outcomes.append((context.messages, context.tokens, len(context.repairs)))
+                except memcore.ContextOverflowError as refused:
+                    outcomes.append(refused.needed_tokens)
+            assert outcomes[0] == outcomes[1]
+        assert len(session.open_calls) == sum(entry.open_calls for entry in db.sessions())

@@ -1,0 +1,89 @@
+"""Every benchmark runs: once, on tiny sizes, no time is looked at. Rivals may be absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench"
+NAMES = sorted(path.stem for path in BENCH.glob("bench_*.py"))
+
+SMOKE = """
+import dataclasses, importlib, json, sys
+sys.path.insert(0, {bench!r})
+import harness, report
+rows = list(importlib.import_module({name!r}).rows(harness.SMOKE))
+texts = [report.cells(row) for row in rows]
+print(json.dumps([dataclasses.asdict(row) for row in rows]))
+"""
+
+COMMAND = """
+import runpy, sys
+from memcore import _fast
+_fast.build_flavour = lambda: {flavour!r}
+sys.argv = ["bench", *{arguments!r}]
+runpy.run_module("bench", run_name="__main__")
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs(name):
+    done = python(SMOKE.format(bench=str(BENCH), name=name))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert rows
+    for row in rows:
+        assert row["question"]
+        assert row["ours"] is None or row["ours"]["median"] >= 0
+        assert row["ours"] is not None or row["note"]  # absent, and it says why
+
+
+def test_the_command_knows_all_of_them():
+    done = python(COMMAND.format(flavour="release", arguments=["--help"]))
+    assert done.returncode == 0, done.stderr
+    for name in NAMES:
+        assert name.removeprefix("bench_") in done.stdout
+
+
+def test_the_command_refuses_other_builds():
+    done = python(COMMAND.format(flavour="trace", arguments=["--quick", "--only", "push"]))
+    assert done.returncode == 2
+    assert "trace build" in done.stderr
+    assert not done.stdout
+
+
+def test_the_command_prints_and_writes(tmp_path):
+    target = tmp_path / "figures.json"
+    arguments = ["--quick", "--only", "push", "--markdown", "--json", str(target)]
+    done = python(COMMAND.format(flavour="release", arguments=arguments))
+    assert done.returncode == 0, done.stderr
+    assert "| ledger push, an item" in done.stdout
+    written = json.loads(target.read_text(encoding="utf-8"))
+    assert {"date", "cpu", "versions", "build_flavour", "load"} <= set(written["run"])
+    assert [row["benchmark"] for row in written["rows"]] == ["push", "push"]
+
+
+def test_only_one_module_imports_rivals():
+    for path in BENCH.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for rival in ("from agents", "import sqlite3", "import lmdb"):
+            assert rival not in text or path.name == "rivals.py", path

@@ -1,0 +1,235 @@
+"""The program as a process: what it loads, how it ends, and the demo."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import memcore
+from memcore.cli import main
+from memcore.cli.output import clip, escape, timestamp
+from memcore.cli.storm import run_child
+from memcore.cli.transcript import preview
+
+PROGRAM = [sys.executable, "-m", "memcore"]
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        env=environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def environment() -> dict[str, str]:
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+    return {key: value for key, value in os.environ.items() if key != "MEMCORE_STORE"} | {
+        "PYTHONPATH": path
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(path) as db:
+        session = db.session("chat")
+        session.extend([{"role": "user", "content": f"line {n}"} for n in range(2000)])
+    return path
+
+
+def test_the_version_needs_no_libraries() -> None:
+    code = (
+        "import sys; from memcore.cli import main; assert main(['--version']) == 0; "
+        "print(*sys.modules, sep='\\n')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first, *loaded = ran.stdout.split("\n")
+    assert first == f"memcore {memcore.__version__}"
+    assert {"typer", "click", "rich", "memcore.cli.app"}.isdisjoint(loaded)
+
+
+def test_the_version_among_other_options(capsys) -> None:
+    assert main(["--debug", "--version"]) == 0
+    assert capsys.readouterr().out == f"memcore {memcore.__version__}\n"
+
+
+def test_main_returns_the_exit_code(store, capsys) -> None:
+    assert main(["stats", "--store", str(store)]) == 0
+    assert main(["show", "nope", "--store", str(store)]) == 3
+    assert main(["--nonsense"]) == 2
+    assert "nope" in capsys.readouterr().err
+
+
+def test_debug_shows_a_traceback(store) -> None:
+    plain = run("show", "nope", "--store", store)
+    loud = run("show", "nope", "--store", store, "--debug")
+    assert plain.returncode == loud.returncode == 3
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in loud.stderr
+    assert loud.stderr.splitlines()[-1] == plain.stderr.strip()
+
+
+def test_a_closed_pipe_is_quiet(store) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "show", "chat", "--store", str(store), "--json"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.read(1)
+        started.stdout.close()
+        complaints = started.stderr.read()
+    assert complaints == b""
+    assert started.returncode == 141
+
+
+def test_an_encoding_without_the_characters_is_no_error(store) -> None:
+    with memcore.open(store) as db:
+        db.session("wide").append({"role": "user", "content": "18 °C → 雨"})
+    ran = run("show", "wide", "--store", store, PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0
+    assert "18 \\xb0C \\u2192 \\u96e8" in ran.stdout
+
+
+def on_terminal(arguments: list[str], **variables: str) -> str:
+    """What the program writes to a terminal, stdout and stderr together."""
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env=environment() | {"TERM": "xterm-256color", "COLUMNS": "100"} | variables,
+        stdout=follower,
+        stderr=follower,
+    ) as started:
+        os.close(follower)
+        found = b""
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:  # Linux: the other side is closed
+                break
+            if not piece:
+                break
+            found += piece
+    os.close(leader)
+    assert started.returncode == 0
+    return found.decode()
+
+
+def test_tables_and_progress_on_a_terminal(store, tmp_path) -> None:
+    listed = on_terminal(["ls", "--store", str(store)])
+    assert "─────" in listed
+    assert "chat" in listed
+    lines = tmp_path / "talks.jsonl"
+    lines.write_text('[{"role": "user", "content": "hi"}]\n')
+    assert "importing" in on_terminal(["import", str(lines), "--store", str(store)])
+    assert "checking" in on_terminal(["check", "--store", str(store)])
+
+
+def test_colours_can_be_refused(store) -> None:
+    colours = re.compile(r"\x1b\[[\d;]*3\d[\d;]*m")
+    listed = on_terminal(["ls", "--store", str(store)], NO_COLOR="1")
+    assert "─────" in listed
+    assert not colours.search(listed)
+
+
+def test_a_terminal_that_is_too_narrow_gets_plain_lines(store) -> None:
+    listed = on_terminal(["ls", "--store", str(store)], COLUMNS="40")
+    assert "─" not in listed
+    assert "SESSION" in listed
+
+
+# --- demo -----------------------------------------------------------------------------------------
+
+
+def test_the_demo_holds_what_it_claims(tmp_path) -> None:
+    kept = tmp_path / "demo.memcore"
+    ran = run("demo", "--keep", kept)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "FAILED" not in ran.stdout
+    assert "OrphanResultError" in ran.stdout
+    assert "repair: hoisted item 13, call call_hotel" in ran.stdout
+    assert "acknowledged and missing: 0" in ran.stdout
+    *_, last_row, _, hint = ran.stdout.splitlines()
+    assert last_row.startswith("check  ")
+    assert hint == f"kept: memcore show rebooking --store {kept}"
+    with memcore.open(kept, read_only=True) as db:
+        assert db.check() == []
+        assert {entry.session_id for entry in db.sessions()} == {
+            "rebooking",
+            "rebooking-early",
+            "storm",
+        }
+    again = run("demo", "--keep", kept)
+    assert again.returncode == 6
+
+
+def test_the_demo_notices_a_loss(tmp_path, monkeypatch, capsys) -> None:
+    def lose_one(path: Path) -> object:
+        acknowledged, status = run_child(path)
+        return [*acknowledged, (10**6, 0, 0)], status
+
+    monkeypatch.setattr("memcore.cli.storm.run_child", lose_one)
+    assert main(["demo"]) == 1
+    printed = capsys.readouterr()
+    assert "FAILED: nothing acknowledged is missing" in printed.out
+    assert "1 claims failed: nothing acknowledged is missing" in printed.err
+
+
+# --- small things ---------------------------------------------------------------------------------
+
+
+def test_text_is_made_harmless() -> None:
+    assert escape("plain ünïcode 雨") == "plain ünïcode 雨"
+    assert escape("a\nb\x1b\x7f\x9b\u202e\ud800") == "a\\nb\\x1b\\x7f\\x9b\\u202e\\ud800"
+    assert clip("a  b\n c", 10) == "a b c"
+    assert clip("abcdef", 4) == "abc…"
+    assert timestamp(0) == "1970-01-01 00:00:00Z"
+    assert timestamp(1e300) == "1e+300"
+
+
+PREVIEWS = [
+    (
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image"}]},
+        'hi {"type": "image"}',
+    ),
+    (
+        {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {"a": 1}}]},
+        '→ f({"a": 1})',
+    ),
+    ({"role": "user", "content": [{"type": "tool_result", "content": "ok"}]}, "ok"),
+    ({"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}, "→ f({})"),
+    ({"type": "function_call", "name": "f", "arguments": "{}"}, "→ f({})"),
+    ({"type": "function_call_output", "output": "ok"}, "ok"),
+    (
+        {"type": "ai", "data": {"content": "hi", "tool_calls": [{"name": "f", "args": {}}]}},
+        "hi → f({})",
+    ),
+    ({"role": "assistant", "tool_calls": ["junk", {"function": 7}]}, "→ None()"),
+    ({"x": 1}, '{"x": 1}'),
+]
+
+
+@pytest.mark.parametrize(("message", "text"), PREVIEWS)
+def test_previews_of_every_wire_format(message, text) -> None:
+    assert preview(message) == text

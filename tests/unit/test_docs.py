@@ -1,0 +1,77 @@
+"""The documentation is run: every Python block, and every output that it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN = ["README.md", "docs/concepts.md"]
+LINKED = [*RUN, "CHANGELOG.md", "CONTRIBUTING.md"]
+
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"# -> (.*)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def blocks(name: str) -> list[tuple[int, str]]:
+    """Line number and source of the Python blocks of a file."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [(text.count("\n", 0, found.start(1)) + 1, found[1]) for found in FENCE.finditer(text)]
+
+
+def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> list[str]:
+    """Run a block; what it printed. Tracebacks point into the document."""
+    code = compile("\n" * (line - 1) + source, name, "exec")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, namespace)
+    return printed.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_examples_print_what_they_show(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    found = blocks(name)
+    assert found
+    try:
+        for line, source in found:
+            printed = run_block(name, line, source, namespace)
+            assert printed == SHOWN.findall(source), f"{name}, block at line {line}"
+    finally:
+        for value in namespace.values():
+            if hasattr(value, "backup"):
+                value.close()
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_somewhere(name) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in LINK.findall(text) if "://" not in link]
+    missing = [link for link in links if not ((ROOT / name).parent / link).exists()]
+    assert missing == []
+
+
+def test_every_verb_and_exit_code_is_documented() -> None:
+    from memcore.cli.app import app
+    from memcore.cli.exits import ExitCode
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    verbs = [command.name for command in app.registered_commands]
+    assert [verb for verb in verbs if f"\nmemcore {verb}" not in text] == []
+    rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
+    listed = {int(code) for row in rows for code in row.split(",")}
+    assert listed == set(ExitCode)
+
+
+def test_every_policy_and_repair_is_documented() -> None:
+    from memcore.formats import POLICIES
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [policy for policy in POLICIES if f"| `{policy}`" not in text] == []
