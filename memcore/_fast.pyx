@@ -826,7 +826,7 @@ cdef class Ledger:
     # Hash table of the latest call of each key: 1 + index in calls, 0 marks a free slot.
     cdef uint32_t *slots
     cdef size_t slot_mask
-    cdef int32_t n_open, n_turns
+    cdef int32_t n_open, n_turns, n_unbound
     # The last item that a context can show, and what its successor needs to know: see _advance.
     cdef int32_t last
     cdef int last_kind, last_flags
@@ -872,6 +872,7 @@ cdef class Ledger:
         self.open_tokens = other.open_tokens
         self.n_open = other.n_open
         self.n_turns = other.n_turns
+        self.n_unbound = other.n_unbound
         self.last = other.last
         self.last_kind = other.last_kind
         self.last_flags = other.last_flags
@@ -988,21 +989,6 @@ cdef class Ledger:
             i = (i + 1) & self.slot_mask
         return i
 
-    cdef void _free_slot(self, size_t hole) noexcept:
-        """Empty a slot and move back those behind it that would not be found any more."""
-        cdef size_t mask = self.slot_mask
-        cdef size_t i = hole
-        cdef size_t home
-        while True:
-            i = (i + 1) & mask
-            if not self.slots[i]:
-                break
-            home = (self.calls.at[self.slots[i] - 1].key >> 2) & mask
-            if ((i - home) & mask) >= ((i - hole) & mask):
-                self.slots[hole] = self.slots[i]
-                hole = i
-        self.slots[hole] = 0
-
     cdef inline int32_t _latest(self, uint64_t identity) noexcept:
         """The newest call with this key, -1 if there is none."""
         cdef uint32_t found = 0
@@ -1104,7 +1090,10 @@ cdef class Ledger:
         """Bind one result, reference or give-up of the new item."""
         cdef int32_t c = self._find(key)
         cdef Call *call
+        if new.kind == EVENT:
+            c = self._newest_open(c)
         if c < 0:
+            self.n_unbound += 1
             if new.kind != EVENT:
                 new.repair = new.at
                 new.orphans += not key & KEY_SECOND
@@ -1114,8 +1103,8 @@ cdef class Ledger:
             new.low = min(new.low, call.opener)
         if key & KEY_SECOND:
             return
-        if call.closer >= 0 or call.opener < self.run or new.kind != RESULT:
-            new.repair = new.at
+        if call.closer >= 0 or new.kind != RESULT:
+            new.repair = new.at  # a late one is marked already: its call was left unanswered
         self.closes.at[self.closes.n].position = new.at
         self.closes.at[self.closes.n].call = c
         self.closes.n += 1
@@ -1123,6 +1112,14 @@ cdef class Ledger:
             new.given_up += new.kind == EVENT
             self._call_to_change(c).closer = new.at
             self._no_longer_open(c)
+
+    cdef int32_t _newest_open(self, int32_t c) noexcept:
+        """The newest call of c's key, from c back, that is open: the one that is given up."""
+        while c >= 0 and self._call(c).closer >= 0:
+            c = self._call(c).prev_same
+            if c >= 0:
+                c = self._call(c).main
+        return c
 
     cdef void _no_longer_open(self, int32_t c) noexcept:
         cdef int32_t i
@@ -1395,8 +1392,8 @@ cdef class Ledger:
         cdef size_t slot = self._slot(call.key)
         if call.prev_same >= self.base_calls:
             self.slots[slot] = <uint32_t>(call.prev_same - self.base_calls) + 1
-        else:
-            self._free_slot(slot)
+        else:  # its key came last into the table, so no other was placed past it
+            self.slots[slot] = 0
         if call.first != c:
             self._call_to_change(call.prev_same).next_same = -1
             if self._call(call.first).cursor == c:
@@ -1675,6 +1672,59 @@ cdef class Ledger:
             i += 1
             if self.kinds[i - 1] == kind:
                 found = i
+        return found
+
+    @property
+    def unbound(self):
+        """How many results, references and give-ups found no call so far (truncated ones too)."""
+        return self.n_unbound
+
+    @property
+    def last_shown(self):
+        """The last position that a context can show, -1 if there is none."""
+        return self.last
+
+    def first_of(self, int kind):
+        """The first position of that kind, -1 if there is none."""
+        self._need_stacks()
+        cdef int32_t i
+        for i in range(self.n):
+            if self.kinds[i] == kind:
+                return i
+        return -1
+
+    def tokens_of(self, Py_ssize_t start, Py_ssize_t stop):
+        """The tokens of each position ``start <= r < stop``."""
+        self._need_stacks()
+        if start < 0 or stop > self.n or start > stop:
+            raise IndexError("tokens_of: no such range")
+        cdef list found = []
+        cdef int32_t i
+        for i in range(<int32_t>start, <int32_t>stop):
+            found.append(self.sums[i + 1] - self.sums[i])
+        return found
+
+    def open_calls(self):
+        """``(position, ordinal)`` of the open calls: which call of the item it is, from 0."""
+        self._need_stacks()
+        cdef list found = []
+        cdef int32_t i
+        cdef int32_t c
+        cdef int32_t next = 0
+        cdef int32_t ordinal = 0
+        cdef int32_t opener = -1
+        for i in range(self.opened.n):
+            c = self.opened.at[i]
+            if self.calls.at[c].opener != opener:
+                opener = self.calls.at[c].opener
+                ordinal = 0
+                next = c
+                while next > 0 and self.calls.at[next - 1].opener == opener:
+                    next -= 1
+            while next < c:
+                ordinal += self.calls.at[next].main == next
+                next += 1
+            found.append((opener, ordinal))
         return found
 
     def open_positions(self):

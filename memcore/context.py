@@ -110,7 +110,7 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     """
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
-    if first >= end:
+    if first > ledger.last_shown:
         return Choice(end, lead_in=False, last=True)
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
@@ -125,14 +125,14 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
         if cut >= 0:
             return Choice(cut, lead_in=False)
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
-    if cut >= 0:
+    if 0 <= cut <= ledger.last_shown:
         return Choice(cut, lead_in=not led_in)
     return _smallest(ledger, first, lead_in=lead_in, led_in=led_in)
 
 
 def _smallest(ledger: Ledger, first: int, *, lead_in: int, led_in: bool) -> Choice:
     """The smallest legal suffix that is not empty."""
-    cut = ledger.cut_at_most(len(ledger) - 1)
+    cut = ledger.cut_at_most(ledger.last_shown)
     start = ledger.cut_keep_last(0, starts=True)
     if cut < first:  # no cut is safe: all there is
         return Choice(first, lead_in=False, last=True)

@@ -69,7 +69,12 @@ def _orderly_scripts(draw: st.DrawFn) -> list[Step]:
             if draw(st.booleans()):
                 script.append(Step("reasoning"))
             script.append(Step("call", ids, variant))
-            answered = draw(st.permutations(ids))[: size - draw(st.sampled_from((0,) * 9 + (1,)))]
+            answered = draw(st.permutations(ids))
+            fault = draw(st.sampled_from((*"......", "one missing", "one twice")))
+            if fault == "one missing":
+                answered = answered[1:]
+            elif fault == "one twice":
+                answered = [*answered, answered[0]]
             script.append(Step("results", tuple(answered), variant))
         script.append(Step("assistant"))
     noise = draw(

@@ -33,7 +33,9 @@ class GuardedGroup(TyperGroup):
         except KeyboardInterrupt:
             complain("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        except (memcore.MemcoreError, OSError) as error:
+        except Exception as error:
+            if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
+                raise  # typer's own: usage errors, and verbs that are done
             _report(error, debug=isinstance(ctx.obj, Settings) and ctx.obj.debug)
             raise typer.Exit(exit_code_of(error)) from None
         return result
@@ -45,6 +47,8 @@ def _report(error: Exception, *, debug: bool) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if not isinstance(error, memcore.MemcoreError | OSError):
+        text = f"a bug in memcore: {type(error).__name__}: {text}; please report what --debug shows"
     complain(text or type(error).__name__)
 
 

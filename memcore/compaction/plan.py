@@ -41,13 +41,15 @@ class CompactionRule:
         checked_optional_int("keep_tokens", self.keep_tokens, least=1)
 
 
-def is_due(ledger: Ledger, policy: PairPolicy, rule: CompactionRule, *, covered: int) -> bool:
-    """Whether the rule's trigger is met; O(1)."""
-    end = len(ledger)
-    if not end or ledger.kind_at(end - 1) == ItemKind.RESULT:
+def is_due(
+    ledger: Ledger, policy: PairPolicy, rule: CompactionRule, *, covered: int, offset: int = 0
+) -> bool:
+    """Whether the rule's trigger is met; O(1). ``ledger`` holds the positions from ``offset`` on."""
+    last = ledger.last_shown
+    if last < 0 or ledger.kind_at(last) == ItemKind.RESULT:
         return False  # the model has yet to see the results: cut behind its next word
-    first = max(covered, policy.pin_count(ledger))
-    return end - first > rule.max_items
+    first = covered if offset else max(covered, policy.pin_count(ledger))
+    return offset + len(ledger) - first > rule.max_items
 
 
 def make_plan(

@@ -9,7 +9,8 @@ from memcore._fast import pack_facts, record_spans
 from memcore.codec import FLAG_BLOB, checksum_of, open_value
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.keys import Row
-from memcore.log import Head, decode_item, index
+from memcore.formats import get_policy
+from memcore.log import Head, decode_item, index, new_ledger
 from memcore.log.head import head_key
 from memcore.log.history import History, StoredRow, read_rows
 from memcore.log.item import split_body
@@ -131,7 +132,7 @@ class _SessionCheck:
     def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:
         """The prefix hashes along the live history, and the ledger's totals."""
         chain = 0
-        ledger = self.backing.logs.fresh_ledger(head)
+        ledger = new_ledger(get_policy(head.policy), self.backing.counter_named(head.counter))
         for _, session, lo, hi in history.spans(0, history.count):
             records = self._records(txn, session, lo, hi)
             for seq in range(lo, hi + 1):

@@ -42,6 +42,8 @@ class CallSlot:
     """Index of the entry that made the call."""
     results: list[int] = field(default_factory=list)
     abandoned: bool = False
+    before: CallSlot | None = None
+    """The call with the same key before it."""
 
     @property
     def is_server(self) -> bool:
@@ -86,13 +88,20 @@ class _Binder:
                     return waiting
         return slot
 
+    def newest_open(self, key: Key) -> CallSlot | None:
+        """The call with this key that is given up: the newest that is open."""
+        slot = self.find(key)
+        while slot is not None and (slot.results or slot.abandoned):
+            slot = slot.before
+        return slot
+
     def open(self, key: Key, at: int, before: list[CallSlot]) -> CallSlot | None:
         """A new call; None if the key is another id of the call before it."""
         identity = (key[0] & ~SECOND, key[1])
         if key[0] & SECOND and before:
             self.latest[identity] = before[-1]
             return None
-        slot = CallSlot(identity, at)
+        slot = CallSlot(identity, at, before=self.latest.get(identity))
         self.latest[identity] = slot
         if key[0] & BY_NAME:
             if self.group_last not in (at, self.last_shown):
@@ -118,10 +127,14 @@ def bind(entries: Iterable[Entry]) -> Binding:
             answers: list[tuple[Key, CallSlot | None]] = []
         else:
             kind, opens, closes, flags = classify(entry.message)
-            answers = [(key, state.find(key)) for key in closes if not key[0] & SECOND]
-            for _, found in answers:
+            answers = []
+            for key in closes:
+                if key[0] & SECOND:
+                    continue
+                found = state.find(key)
                 if found is not None:
-                    found.results.append(at)
+                    found.results.append(at)  # the next one of this name finds the next call
+                answers.append((key, found))
             slots = []
             for key in opens:
                 slot = state.open(key, at, slots)
@@ -143,6 +156,6 @@ def _give_up(state: _Binder, event: Message) -> None:
         return
     cls, text = payload.get("class"), payload.get("id")
     if isinstance(cls, int) and isinstance(text, str):
-        slot = state.find((cls, text))
+        slot = state.newest_open((cls, text))
         if slot is not None:
             slot.abandoned = True

@@ -44,13 +44,19 @@ class PairPolicy:
     one_pin: bool = False
     """Only the first system item is pinned, instead of the leading run of them."""
 
-    def new_ledger(self, open_tokens: int) -> Ledger:
-        """An empty ledger that keeps this policy's cuts."""
+    def new_ledger(self, open_tokens: int, *, expect_items: int = 0) -> Ledger:
+        """An empty ledger that keeps this policy's cuts; with room for the items to come."""
         orphan = ORPHAN_POISON if self.poison else 0
         if not self.standalone_results and not self.poison:
             orphan |= ORPHAN_UNBOUND
-        mask = sum(1 << kind for kind in self.starts)
-        return Ledger(start_mask=mask, glue=self.glue, orphan=orphan, open_tokens=open_tokens)
+        return Ledger(
+            start_mask=sum(1 << kind for kind in self.starts),
+            glue=self.glue,
+            orphan=orphan,
+            open_tokens=open_tokens,
+            expect_items=expect_items,
+            expect_calls=expect_items // 2,
+        )
 
     def pin_count(self, ledger: Ledger) -> int:
         """How many leading positions are pinned."""

@@ -22,7 +22,7 @@ from memcore.errors import (
 from memcore.keys import Row
 from memcore.log import index
 from memcore.log.head import Head, Segment
-from memcore.log.history import History, Logs, SessionLog, StoredRow, read_rows
+from memcore.log.history import History, Logs, Recent, SessionLog, StoredRow, read_rows
 from memcore.log.item import Prepared
 from memcore.model import Receipt
 from memcore.store.base import Txn
@@ -67,10 +67,10 @@ class Draft:
                 self.head = log.head.changed()
             else:
                 raise SessionGone
-            self._base: Ledger = log.ledger
+            self._base = log.recent(txn, self.head)
             self._tail = log.tail
             self._history = log.history
-        self._overlay = Ledger(base=self._base)
+        self._overlay = Ledger(base=self._base.ledger)
         self._waiting: list[tuple[int, Prepared]] = []
         """Items with their seqs, not yet written."""
         self._appended: list[tuple[bytes, int]] = []
@@ -89,10 +89,19 @@ class Draft:
         segments = self.head.segments
         return segments[-1].hi if segments else 0  # trim leaves none only if nothing is live
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the live history, the draft's own items included."""
+        return self._base.tokens_before + self._overlay.tokens
+
+    @property
+    def open_calls(self) -> int:
+        """Unanswered calls, the draft's own items included."""
+        return self._base.open_before + self._overlay.open_count
+
     def receipt(self, count: int) -> Receipt:
         """The receipt of a change that appended ``count`` items."""
-        overlay = self._overlay
-        return Receipt(self.last_seq, self.head.revision, overlay.tokens, overlay.open_count, count)
+        return Receipt(self.last_seq, self.head.revision, self.tokens, self.open_calls, count)
 
     def expect(self, revision: int | None) -> None:
         """Compare the caller's revision.
@@ -123,15 +132,44 @@ class Draft:
             OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
         """
         mark = len(self._overlay)
+        unbound = self._overlay.unbound
+        orphan: int | None = None
         for at, item in enumerate(items):
-            if self._overlay.push(item.facts, item.tokens) and orphans == "raise":
-                self._overlay.truncate(mark)
-                raise _orphan(item, at)
+            if item.counter != self.head.counter:
+                item.recount(self.log.counter)
+            if self._overlay.push(item.facts, item.tokens) and orphan is None:
+                orphan = at
+        if self._base.offset and self._overlay.unbound != unbound:
+            # What found no call in the end of the history may find it before: look at all of it.
+            self._overlay.truncate(mark)
+            self._stand_on(self._whole())
+            return self.append(items, orphans=orphans)
+        if orphan is not None and orphans == "raise":
+            self._overlay.truncate(mark)
+            raise _orphan(items[orphan], orphan)
         first = self.head.extend(self.log.session, len(items))
         for at, item in enumerate(items):
             self._waiting.append((first + at, item))
             self._appended.append((item.facts, item.tokens))
         return first
+
+    def _whole(self) -> Recent:
+        """The ledger of the whole committed history."""
+        with self.log.lock:
+            if self.log.head is None or self.log.head.epoch != self.head.epoch:
+                return Recent(0, self.log.load(self.txn, stop=self._committed()), 0, 0)
+            return self.log.full(self.txn, self.log.head)
+
+    def _committed(self) -> int:
+        """How many positions the base stands for."""
+        return self._base.offset + len(self._base.ledger)
+
+    def _stand_on(self, base: Recent) -> None:
+        """Bind the draft's own items on another base of the same history."""
+        overlay = Ledger(base=base.ledger)
+        for facts, tokens in self._appended:
+            overlay.push(facts, tokens)
+        self._base, self._overlay = base, overlay
 
     def last_rows(self, count: int) -> list[StoredRow]:
         """The rows of the last ``count`` live items.
@@ -151,10 +189,13 @@ class Draft:
 
     def tokens_at(self, position: int) -> int:
         """Tokens of the live item at a position."""
-        known = len(self._base)
+        known = self._committed()
         if position >= known:
             return self._appended[position - known][1]
-        return self._base.sum_between(position, position + 1)
+        if position < self._base.offset:
+            self._stand_on(self._whole())
+        at = position - self._base.offset
+        return self._base.ledger.sum_between(at, at + 1)
 
     def flush(self) -> None:
         """Write the items that wait, so that other sessions can share them."""
@@ -165,14 +206,17 @@ class Draft:
         if count == self.head.count:
             return
         self._write_waiting()
-        base = self._base.copy()
+        if count < self._base.offset:
+            self._stand_on(self._whole())
+        ledger = self._base.ledger.copy()
         for facts, tokens in self._appended:
-            base.push(facts, tokens)
-        base.truncate(count)
+            ledger.push(facts, tokens)
+        ledger.truncate(count - self._base.offset)
+        self._base = self._base._replace(ledger=ledger)
+        self._overlay, self._appended = Ledger(base=ledger), []
         self.head.trim(self.txn, self.log.scope, count)
         self.head.epoch += 1
         self.head.chain = self._chain_at_end()
-        self._base, self._overlay, self._appended = base, Ledger(base=base), []
 
     def _chain_at_end(self) -> int:
         return self.chain_at(self.last_seq) if self.head.count else 0
@@ -197,8 +241,10 @@ class Draft:
         self._write_waiting()
         self.head.policy = policy
         self.head.epoch += 1
-        self._base = self.log.load(self.txn, self.head)
-        self._overlay, self._appended = Ledger(base=self._base), []
+        with self.log.lock:
+            self.log.begin(self.txn, self.head)  # the log is closed behind this change
+            self._base = self.log.full(self.txn, self.head)
+        self._overlay, self._appended = Ledger(base=self._base.ledger), []
 
     def position_of(self, seq: int) -> int | None:
         """The position of a live seq, None if it is not live."""
@@ -259,8 +305,8 @@ class Draft:
         head = self.head
         head.revision += revised
         head.updated_ms = now_ms
-        head.tokens = self._overlay.tokens
-        head.open_calls = self._overlay.open_count
+        head.tokens = self.tokens
+        head.open_calls = self.open_calls
         head.spill(self.txn, self.log.scope, self.log.session)
         if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
             self.txn.on_commit(self._take_over)

@@ -4,33 +4,40 @@ One SessionLog a session a process, shared by all handles. It caches the head, t
 ledger. Every operation compares the cached head with the stored one inside its own transaction:
 equal bytes mean that nothing changed, a newer revision of the same epoch means appended items (the
 index tail is read), another epoch means that the history was cut or replaced (it is read anew).
+The ledger is loaded when it is first asked, and of a long history only its end: most questions are
+about the end, and 2,048 records are read in a tenth of a millisecond.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import NamedTuple
-from weakref import WeakValueDictionary
+from typing import Final, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
 
 from memcore import keys
 from memcore._fast import Ledger
 from memcore.codec import FLAG_BLOB, open_value
-from memcore.errors import CorruptValueError, InternalError, PolicyMismatchError
+from memcore.errors import CorruptValueError, PolicyMismatchError
 from memcore.formats import get_policy
 from memcore.formats.policy import PairPolicy
 from memcore.keys import Row
 from memcore.log import index
 from memcore.log.head import Head, Segment, head_key
 from memcore.log.ledger import new_ledger
+from memcore.model import ItemKind
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, resolve_view
 
-__all__ = ["History", "Logs", "SessionLog", "StoredRow", "read_rows"]
+__all__ = ["History", "Logs", "Recent", "SessionLog", "StoredRow", "read_rows"]
 
 CounterOf = Callable[[str], TokenCounter]
+
+RECENT_RECORDS: Final = 2048
+"""A history of more than twice as many items is opened from its end."""
 
 
 class StoredRow(NamedTuple):
@@ -98,17 +105,30 @@ class History:
             at += 1
 
 
+class Recent(NamedTuple):
+    """A ledger of the positions from ``offset`` on, and what lies before it in sums.
+
+    At offset 0 it is the whole history. Else it answers everything about its positions exactly:
+    it starts at a user item, which nothing is glued to, and every result in it found its call.
+    """
+
+    offset: int
+    ledger: Ledger
+    tokens_before: int
+    open_before: int
+
+
 class SessionLog:
     """The cached state of one session. Readers take ``lock``, then begin their transaction."""
 
     __slots__ = (
         "__weakref__",
+        "_recent",
         "counter",
         "head",
         "head_bytes",
         "head_key",
         "history",
-        "ledger",
         "lock",
         "policy",
         "resolve_counter",
@@ -135,13 +155,13 @@ class SessionLog:
         self.tail: tuple[int, bytes] | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
+        self._recent: Recent | None = None
 
     def catch_up(self, txn: ReadTxn) -> bool:
-        """Bring the cache to what ``txn`` sees; False if the session is gone. Needs ``lock``.
+        """Bring head and history to what ``txn`` sees; False if the session is gone. Needs ``lock``.
 
         Raises:
-            CorruptValueError: the head or an index page is damaged.
-            PolicyMismatchError: the index holds counts of another counter.
+            CorruptValueError: the head is damaged.
             CounterUnavailableError: the session's counter cannot be loaded.
         """
         found = txn.get(self.head_key)
@@ -156,37 +176,19 @@ class SessionLog:
             return False
         known = self.head
         if known is None or known.epoch != head.epoch or known.count > head.count:
-            self._reload(txn, head)
+            self.begin(txn, head)
         else:
-            self._extend(txn, head)
+            self.history = self.history_of(txn, head)
         self.head, self.head_bytes, self.tail = head, found, None
         return True
 
     def begin(self, txn: ReadTxn, head: Head) -> None:
-        """Load what a session starts with that a transaction is about to create.
-
-        The transaction may still fail, so the head counts as unknown until it is committed.
-        """
-        self._reload(txn, head)
-        self.tail = None
-
-    def _reload(self, txn: ReadTxn, head: Head) -> None:
-        self.head_bytes = self.head = None
+        """Start anew from a head that may not be committed yet, so it counts as unknown."""
+        self.forget()
         self.policy: PairPolicy = get_policy(head.policy)
         self.counter: TokenCounter = self.resolve_counter(head.counter)
         self.tag = index.counter_tag(head.counter)
         self.history = History(head.all_segments(txn, self.scope))
-        ledger = new_ledger(self.policy, self.counter)
-        self._load(txn, ledger, self.history, 0, head.counter)
-        self.ledger: Ledger = ledger
-
-    def _extend(self, txn: ReadTxn, head: Head) -> None:
-        self.history = self.history_of(txn, head)
-        try:
-            self._load(txn, self.ledger, self.history, len(self.ledger), head.counter)
-        except BaseException:
-            self.forget()
-            raise
 
     def history_of(self, txn: ReadTxn, head: Head) -> History:
         """The live history of a head; blocks of old segments are read only if they changed."""
@@ -201,26 +203,70 @@ class SessionLog:
             return History(self.history.segments[:kept] + head.segments)
         return History(head.all_segments(txn, self.scope))
 
-    def load(self, txn: ReadTxn, head: Head, *, start: int = 0) -> Ledger:
-        """A new ledger of the positions from ``start`` on of a head's live history."""
-        ledger = new_ledger(get_policy(head.policy), self.resolve_counter(head.counter))
-        self._load(txn, ledger, History(head.all_segments(txn, self.scope)), start, head.counter)
+    # --- ledgers ----------------------------------------------------------------------------------
+
+    def recent(self, txn: ReadTxn, head: Head) -> Recent:
+        """The ledger that there is, brought up to ``head``; of a long history only its end at first.
+
+        Raises:
+            CorruptValueError: an index page is damaged or missing.
+            PolicyMismatchError: the index holds counts of another counter.
+        """
+        found = self._recent
+        if found is None:
+            found = self._open_end(txn, head)
+        known = found.offset + len(found.ledger)
+        if known != self.history.count:
+            self._recent = None
+            self.load_into(txn, found.ledger, known)
+        if found.offset and found.ledger.unbound:
+            found = Recent(0, self.load(txn), 0, 0)
+        self._recent = found
+        return found
+
+    def full(self, txn: ReadTxn, head: Head) -> Recent:
+        """The ledger of the whole history."""
+        if self._recent is not None and not self._recent.offset:
+            return self.recent(txn, head)
+        self._recent = Recent(0, self.load(txn), 0, 0)
+        return self._recent
+
+    def covering(self, txn: ReadTxn, head: Head, position: int) -> Recent:
+        """A ledger that holds ``position``."""
+        found = self.recent(txn, head)
+        return found if position >= found.offset else self.full(txn, head)
+
+    def _open_end(self, txn: ReadTxn, head: Head) -> Recent:
+        """The end of a long history from a user item on, else the whole."""
+        offset = self.history.count - RECENT_RECORDS
+        if offset > RECENT_RECORDS:
+            ledger = self.load(txn, start=offset)
+            start = ledger.first_of(ItemKind.USER)
+            if start > 0:
+                ledger = self.load(txn, start=offset + start)
+            if start >= 0 and not ledger.unbound:
+                before = head.tokens - ledger.tokens, head.open_calls - ledger.open_count
+                return Recent(offset + start, ledger, *before)
+        return Recent(0, self.load(txn), 0, 0)
+
+    def load(self, txn: ReadTxn, *, start: int = 0, stop: int | None = None) -> Ledger:
+        """A new ledger of the positions ``start .. stop``."""
+        count = (self.history.count if stop is None else stop) - start
+        ledger = new_ledger(self.policy, self.counter, expect_items=count)
+        self.load_into(txn, ledger, start, stop)
         return ledger
 
-    def _load(
-        self, txn: ReadTxn, ledger: Ledger, history: History, start: int, counter: str
-    ) -> None:
-        """Append the index records at positions from ``start`` on to a ledger."""
-        before = len(ledger)
-        tag = index.counter_tag(counter)
-        for _, session, lo, hi in history.spans(start, history.count):
+    def load_into(self, txn: ReadTxn, ledger: Ledger, start: int, stop: int | None = None) -> None:
+        """Append the index records at positions ``start .. stop`` to a ledger."""
+        end = self.history.count if stop is None else stop
+        for _, session, lo, hi in self.history.spans(start, end):
             wanted = hi - lo + 1
             for first, body in index.pages(txn, self.scope, session, lo, hi):
-                found = ledger.load(body, max(lo - first, 0), wanted, tag)
+                found = ledger.load(body, max(lo - first, 0), wanted, self.tag)
                 if found == -2:  # noqa: PLR2004 - the status of Ledger.load
                     msg = (
                         f"session {self.session}: the index holds counts that were not made by "
-                        f"counter {counter!r}; recount the session"
+                        f"counter {self.counter.id!r}; recount the session"
                     )
                     raise PolicyMismatchError(msg)
                 if found < 0:
@@ -232,16 +278,13 @@ class SessionLog:
                 key = index.page_key(self.scope, session, lo)
                 msg = f"the index of session {session} lacks {wanted} records; run 'memcore check'"
                 raise CorruptValueError(msg, key=key)
-        if len(ledger) - before != history.count - start:
-            msg = f"session {self.session}: the index does not match the live history"
-            raise InternalError(msg)
 
     def advance(
         self,
         head: Head,
         packed: bytes,
         history: History,
-        base: Ledger,
+        base: Recent,
         overlay: Ledger,
         tail: tuple[int, bytes] | None,
     ) -> None:
@@ -249,8 +292,8 @@ class SessionLog:
         with self.lock:
             if self.head is not None and self.head.revision >= head.revision:
                 return  # a reader saw the commit first and caught up by itself
-            base.fold(overlay)
-            self.ledger, self.history, self.tail = base, history, tail
+            base.ledger.fold(overlay)
+            self._recent, self.history, self.tail = base, history, tail
             self.head, self.head_bytes = head, packed
 
     def current_view(self, txn: ReadTxn) -> StoredView | None:
@@ -304,15 +347,19 @@ def _missing(scope: int, session: int, seq: int) -> CorruptValueError:
     return CorruptValueError(msg, key=key)
 
 
+_all_logs: WeakSet[Logs] = WeakSet()
+
+
 class Logs:
     """All SessionLogs of a database in this process."""
 
-    __slots__ = ("_lock", "_logs", "_resolve_counter")
+    __slots__ = ("__weakref__", "_lock", "_logs", "_resolve_counter")
 
     def __init__(self, resolve_counter: CounterOf) -> None:
         self._logs: WeakValueDictionary[tuple[int, int], SessionLog] = WeakValueDictionary()
         self._lock = Lock()
         self._resolve_counter = resolve_counter
+        _all_logs.add(self)
 
     def get(self, scope: int, session: int) -> SessionLog:
         """The one SessionLog of that session."""
@@ -323,7 +370,18 @@ class Logs:
                 self._logs[scope, session] = log
             return log
 
-    def fresh_ledger(self, head: Head) -> Ledger:
-        """An empty ledger of a session's policy and counter."""
-        counter = self._resolve_counter(head.counter)
-        return new_ledger(get_policy(head.policy), counter)
+    def start_over(self) -> None:
+        """In the child of a fork: no other thread is left that could release a lock."""
+        self._lock = Lock()
+        for log in list(self._logs.values()):
+            log.lock = Lock()
+            log.forget()
+
+
+def _after_fork_in_child() -> None:
+    for logs in list(_all_logs):
+        logs.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

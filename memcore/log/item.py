@@ -41,10 +41,19 @@ class Prepared:
     """The row's body up to the item JSON, followed by it unless ``payload`` holds it."""
     flags: int
     created_s: int
+    counter: str
+    """Whose count ``tokens`` is."""
     payload: bytes | None = None
     """The encoded item when it is too large for its row."""
     staged: Any = None
     """The reference of the staged blob, once there is one."""
+
+    def recount(self, counter: TokenCounter) -> None:
+        """Count again: the session turned out to be counted by another counter."""
+        if self.facts[0] != ItemKind.EVENT:
+            encoded = split_body(self.body)[3] if self.payload is None else self.payload
+            self.tokens = checked_count(counter, self.message, encoded)
+        self.counter = counter.id
 
 
 @dataclass(slots=True)
@@ -106,8 +115,8 @@ def _prepare(
     created_s = now_us // 1_000_000
     if len(encoded) > ITEM_INLINE_BYTES_MAX:
         flags |= codec.FLAG_BLOB
-        return Prepared(message, facts, tokens, prefix, flags, created_s, payload=encoded)
-    return Prepared(message, facts, tokens, prefix + encoded, flags, created_s)
+        return Prepared(message, facts, tokens, prefix, flags, created_s, counter.id, encoded)
+    return Prepared(message, facts, tokens, prefix + encoded, flags, created_s, counter.id)
 
 
 def prepare_item(

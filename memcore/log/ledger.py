@@ -16,7 +16,9 @@ def count_message(message: Message, counter: TokenCounter) -> int:
     return checked_count(counter, message, encode_json(message)[0])
 
 
-def new_ledger(policy: PairPolicy, counter: TokenCounter | None) -> Ledger:
+def new_ledger(
+    policy: PairPolicy, counter: TokenCounter | None, *, expect_items: int = 0
+) -> Ledger:
     """An empty ledger; each open call in it may cost a synthetic result by ``counter``."""
     cost = 0 if counter is None else count_message(longest_synthetic_result(), counter)
-    return policy.new_ledger(cost)
+    return policy.new_ledger(cost, expect_items=expect_items)

@@ -52,7 +52,8 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
         raise InvalidOptionError(msg)
     content = blake2b(digest_size=32, key=seed)
     for item in items:
-        _, _, envelope, rest = split_body(item.body)
+        kind, _, envelope, rest = split_body(item.body)
+        content.update(bytes((kind,)))
         for part in (envelope, rest if item.payload is None else item.payload):
             content.update(len(part).to_bytes(8, "little"))
             content.update(part)

@@ -8,6 +8,7 @@ from typing import Any
 from memcore.compaction import (
     CompactionRule,
     fallback_plan,
+    is_due,
     make_plan,
     record_view,
 )
@@ -27,7 +28,7 @@ from memcore.model import (
 )
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
-from memcore.session.reading import Reading, decoded
+from memcore.session.reading import Reading, decoded, head_of
 from memcore.store.base import ReadTxn
 
 __all__ = ["Compacting"]
@@ -75,10 +76,12 @@ class Compacting:
         found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self._address.options.rule, **found)
 
-    def covered(self, log: SessionLog, txn: ReadTxn) -> int:
-        """How many live items a view covers."""
+    def is_due(self, log: SessionLog, txn: ReadTxn, rule: CompactionRule) -> bool:
+        """Whether the rule's trigger is met."""
         stored = log.current_view(txn)
-        return 0 if stored is None else stored.view.covered
+        covered = 0 if stored is None else stored.view.covered
+        recent = log.recent(txn, head_of(log))
+        return is_due(recent.ledger, log.policy, rule, covered=covered, offset=recent.offset)
 
     # --- plan -------------------------------------------------------------------------------------
 
@@ -95,6 +98,7 @@ class Compacting:
     def _collect(self, log: SessionLog, txn: ReadTxn, rule: CompactionRule) -> Any:
         assert log.head is not None  # noqa: S101 - what catch_up promises
         head, stored = log.head, log.current_view(txn)
+        ledger = log.full(txn, head).ledger
         covered = 0 if stored is None else stored.view.covered
 
         def seq_at(position: int) -> int:
@@ -104,7 +108,7 @@ class Compacting:
             return self._answers_of(log, txn, position)
 
         plan = make_plan(
-            log.ledger,
+            ledger,
             log.policy,
             rule,
             covered=covered,
@@ -112,7 +116,7 @@ class Compacting:
             seq_at=seq_at,
         )
         fallback = fallback_plan(
-            log.ledger,
+            ledger,
             log.policy,
             covered=covered,
             revision=head.revision,

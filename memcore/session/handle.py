@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from memcore.blobs import StagedBlobLost
-from memcore.compaction import is_due
 from memcore.errors import InvalidOptionError, NotFoundError, StorageError
 from memcore.formats import get_policy
 from memcore.log import Prepared
@@ -26,7 +25,7 @@ from memcore.session.address import Address, SessionOptions
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.changes import Changes, Closure, ItemOptions
 from memcore.session.compacting import Compacting
-from memcore.session.reading import Reading
+from memcore.session.reading import Reading, head_of
 from memcore.store import LmdbStore
 
 __all__ = ["Session"]
@@ -90,12 +89,12 @@ class Session:
     @property
     def revision(self) -> int:
         """Counter of changes to the log: what ``expected_revision`` is compared with."""
-        return self._reading.run(lambda log, _: log.head.revision if log.head else 0, 0)
+        return self._reading.run(lambda log, _: head_of(log).revision, 0)
 
     @property
     def tokens(self) -> int:
         """Tokens of the whole live history."""
-        return self._reading.run(lambda log, _: log.ledger.tokens, 0)
+        return self._reading.run(lambda log, _: head_of(log).tokens, 0)
 
     @property
     def policy(self) -> str:
@@ -372,10 +371,7 @@ class Session:
         """
         rule = self.compacting.rule(max_items=max_items)
         return self._reading.run(
-            lambda log, txn: is_due(
-                log.ledger, log.policy, rule, covered=self.compacting.covered(log, txn)
-            ),
-            default=False,
+            lambda log, txn: self.compacting.is_due(log, txn, rule), default=False
         )
 
     def compact(

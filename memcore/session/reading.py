@@ -23,8 +23,9 @@ from memcore.context import (
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.formats import Entry
 from memcore.limits import ITEMS_PAGE
-from memcore.log import SessionLog, decode_item
-from memcore.log.history import StoredRow
+from memcore.formats.binding import SECOND
+from memcore.log import Head, SessionLog, decode_item
+from memcore.log.history import Recent, StoredRow
 from memcore.log.item import split_body
 from memcore.model import CallRecord, Context, Item, ItemKind, OpenCall, View
 from memcore.session.address import Address
@@ -38,6 +39,8 @@ D = TypeVar("D")
 Found = tuple[StoredRow, bytes | None, int]
 """A row, the content of its blob, and its tokens."""
 
+PINS_LOOK: Final = 64
+"""Leading positions in which pins are looked for when only the end of a history is loaded."""
 CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
 """Every class of call id that _fast.classify yields; 0x40 marks calls without an id."""
 
@@ -75,8 +78,7 @@ class Reading:
         found: list[T],
     ) -> None:
         if log.catch_up(txn):
-            assert log.head is not None  # noqa: S101 - what catch_up promises
-            self._address.check_head(log.head)
+            self._address.check_head(head_of(log))
             found.append(fn(log, txn))
 
     # --- items ------------------------------------------------------------------------------------
@@ -86,6 +88,10 @@ class Reading:
     ) -> list[Found | CorruptValueError]:
         """The rows at positions ``start .. stop`` with their blobs; damaged ones as errors."""
         found: list[Found | CorruptValueError] = []
+        if start >= stop:
+            return found
+        recent = log.covering(txn, head_of(log), start)
+        tokens = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
         for row in log.rows(txn, start, stop):
             if not isinstance(row, StoredRow):
                 found.append(row)
@@ -101,8 +107,7 @@ class Reading:
                     error.__cause__ = exc
                     found.append(error)
                     continue
-            tokens = log.ledger.sum_between(row.position, row.position + 1)
-            found.append((row, payload, tokens))
+            found.append((row, payload, tokens[row.position - start]))
         return found
 
     def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
@@ -153,10 +158,11 @@ class Reading:
     def find_call(self, call_id: str) -> CallRecord:
         """Where a call was made and answered; the latest with this id."""
 
-        def find(log: SessionLog, _: ReadTxn) -> CallRecord | None:
+        def find(log: SessionLog, txn: ReadTxn) -> CallRecord | None:
             best: tuple[int, list[int], bool] | None = None
+            ledger = log.full(txn, head_of(log)).ledger
             for cls in CALL_CLASSES:
-                found = log.ledger.find_call(cls, call_id, self._address.backing.seed)
+                found = ledger.find_call(cls, call_id, self._address.backing.seed)
                 if found is not None and (best is None or found[0] > best[0]):
                     best = found
             if best is None:
@@ -174,23 +180,23 @@ class Reading:
         """Calls that wait for a result, oldest first, each with its (class, id)."""
 
         def collect(log: SessionLog, txn: ReadTxn) -> list[Any]:
+            head = head_of(log)
+            recent = log.recent(txn, head)
+            if recent.offset and recent.ledger.open_count != head.open_calls:
+                recent = log.full(txn, head)
             found = []
-            positions = log.ledger.open_positions()
-            for position in sorted(set(positions)):
-                row = next(decoded(self.collect(log, txn, position, position + 1)))
-                keys = [key for key in classify(row.message)[1] if not key[0] & 0x80]
-                if len(keys) != positions.count(position):
-                    keys = [key for key in keys if self._is_open(log, key, position)]
-                found += [
-                    (key, OpenCall(key[1], _name_of(row.message, key), row.seq)) for key in keys
-                ]
+            item: Item | None = None
+            for at, ordinal in recent.ledger.open_calls():
+                seq = log.history.seq_at(recent.offset + at)
+                if item is None or item.seq != seq:
+                    rows = self.collect(log, txn, recent.offset + at, recent.offset + at + 1)
+                    item = next(decoded(rows))
+                keys = [key for key in classify(item.message)[1] if not key[0] & SECOND]
+                key = keys[ordinal]
+                found.append((key, OpenCall(key[1], _name_of(item.message, key), seq)))
             return found
 
         return self.run(collect, [])
-
-    def _is_open(self, log: SessionLog, key: tuple[int, str], position: int) -> bool:
-        found = log.ledger.find_call(*key, self._address.backing.seed)
-        return found is not None and found[2] and found[0] == position
 
     # --- context and views ------------------------------------------------------------------------
 
@@ -213,26 +219,36 @@ class Reading:
 
     def _pick(self, log: SessionLog, txn: ReadTxn, budget: int, at_least: int) -> Any:
         """Choose the cut and collect the rows; decoding is left to the returned function."""
-        ledger, policy, history = log.ledger, log.policy, log.history
+        head, policy, history = head_of(log), log.policy, log.history
         stored = log.current_view(txn)
         view = None if stored is None else stored.view
-        pins = policy.pin_count(ledger)
+        recent = log.recent(txn, head)
+        start = recent if not recent.offset else Recent(0, log.load(txn, stop=PINS_LOOK), 0, 0)
+        pins = policy.pin_count(start.ledger)
         kept = [] if view is None else self._kept(log, view, pins)
-        first = pins if view is None else max(pins, view.covered)
+        if recent.offset and (pins == PINS_LOOK or (kept and kept[0] < recent.offset)):
+            recent = start = log.full(txn, head)
+            pins = policy.pin_count(start.ledger)
         summary = None if view is None else view.summary
-        pin_tokens = ledger.sum_between(0, pins) + sum(
-            ledger.sum_between(at, at + 1) for at in kept
-        )
-        fixed = fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary)
+        pin_tokens = start.ledger.sum_between(0, pins)
+        for at in kept:
+            pin_tokens += recent.ledger.sum_between(at - recent.offset, at - recent.offset + 1)
         demand = Demand(
-            budget, fixed, first, summary, uncut=first == pins, at_least=max(at_least, first)
+            budget,
+            fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
+            first=pins if view is None else max(pins, view.covered),
+            summary=summary,
+            uncut=view is None or view.covered <= pins,
+            at_least=at_least,
         )
-        choice, open_calls = self._choose(log, txn, demand, pins)
+        if demand.first < recent.offset and recent.ledger.cost(0) <= budget - demand.fixed_tokens:
+            recent = log.full(txn, head)  # more than the end may fit
+        choice, open_calls = self._choose(log, txn, recent, demand, pins)
         kept = [at for at in kept if at < choice.cut]
         pinned_rows = self.collect(log, txn, 0, pins)
         kept_rows = [row for at in kept for row in self.collect(log, txn, at, at + 1)]
-        suffix_rows = self.collect(log, txn, choice.cut, len(ledger))
-        regular = is_regular(ledger, policy, choice.cut)
+        suffix_rows = self.collect(log, txn, choice.cut, history.count)
+        regular = is_regular(recent.ledger, policy, choice.cut - recent.offset)
 
         def material() -> Material:
             before, beside, after = (
@@ -248,13 +264,12 @@ class Reading:
             )
 
         end = choice.cut >= history.count
-        assert log.head is not None  # noqa: S101 - what catch_up promises
-        cut_seq = log.head.next_seq if end else history.seq_at(choice.cut)
+        cut_seq = head.next_seq if end else history.seq_at(choice.cut)
         omitted = choice.cut - pins - len(kept)
-        return material, (choice, cut_seq, omitted, open_calls, log.head.epoch)
+        return material, (choice, cut_seq, omitted, open_calls, head.epoch)
 
     def _choose(
-        self, log: SessionLog, txn: ReadTxn, demand: Demand, pins: int
+        self, log: SessionLog, txn: ReadTxn, recent: Recent, demand: Demand, pins: int
     ) -> tuple[Choice, int]:
         """The cut, and how many open calls lie behind it.
 
@@ -262,22 +277,24 @@ class Reading:
         fallback). Then the items from the last safe cut before the covered end on are shown again
         behind the summary; if they do not fit, the result is left out as an orphan.
         """
-        ledger, policy, counter = log.ledger, log.policy, log.counter
-        if demand.uncut or ledger.is_safe(demand.first) or demand.first >= len(ledger):
-            choice = choose(ledger, policy, counter, demand)
-            return choice, open_from(ledger, choice)
-        earlier = ledger.cut_at_most(demand.first)
-        if earlier >= pins and demand.at_least <= demand.first:
-            whole = replace(demand, first=earlier, at_least=earlier)
-            if ledger.cost(earlier) + whole.fixed_tokens <= whole.budget:
+        ledger, offset = recent.ledger, recent.offset
+        first, least = max(demand.first - offset, 0), max(demand.at_least - offset, 0)
+        inside = replace(demand, first=first, at_least=least, uncut=demand.uncut and not offset)
+        choice: Choice | None = None
+        if inside.uncut or ledger.is_safe(first) or first >= len(ledger):
+            choice = choose(ledger, log.policy, log.counter, inside)
+        else:
+            earlier = ledger.cut_at_most(first)
+            room = demand.budget - demand.fixed_tokens
+            if earlier + offset >= pins and least <= first and ledger.cost(earlier) <= room:
                 choice = Choice(earlier, lead_in=False)
-                return choice, open_from(ledger, choice)
-        assert log.head is not None  # noqa: S101 - what catch_up promises
-        suffix = log.load(txn, log.head, start=demand.first)
-        at_least = max(demand.at_least - demand.first, 0)
-        inside = replace(demand, first=0, at_least=at_least)
-        choice = choose(suffix, policy, counter, inside)
-        return replace(choice, cut=choice.cut + demand.first), open_from(suffix, choice)
+        if choice is None:
+            ledger, offset = log.load(txn, start=demand.first), demand.first
+            least = max(demand.at_least - offset, 0)
+            choice = choose(
+                ledger, log.policy, log.counter, replace(demand, first=0, at_least=least)
+            )
+        return replace(choice, cut=choice.cut + offset), open_from(ledger, choice)
 
     def _kept(self, log: SessionLog, view: View, pins: int) -> list[int]:
         """Positions that the view keeps beside its summary."""
@@ -288,11 +305,17 @@ class Reading:
         """All view records of the chain, oldest first, whether they apply now or not."""
 
         def collect(log: SessionLog, txn: ReadTxn) -> list[View]:
-            assert log.head is not None  # noqa: S101 - what catch_up promises
-            chain = view_chain(txn, log.scope, log.head.view_session, log.head.view_number)
+            head = head_of(log)
+            chain = view_chain(txn, log.scope, head.view_session, head.view_number)
             return [stored.view for stored in chain][::-1]
 
         return self.run(collect, [])
+
+
+def head_of(log: SessionLog) -> Head:
+    """The head of a log that has caught up."""
+    assert log.head is not None  # noqa: S101 - what catch_up promises
+    return log.head
 
 
 def decoded(rows: list[Any], *, skip_corrupt: bool = False) -> Iterator[Item]:

@@ -324,9 +324,9 @@ class Environment:
         slots of the parent. So the parent shall have none: no read under way, none kept spare.
         """
         self._claimed = self.queue.claim(patience_seconds)
-        self.gate.shut(patience_seconds)
+        ended = self.gate.shut(patience_seconds) and get_ident() not in self.gate.live
         raw = self.raw
-        if raw is not None and self._claimed is not None and not self.gate.live:
+        if raw is not None and self._claimed is not None and ended:
             binding.set_map(raw, raw.info()["map_size"])  # remapping ends the spare transaction
             self._quiet = True
 

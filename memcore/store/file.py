@@ -19,6 +19,7 @@ from memcore.errors import (
     StoreLockedError,
 )
 from memcore.limits import PAGE_BYTES
+from memcore.store.freelist import MalformedError, free_pages
 
 __all__ = ["Meta", "inspect", "newest_meta", "open_locked", "publish", "sync_directory"]
 
@@ -35,6 +36,7 @@ _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
 _DEPTH_MAX: Final = 32
 _METAS: Final = 2
 _ATTEMPTS: Final = 20
+_MISSING_PAGES_MAX: Final = 2**24
 
 # LMDB writes native integers; memcore's own files come from little-endian 64-bit machines only.
 _PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
@@ -198,9 +200,6 @@ def _check_meta(fd: int, meta: Meta) -> None:
     size = os.fstat(fd).st_size
     if meta.last_page < 1 or meta.last_page >= 2**51:
         raise _DamageError(f"the newest meta page names {meta.last_page} as its last page")
-    needed = (meta.last_page + 1) * PAGE_BYTES
-    if size < needed:
-        raise _DamageError(f"the file is truncated: {size} bytes, its meta page needs {needed}")
     if meta.main_flags:
         raise _DamageError(f"the main tree has flags {meta.main_flags:#x}, expected none")
     if meta.main_root == _NO_PAGE:
@@ -208,6 +207,24 @@ def _check_meta(fd: int, meta: Meta) -> None:
     _check_root(fd, meta, "main tree", meta.main_root, meta.main_depth)
     if meta.free_root != _NO_PAGE:
         _check_root(fd, meta, "free list", meta.free_root, meta.free_depth)
+    _check_end(fd, meta, size)
+
+
+def _check_end(fd: int, meta: Meta, size: int) -> None:
+    """Whether every page that the file lacks at its end is free (LMDB need not have written it)."""
+    held = size // PAGE_BYTES
+    missing = meta.last_page + 1 - held
+    if missing <= 0:
+        return
+    if meta.free_root != _NO_PAGE and missing <= _MISSING_PAGES_MAX:
+        try:
+            free = set(free_pages(fd, meta.free_root, meta.free_depth, meta.last_page))
+        except MalformedError as problem:
+            raise _DamageError(str(problem)) from problem
+        if all(page in free for page in range(held, meta.last_page + 1)):
+            return
+    needed = (meta.last_page + 1) * PAGE_BYTES
+    raise _DamageError(f"the file is truncated: {size} bytes, its meta page needs {needed}")
 
 
 def _check_root(fd: int, meta: Meta, tree: str, root: int, depth: int) -> None:

@@ -45,7 +45,7 @@ class Gate:
             self.live.pop(me, None)
             with self._calm:
                 self._calm.notify_all()
-                if self.is_shut:
+                while self.is_shut:
                     self._calm.wait(_LOOK_SECONDS)
             self.live[me] = snapshot
 
@@ -60,17 +60,21 @@ class Gate:
         with self._calm:
             self._calm.notify_all()
 
-    def shut(self, patience_seconds: float | None = None) -> None:
-        """No read begins; returns when those of other threads have ended or patience has."""
+    def shut(self, patience_seconds: float | None = None) -> bool:
+        """No read begins; returns when those of other threads have ended, or False if patience has.
+
+        ``live`` may hold threads after that: they look at the gate and wait.
+        """
         me = get_ident()
         waited = 0.0
         self.is_shut = True
         with self._calm:
             while any(thread != me for thread in list(self.live)):
                 if patience_seconds is not None and waited >= patience_seconds:
-                    return
+                    return False
                 self._calm.wait(_LOOK_SECONDS)
                 waited += _LOOK_SECONDS
+        return True
 
     def open(self) -> None:
         """Reads may begin again."""

@@ -45,6 +45,8 @@ def excused(found: list[Any], messages: list[dict[str, Any]], policy: str) -> li
     no_cure = {"an id that came before"}
     if not any(m.get("type") == "program" for m in messages):
         no_cure.add("a child without its program")
+    if policy == "openai_responses":
+        no_cure.add("a result without an id")  # a named output may stand alone
     return [each for each in found if each[1] not in no_cure and "server" not in each[1]]
 
 

@@ -623,6 +623,15 @@ def test_a_blob_has_a_public_address(store, handle, size):
     assert all_rows(store) == {}
 
 
+@pytest.mark.parametrize("size", [5, 300_000])
+def test_putting_what_is_there_writes_nothing(store, size):
+    BlobStore(store, 1, seed=SEED).put(payload_of(size))
+    meddler = Meddler(store, lambda count: None)
+
+    BlobStore(meddler, 1, seed=SEED).put(payload_of(size))
+    assert meddler.count == 0
+
+
 class Trickle(io.RawIOBase):
     """A file that cannot seek and reads short, as a socket does."""
 
@@ -776,6 +785,7 @@ def test_a_staged_blob_that_is_lost_is_put_again(store):
     payload = payload_of(300_000)
     meddler = Meddler(store, lambda count: count == 2 and blobs.collect(store, 1))
     address = BlobStore(meddler, 1, seed=SEED).put(payload)
+    assert meddler.count == 4
 
     assert BlobStore(store, 1, seed=SEED).get(address) == payload
     assert check(store) == []

@@ -411,6 +411,7 @@ CODES = [
     (memcore.StoreAccessError("x"), 7),
     (memcore.OutcomeUnknownError("x"), 7),
     (memcore.InternalError("x"), 70),
+    (AttributeError("x\ny"), 70),
     (OSError(28, "No space left on device", "/f"), 7),
     (KeyboardInterrupt(), 130),
 ]

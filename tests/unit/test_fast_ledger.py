@@ -186,6 +186,7 @@ def test_two_results_of_one_call_stay_with_it():
     assert made.safe_cuts() == [0]
     assert made.find_call(0, "c1", SEED) == (0, [1, 3], False)
     assert regular(made) == []
+    assert regular(ledger(call("c1"), result("c1"), result("c1"))) == []
 
 
 def test_a_late_result_forbids_the_cuts_between():
@@ -401,13 +402,15 @@ def test_anonymous_tool_searches_pair_in_order():
     assert made.safe_cuts() == [0, 4, 5]
 
 
+def calls(*names: str) -> dict[str, Any]:
+    return {"role": "model", "parts": [{"functionCall": {"name": n}} for n in names]}
+
+
+def results(*names: str) -> dict[str, Any]:
+    return {"role": "user", "parts": [{"functionResponse": {"name": n}} for n in names]}
+
+
 def test_calls_by_name_bind_first_in_first_out_within_their_group():
-    def calls(*names):
-        return {"role": "model", "parts": [{"functionCall": {"name": n}} for n in names]}
-
-    def results(*names):
-        return {"role": "user", "parts": [{"functionResponse": {"name": n}} for n in names]}
-
     made = ledger(calls("f", "g", "f"), calls("f"), results("f"), results("f"), user())
     assert made.open_positions() == [0, 1]
     assert made.find_call(0x40, "f", SEED) == (1, [], True)
@@ -421,6 +424,41 @@ def test_calls_by_name_bind_first_in_first_out_within_their_group():
     made.truncate(3)
     made.push(facts_of(results("f")), 10)
     assert made.open_positions() == [0, 1]
+
+
+def test_a_queue_of_calls_by_name_that_ran_empty_goes_on():
+    made = ledger(calls("f"), Event(((0x40, "f"),)))
+    assert made.find_call(0x40, "f", SEED) == (0, [1], False)
+    made.push(facts_of(calls("f")), 10)
+    assert made.find_call(0x40, "f", SEED) == (2, [], True)
+    made.truncate(2)
+    assert made.find_call(0x40, "f", SEED) == (0, [1], False)
+
+
+def test_a_queue_of_calls_by_name_forgets_what_was_taken_back():
+    made = ledger(calls("f"), calls("f"), results("f"))
+    made.truncate(1)
+    for position in (1, 2):
+        assert made.push(facts_of(results("f")), 10) == 0
+        assert made.find_call(0x40, "f", SEED) == (0, [1, 2][:position], False)
+    made.truncate(1)
+    made.push(facts_of(calls("f")), 10)
+    made.push(facts_of(results("f")), 10)
+    assert made.open_positions() == [1]
+
+
+def test_a_run_of_calls_is_known_again_when_the_end_is_taken_back():
+    made = ledger(item("function_call", "c1"), item("function_call", "c2"), user())
+    made.truncate(2)
+    for entry in (item("function_call_output", "c2"), say()):
+        made.push(facts_of(entry), 10)
+    assert made.safe_cuts() == [0, 1, 3]
+    assert regular(made) == [1, 3]
+
+
+def test_a_call_without_an_id_ends_a_run_of_calls():
+    made = ledger(item("function_call", "c1"), item("function_call", ""), user())
+    assert regular(made) == [1, 2]
 
 
 def test_a_summary_as_first_item_and_two_summaries_are_ordinary_items():

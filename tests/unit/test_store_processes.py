@@ -262,13 +262,13 @@ def test_a_fork_amid_other_threads_traffic(store) -> None:
     for thread in threads:
         thread.start()
     try:
-        statuses = [in_child(lambda: [add(store) for _ in range(5)]) for _ in range(15)]
+        statuses = [in_child(lambda: [add(store) for _ in range(5)]) for _ in range(30)]
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    assert statuses == [0] * 15
-    assert rows(store)[A] == b"75"
+    assert statuses == [0] * 30
+    assert rows(store)[A] == b"150"
 
 
 def test_a_child_keeps_the_parent_s_reads_safe(store) -> None:
