@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from memcore.blobs import StagedBlobLost
-from memcore.errors import InvalidOptionError, StorageError
+from memcore.errors import StorageError
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
@@ -84,15 +84,15 @@ class AsyncSession:
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""
-        return await self._store(*self._session.plan_extend(items, **options))
+        return await self._store(*self._session.appending.extend(items, **options))
 
     async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
         """As ``Session.record``."""
-        return await self._store(*self._session.plan_record(type, payload, **options))
+        return await self._store(*self._session.appending.record(type, payload, **options))
 
     async def abandon(self, call_id: str) -> Receipt:
         """As ``Session.abandon``."""
-        return await self._store(*self._session.plan_abandon(call_id))
+        return await self._store(*self._session.appending.abandon(call_id))
 
     @asynccontextmanager
     async def batch(self, *, expected_revision: int | None = None) -> AsyncIterator[Batch]:
@@ -135,12 +135,10 @@ class AsyncSession:
         A plain function runs in a thread.
         """
         compacting = self._session.compacting
+        compacting.check_summarizer(summarize)
         draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
         if summarize is None or draft.plan.is_empty:
             draft = compacting.summarized(draft, None)
-        elif not callable(summarize):
-            msg = f"summarize: expected a callable, got {type(summarize).__name__}"
-            raise InvalidOptionError(msg)
         else:
             try:
                 summary = await _summary(summarize, compacting.request(draft))
@@ -159,7 +157,7 @@ class AsyncSession:
 
     async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead in a thread."""
-        stage = self._session.changes.stage
+        stage = self._session.appending.stage
         if not any(item.payload for item in prepared):
             return await self._commit(closure)
         for _ in range(_STAGE_ATTEMPTS):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +24,8 @@ __all__ = [
     "writing",
 ]
 
+_WRITER_PATIENCE_SECONDS: Final = 0.2
+
 StorePath = Annotated[
     str, typer.Option("--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database file.")
 ]
@@ -37,12 +40,22 @@ def reading(store: str) -> Iterator[memcore.Database]:
     """The database for looking: nothing is written, a live writer is not disturbed."""
     _need_file(store)
     with memcore.open(store, read_only=True) as db:
-        if db.needs_recovery:
+        if _was_interrupted(db):
             warn(
-                f"{store}: the last commit is still on its way, or was interrupted: it shows when "
-                "its writer is done, or after the next opening for writing"
+                f"{store}: its last commit was interrupted; it shows after the next opening for "
+                "writing"
             )
         yield db
+
+
+def _was_interrupted(db: memcore.Database) -> bool:
+    """Whether a commit waits for recovery; a writer at work looks the same, but moves on."""
+    if not db.needs_recovery:
+        return False
+    before = db.backing.store.stats()["last_txnid"]
+    time.sleep(_WRITER_PATIENCE_SECONDS)
+    stands_still: bool = db.backing.store.stats()["last_txnid"] == before
+    return stands_still and db.needs_recovery
 
 
 @contextmanager

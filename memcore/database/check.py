@@ -8,8 +8,8 @@ from memcore import blobs, keys, names
 from memcore._fast import pack_facts, record_spans
 from memcore.codec import FLAG_BLOB, checksum_of, open_value
 from memcore.errors import CorruptValueError, MemcoreError
-from memcore.keys import Row
 from memcore.formats import get_policy
+from memcore.keys import Row
 from memcore.log import Head, decode_item, index, new_ledger
 from memcore.log.head import head_key
 from memcore.log.history import History, StoredRow, read_rows

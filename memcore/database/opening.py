@@ -57,7 +57,7 @@ def open_database(
     flags = {"read_only": read_only, "create": create, "verify": verify}
     for name, value in {**flags, "allow_unsafe": allow_unsafe}.items():
         checked_bool(name, value)
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", b"") or _has_nul(path):
         msg = f"path: expected a file's path or ':memory:', got {path!r}"
         raise InvalidOptionError(msg)
     if durability is not None and durability not in _MODES:
@@ -87,3 +87,7 @@ def open_database(
         verify=verify,
     )
     return Database(Backing(store, by, preset), compaction or CompactionRule())
+
+
+def _has_nul(path: str | os.PathLike[str]) -> bool:
+    return "\0" in os.fsdecode(os.fspath(path))

@@ -110,11 +110,7 @@ class Draft:
             RevisionConflict: the session moved on.
         """
         if revision is not None and revision != self.head.revision:
-            msg = (
-                f"expected revision {revision}, the session is at {self.head.revision}: read what "
-                "was written since and try again"
-            )
-            raise RevisionConflict(msg, expected=revision, current=self.head.revision)
+            raise revision_conflict(revision, self.head.revision)
 
     def _segments_for(self, count: int) -> list[Segment]:
         """Enough of the live segments to cover the last ``count`` items."""
@@ -345,6 +341,15 @@ class Draft:
             self.log.advance(
                 self.head, self._packed, self._history, self._base, self._overlay, self._tail
             )
+
+
+def revision_conflict(expected: int, current: int) -> RevisionConflict:
+    """The error of a compare-and-set that lost."""
+    msg = (
+        f"expected revision {expected}, the session is at {current}: read what was written since "
+        "and try again"
+    )
+    return RevisionConflict(msg, expected=expected, current=current)
 
 
 def _orphan(item: Prepared, at: int) -> OrphanResultError:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from memcore import names
 from memcore.compaction import CompactionRule
-from memcore.errors import PolicyMismatchError, ReadOnlyError
+from memcore.errors import (
+    CounterUnavailableError,
+    InvalidOptionError,
+    PolicyMismatchError,
+    ReadOnlyError,
+)
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.store import LmdbStore
 from memcore.store.base import ReadTxn, Txn
@@ -45,7 +50,14 @@ class Backing:
         """The counter of that id: one that the caller gave, else a built-in one."""
         found = self.counters.get(name)
         if found is None:
-            found = self.counters[name] = get_counter(name)
+            try:
+                found = self.counters[name] = get_counter(name)
+            except InvalidOptionError as exc:
+                msg = (
+                    f"the session is counted by {name!r}, which is none of memcore's counters: pass "
+                    "that counter as counter= when opening the database or the session"
+                )
+                raise CounterUnavailableError(msg) from exc
         return found
 
     def now_ms(self) -> int:

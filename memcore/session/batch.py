@@ -10,7 +10,8 @@ from memcore.log import Draft, Prepared
 from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.changes import Changes, Closure, ItemOptions, take_back
+from memcore.session.appending import Appending, ItemOptions
+from memcore.session.changes import Changes, Closure, take_back
 
 __all__ = ["Batch"]
 
@@ -24,6 +25,7 @@ class Batch:
 
     def __init__(self, address: Address, expected_revision: int | None) -> None:
         self._address = address
+        self._appending = Appending(address)
         self._changes = Changes(address)
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._steps: list[Callable[[Draft], object]] = []
@@ -60,7 +62,7 @@ class Batch:
             InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
                 error leaves the block.
         """
-        prepared = self._changes.prepare(items, ItemOptions(meta, request_id))
+        prepared = self._appending.prepare(items, ItemOptions(meta, request_id))
         orphans = self._address.options.orphans
         self.prepared += prepared
         self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
@@ -74,7 +76,7 @@ class Batch:
         request_id: str | None = None,
     ) -> None:
         """Append an event."""
-        prepared = [self._changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        prepared = [self._appending.prepare_event(type, payload, ItemOptions(meta, request_id))]
         self.prepared += prepared
         self._steps.append(lambda draft: draft.append(prepared, orphans="keep"))
 
@@ -90,7 +92,7 @@ class Batch:
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""
         if not self._steps:
-            return self._changes.nothing(expected_revision=self._revision)
+            return self._appending.nothing(expected_revision=self._revision)
 
         def work(draft: Draft) -> None:
             self._undone.clear()  # the closure may be run again

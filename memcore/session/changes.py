@@ -1,33 +1,24 @@
 """Changing a session: every change is a closure that the store may run again.
 
-Arguments are checked, items classified, counted and encoded before anything is queued. The same
-closures serve the synchronous handle and the asynchronous one.
+The same closures serve the synchronous handle and the asynchronous one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from memcore import blobs, keys, names
 from memcore.codec import seal_value
-from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import get_policy
-from memcore.formats.binding import ABANDON_EVENT
 from memcore.keys import Row
-from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
     Draft,
     Head,
-    Prepared,
     StoredItem,
     decode_item,
-    find_request,
-    prepare_event,
-    prepare_item,
-    prepare_request,
-    record_request,
 )
 from memcore.log.history import StoredRow
 from memcore.log.item import split_body
@@ -44,11 +35,10 @@ Closure = Callable[[Txn], T]
 
 
 @dataclass(frozen=True, slots=True)
-class ItemOptions:
-    """What may be said of the items of one change."""
+class Settled:
+    """What a change returns that has nothing to write: the revision stays as it is."""
 
-    meta: Mapping[str, Any] | None = None
-    request_id: str | None = None
+    result: Any
 
 
 class Changes:
@@ -72,9 +62,9 @@ class Changes:
         """A closure that does ``work`` on the session's draft and finishes it.
 
         If ``work`` fails before it wrote anything, the draft is as it was before (``atomic``: by
-        itself). ``after`` gives
-        the closure's result once the change is numbered; without it ``work``'s result is it.
-        ``missing`` gives the result for a session that does not exist; else NotFoundError.
+        itself). ``after`` gives the closure's result once the change is numbered; without it
+        ``work``'s result is it. ``missing`` gives the result for a session that does not exist;
+        else NotFoundError.
         """
         self._address.need_writable()
 
@@ -92,119 +82,10 @@ class Changes:
                 if mark is not None:
                     draft.restore(mark)
                 raise
-            if isinstance(result, Repeated):
-                return result.receipt
+            if isinstance(result, Settled):
+                return result.result
             draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
             return result if after is None else after(draft)
-
-        return closure
-
-    # --- items ------------------------------------------------------------------------------------
-
-    def prepare(self, items: Iterable[Any], options: ItemOptions) -> list[Prepared]:
-        """Check, classify, count and encode items.
-
-        Raises:
-            InvalidItemError: one of them is no JSON object or too large; it is named.
-        """
-        if isinstance(items, str | bytes | Mapping):
-            msg = f"items: expected a list of mappings, got {type(items).__name__}"
-            raise InvalidItemError(msg)
-        backing = self._address.backing
-        counter = self._counter()
-        now_us = backing.now_us()
-        return [
-            prepare_item(
-                item,
-                counter=counter,
-                seed=backing.seed,
-                now_us=now_us,
-                meta=options.meta,
-                request_id=options.request_id,
-            )
-            for item in items
-        ]
-
-    def _counter(self) -> Any:
-        """The session's own counter, so that its counts are never mixed."""
-        log = self._address.resolve()
-        if log is None:
-            return self._address.options.counter or self._address.backing.counter
-        if log.head is None:
-            with log.lock:
-                self._address.backing.store.read(log.catch_up)
-        if log.head is None:
-            return self._address.options.counter or self._address.backing.counter
-        self._address.check_head(log.head)
-        return log.counter
-
-    def prepare_event(
-        self,
-        event_type: str,
-        payload: Any,
-        options: ItemOptions,
-        abandons: tuple[tuple[int, str], ...] = (),
-    ) -> Prepared:
-        """Check and encode one event."""
-        if event_type == ABANDON_EVENT and not abandons:
-            msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
-            raise InvalidOptionError(msg)
-        backing = self._address.backing
-        return prepare_event(
-            event_type,
-            payload,
-            counter=backing.counter,
-            seed=backing.seed,
-            now_us=backing.now_us(),
-            abandons=abandons,
-            meta=options.meta,
-            request_id=options.request_id,
-        )
-
-    def abandon_event(self, key: tuple[int, str]) -> Prepared:
-        """The event that gives up a call."""
-        payload = {"class": key[0], "id": key[1]}
-        return self.prepare_event(ABANDON_EVENT, payload, ItemOptions(), (key,))
-
-    def append(
-        self,
-        items: Sequence[Prepared],
-        *,
-        expected_revision: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> Closure[Receipt]:
-        """Append prepared items in one commit."""
-        revision = checked_optional_int("expected_revision", expected_revision)
-        backing = self._address.backing
-        request = prepare_request(idempotency_key, items, seed=backing.seed)
-
-        def work(draft: Draft) -> Repeated | None:
-            if request is not None:
-                first = find_request(draft, request, now_ms=backing.now_ms())
-                if first is not None:
-                    return Repeated(first)
-            draft.expect(revision)
-            draft.append(items, orphans=self._address.options.orphans)
-            return None
-
-        def after(draft: Draft) -> Receipt:
-            receipt = draft.receipt(len(items))
-            if request is not None:
-                record_request(draft, request, receipt, now_ms=backing.now_ms())
-            return receipt
-
-        return self.change(work, after=after, atomic=True)
-
-    def nothing(self, *, expected_revision: int | None = None) -> Closure[Receipt]:
-        """The receipt of a change that appends nothing; writes nothing."""
-        revision = checked_optional_int("expected_revision", expected_revision)
-
-        def closure(txn: Txn) -> Receipt:
-            draft = self._address.draft(txn, create=False)
-            if draft is None:
-                return Receipt(0, 0, 0, 0, 0)
-            draft.expect(revision)
-            return draft.receipt(0)
 
         return closure
 
@@ -217,7 +98,7 @@ class Changes:
 
         def work(draft: Draft) -> Any:
             draft.expect(revision)
-            return take_back(draft, count)
+            return take_back(draft, count) or Settled([])
 
         return self.change(work, create=False, missing=list)
 
@@ -226,9 +107,13 @@ class Changes:
         checked_int("rewind", seq)
         revision = checked_optional_int("expected_revision", expected_revision)
 
-        def work(draft: Draft) -> None:
+        def work(draft: Draft) -> Settled | None:
             draft.expect(revision)
-            draft.cut_to(self.live_count(draft, seq))
+            count = self.live_count(draft, seq)
+            if count == draft.count:
+                return Settled(draft.receipt(0))
+            draft.cut_to(count)
+            return None
 
         return self.change(work, create=False, after=lambda draft: draft.receipt(0))
 
@@ -286,35 +171,6 @@ class Changes:
     def uncompact(self) -> Closure[bool]:
         """Go back to the view before the current one; whether there was one."""
         return self.change(step_back, create=False, revised=False, missing=bool)
-
-    # --- large items ------------------------------------------------------------------------------
-
-    def stage(self, items: Iterable[Prepared]) -> bool:
-        """Write the blobs of very large items ahead; whether there are any."""
-        large = [
-            item
-            for item in items
-            if item.payload is not None and len(item.payload) > BLOB_INLINE_COMMIT_BYTES_MAX
-        ]
-        if not large:
-            return False
-        address, backing = self._address, self._address.backing
-        address.need_writable()
-        scope = backing.store.transact(
-            lambda txn: names.ensure_scope(txn, address.app, address.user)
-        )
-        seed = int.from_bytes(backing.seed[:8], "little")
-        for item in large:
-            assert item.payload is not None  # noqa: S101 - chosen above
-            item.staged = blobs.stage(backing.store, scope, item.payload, seed=seed)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """The request was carried out before: nothing is to be written."""
-
-    receipt: Receipt
 
 
 def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:

@@ -135,15 +135,23 @@ class Compacting:
         slots = bind(entries).calls[0]
         return sorted({position + at for slot in slots for at in slot.results})
 
+    @staticmethod
+    def check_summarizer(summarize: object) -> None:
+        """Refuse what cannot be called, before anything is planned.
+
+        Raises:
+            InvalidOptionError: it is neither None nor callable.
+        """
+        if summarize is not None and not callable(summarize):
+            msg = f"summarize: expected a callable or None, got {type(summarize).__name__}"
+            raise InvalidOptionError(msg)
+
     # --- summary ----------------------------------------------------------------------------------
 
     def summarized(self, draft: CompactionDraft, summarize: Summarize | None) -> CompactionDraft:
         """The draft with its summary, or the fallback if there is none to be had."""
         if draft.plan.is_empty or summarize is None:
             return replace(draft, summary=draft.previous_summary)
-        if not callable(summarize):
-            msg = f"summarize: expected a callable, got {type(summarize).__name__}"
-            raise InvalidOptionError(msg)
         try:
             summary = summarize(self.request(draft))
         except MemcoreError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from memcore.blobs import StagedBlobLost
-from memcore.errors import InvalidOptionError, NotFoundError, StorageError
+from memcore.errors import InvalidOptionError, StorageError
 from memcore.formats import get_policy
 from memcore.log import Prepared
 from memcore.model import (
@@ -22,8 +22,9 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address, SessionOptions
+from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.changes import Changes, Closure, ItemOptions
+from memcore.session.changes import Changes, Closure
 from memcore.session.compacting import Compacting
 from memcore.session.reading import Reading, head_of
 from memcore.store import LmdbStore
@@ -31,7 +32,6 @@ from memcore.store import LmdbStore
 __all__ = ["Session"]
 
 T = TypeVar("T")
-Planned: TypeAlias = tuple[list[Prepared], Closure[Receipt]]
 _STAGE_ATTEMPTS = 8
 _log = logging.getLogger("memcore")
 
@@ -46,8 +46,9 @@ class Session:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._reading = Reading(address)
+        # The asynchronous facade commits what these three plan.
+        self.appending = Appending(address)
         self.changes = Changes(address)
-        """Makes the closures of this session's changes (the asynchronous facade's seam)."""
         self.compacting = Compacting(address)
 
     def __repr__(self) -> str:
@@ -151,30 +152,13 @@ class Session:
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         return self._store(
-            *self.plan_extend(
+            *self.appending.extend(
                 items,
                 expected_revision=expected_revision,
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
             )
-        )
-
-    def plan_extend(
-        self,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        expected_revision: int | None = None,
-        idempotency_key: str | None = None,
-        request_id: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Planned:
-        """The prepared items and the closure of ``extend``."""
-        prepared = self.changes.prepare(items, ItemOptions(meta, request_id))
-        if not prepared:
-            return prepared, self.changes.nothing(expected_revision=expected_revision)
-        return prepared, self.changes.append(
-            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )
 
     def record(
@@ -189,7 +173,7 @@ class Session:
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
         return self._store(
-            *self.plan_record(
+            *self.appending.record(
                 type,
                 payload,
                 expected_revision=expected_revision,
@@ -199,38 +183,13 @@ class Session:
             )
         )
 
-    def plan_record(
-        self,
-        type: str,  # noqa: A002 - the architecture's name
-        payload: Any = None,
-        *,
-        expected_revision: int | None = None,
-        idempotency_key: str | None = None,
-        request_id: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Planned:
-        """The prepared event and the closure of ``record``."""
-        prepared = [self.changes.prepare_event(type, payload, ItemOptions(meta, request_id))]
-        return prepared, self.changes.append(
-            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
-        )
-
     def abandon(self, call_id: str) -> Receipt:
         """Give up an open call: it blocks nothing any more, contexts answer it synthetically.
 
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        return self._store(*self.plan_abandon(call_id))
-
-    def plan_abandon(self, call_id: str) -> Planned:
-        """The prepared event and the closure of ``abandon``."""
-        for key, call in self._reading.open_calls():
-            if call.call_id == call_id:
-                prepared = [self.changes.abandon_event(key)]
-                return prepared, self.changes.append(prepared)
-        msg = f"session {self.id!r} has no open call {call_id!r}"
-        raise NotFoundError(msg)
+        return self._store(*self.appending.abandon(call_id))
 
     def batch(self, *, expected_revision: int | None = None) -> BatchContext:
         """``with session.batch() as b:`` commits b's changes together when the block ends."""
@@ -245,13 +204,13 @@ class Session:
 
     def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead, again if they were collected meanwhile."""
-        if not self.changes.stage(prepared):
+        if not self.appending.stage(prepared):
             return self._commit(closure)
         for _ in range(_STAGE_ATTEMPTS):
             try:
                 return self._commit(closure)
             except StagedBlobLost:
-                self.changes.stage(prepared)
+                self.appending.stage(prepared)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
@@ -396,6 +355,7 @@ class Session:
             PlanStaleError: the history was cut or compacted by someone else meanwhile.
             InvalidOptionError, ReadOnlyError, StorageError
         """
+        self.compacting.check_summarizer(summarize)
         rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
         draft = self.compacting.prepare(rule)
         draft = self.compacting.summarized(draft, summarize)

@@ -22,8 +22,8 @@ from memcore.context import (
 )
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.formats import Entry
-from memcore.limits import ITEMS_PAGE
 from memcore.formats.binding import SECOND
+from memcore.limits import ITEMS_PAGE
 from memcore.log import Head, SessionLog, decode_item
 from memcore.log.history import Recent, StoredRow
 from memcore.log.item import split_body

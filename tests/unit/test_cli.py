@@ -195,6 +195,19 @@ def test_looking_writes_nothing(store) -> None:
     assert store.read_bytes() == before
 
 
+def test_an_interrupted_commit_is_pointed_out(store, monkeypatch) -> None:
+    monkeypatch.setattr(memcore.Database, "needs_recovery", True)
+    ran = run("ls", "--store", store)
+    assert ran.exit_code == 0
+    assert "its last commit was interrupted" in ran.stderr
+
+
+def test_a_writer_at_work_is_not_pointed_out(store, monkeypatch) -> None:
+    looks = iter([True, False])
+    monkeypatch.setattr(memcore.Database, "needs_recovery", property(lambda _: next(looks)))
+    assert run("ls", "--store", store).stderr == ""
+
+
 def test_backup(store, tmp_path) -> None:
     target = tmp_path / "copy.memcore"
     found = parsed("backup", target, "--store", store)

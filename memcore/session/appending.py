@@ -1,0 +1,239 @@
+"""Appending to a session: items are checked, classified, counted and encoded before anything is
+queued; what is left to the transaction is to bind pairs and to number them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from memcore import blobs, names
+from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
+from memcore.formats.binding import ABANDON_EVENT
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.log import (
+    Draft,
+    Prepared,
+    find_request,
+    prepare_event,
+    prepare_item,
+    prepare_request,
+    record_request,
+)
+from memcore.log.draft import revision_conflict
+from memcore.model import Receipt
+from memcore.options import checked_optional_int
+from memcore.session.address import Address
+from memcore.session.changes import Changes, Closure, Settled
+from memcore.session.reading import Reading
+from memcore.store.base import Txn
+from memcore.tokens import TokenCounter
+
+__all__ = ["Appending", "ItemOptions", "Planned"]
+
+Planned: TypeAlias = tuple[list[Prepared], Closure[Receipt]]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOptions:
+    """What may be said of the items of one change."""
+
+    meta: Mapping[str, Any] | None = None
+    request_id: str | None = None
+
+
+class Appending:
+    """Prepares items and makes the closures that append them."""
+
+    __slots__ = ("_address", "_changes")
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._changes = Changes(address)
+
+    def prepare(self, items: Iterable[Any], options: ItemOptions) -> list[Prepared]:
+        """Check, classify, count and encode items.
+
+        Raises:
+            InvalidItemError: one of them is no JSON object or too large; it is named.
+        """
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            msg = f"items: expected a list of mappings, got {type(items).__name__}"
+            raise InvalidItemError(msg)
+        backing = self._address.backing
+        counter = self._counter()
+        now_us = backing.now_us()
+        return [
+            prepare_item(
+                item,
+                counter=counter,
+                seed=backing.seed,
+                now_us=now_us,
+                meta=options.meta,
+                request_id=options.request_id,
+            )
+            for item in items
+        ]
+
+    def _counter(self) -> TokenCounter:
+        """The session's own counter, so that its counts are never mixed."""
+        log = self._address.resolve()
+        if log is None:
+            return self._address.options.counter or self._address.backing.counter
+        if log.head is None:
+            with log.lock:
+                self._address.backing.store.read(log.catch_up)
+        if log.head is None:
+            return self._address.options.counter or self._address.backing.counter
+        self._address.check_head(log.head)
+        return log.counter
+
+    def prepare_event(
+        self,
+        event_type: str,
+        payload: Any,
+        options: ItemOptions,
+        abandons: tuple[tuple[int, str], ...] = (),
+    ) -> Prepared:
+        """Check and encode one event."""
+        if event_type == ABANDON_EVENT and not abandons:
+            msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
+            raise InvalidOptionError(msg)
+        backing = self._address.backing
+        return prepare_event(
+            event_type,
+            payload,
+            counter=backing.counter,
+            seed=backing.seed,
+            now_us=backing.now_us(),
+            abandons=abandons,
+            meta=options.meta,
+            request_id=options.request_id,
+        )
+
+    def abandon_event(self, key: tuple[int, str]) -> Prepared:
+        """The event that gives up a call."""
+        payload = {"class": key[0], "id": key[1]}
+        return self.prepare_event(ABANDON_EVENT, payload, ItemOptions(), (key,))
+
+    def append(
+        self,
+        items: Sequence[Prepared],
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Closure[Receipt]:
+        """Append prepared items in one commit."""
+        revision = checked_optional_int("expected_revision", expected_revision)
+        backing = self._address.backing
+        request = prepare_request(idempotency_key, items, seed=backing.seed)
+
+        def work(draft: Draft) -> Settled | None:
+            if request is not None:
+                first = find_request(draft, request, now_ms=backing.now_ms())
+                if first is not None:
+                    return Settled(first)
+            draft.expect(revision)
+            draft.append(items, orphans=self._address.options.orphans)
+            return None
+
+        def after(draft: Draft) -> Receipt:
+            receipt = draft.receipt(len(items))
+            if request is not None:
+                record_request(draft, request, receipt, now_ms=backing.now_ms())
+            return receipt
+
+        return self._changes.change(work, after=after, atomic=True)
+
+    def nothing(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> Closure[Receipt]:
+        """The receipt of a change that appends nothing; writes nothing."""
+        revision = checked_optional_int("expected_revision", expected_revision)
+        prepare_request(idempotency_key, [], seed=self._address.backing.seed)
+        self._address.need_writable()
+
+        def closure(txn: Txn) -> Receipt:
+            draft = self._address.draft(txn, create=False)
+            if draft is not None:
+                draft.expect(revision)
+                return draft.receipt(0)
+            if revision:
+                raise revision_conflict(revision, 0)
+            return Receipt(0, 0, 0, 0, 0)
+
+        return closure
+
+    # --- plans: prepared items and their closure --------------------------------------------------
+
+    def extend(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Planned:
+        """What ``Session.extend`` stores."""
+        prepared = self.prepare(items, ItemOptions(meta, request_id))
+        plan = self.append if prepared else self._append_nothing
+        return prepared, plan(
+            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
+        )
+
+    def _append_nothing(
+        self, _: Sequence[Prepared], *, expected_revision: int | None, idempotency_key: str | None
+    ) -> Closure[Receipt]:
+        return self.nothing(expected_revision=expected_revision, idempotency_key=idempotency_key)
+
+    def record(
+        self,
+        event_type: str,
+        payload: Any,
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Planned:
+        """What ``Session.record`` stores."""
+        prepared = [self.prepare_event(event_type, payload, ItemOptions(meta, request_id))]
+        return prepared, self.append(
+            prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
+        )
+
+    def abandon(self, call_id: str) -> Planned:
+        """What ``Session.abandon`` stores.
+
+        Raises:
+            NotFoundError: there is no open call with this id.
+        """
+        for key, call in Reading(self._address).open_calls():
+            if call.call_id == call_id:
+                prepared = [self.abandon_event(key)]
+                return prepared, self.append(prepared)
+        msg = f"session {self._address.name!r} has no open call {call_id!r}"
+        raise NotFoundError(msg)
+
+    # --- large items ------------------------------------------------------------------------------
+
+    def stage(self, items: Iterable[Prepared]) -> bool:
+        """Write the blobs of very large items ahead; whether there are any."""
+        large = [
+            item
+            for item in items
+            if item.payload is not None and len(item.payload) > BLOB_INLINE_COMMIT_BYTES_MAX
+        ]
+        if not large:
+            return False
+        address, backing = self._address, self._address.backing
+        address.need_writable()
+        scope = backing.store.transact(
+            lambda txn: names.ensure_scope(txn, address.app, address.user)
+        )
+        seed = int.from_bytes(backing.seed[:8], "little")
+        for item in large:
+            assert item.payload is not None  # noqa: S101 - chosen above
+            item.staged = blobs.stage(backing.store, scope, item.payload, seed=seed)
+        return True
