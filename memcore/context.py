@@ -48,8 +48,8 @@ class Material:
     tokens: list[int] = field(default_factory=list)
     """Tokens of each entry of the three lists, one after the other."""
     summary: str | None = None
-    is_regular: bool = False
-    """Whether the suffix is known to need no repair."""
+    plain: list[Message] | None = None
+    """In place of ``suffix`` when it is known to need no repair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,12 @@ def assemble(
 ) -> tuple[list[Message], int, tuple[Repair, ...]]:
     """``(messages, tokens, repairs)`` of the chosen material."""
     pins = [entry.message for entry in material.pins if not entry.event]
-    entries = material.kept + material.suffix
     repairs: list[Repair] = []
-    if material.is_regular and not material.kept:
-        shown = [entry.message for entry in entries]
+    if material.plain is not None:
+        shown = material.plain
         tokens = sum(material.tokens)
     else:
-        rendered = render(entries, policy)
+        rendered = render(material.kept + material.suffix, policy)
         shown, repairs = rendered.messages, rendered.repairs
         tokens = sum(material.tokens[: len(material.pins)])
         for message, source in zip(shown, rendered.sources, strict=True):
@@ -303,13 +302,14 @@ def fit(
         choice = choose(
             ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least=at_least)
         )
-        suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
         material = Material(
             pins=[Entry(at, found[at]) for at in range(first)],
-            suffix=suffix,
             tokens=counts[:first] + counts[choice.cut :],
-            is_regular=is_regular(ledger, rules, choice.cut),
         )
+        if is_regular(ledger, rules, choice.cut):
+            material.plain = found[choice.cut :]
+        else:
+            material.suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
         return Picked(choice, material, choice.cut, choice.cut - first, open_from(ledger, choice))
 
     return build(pick, rules, by, budget)

@@ -73,6 +73,11 @@ def session_row(scope: int, session: int, row: int, number: int) -> bytes:
     return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
 
 
+def number_of(key: bytes) -> int:
+    """The last number of a key, as the seq of an item's row."""
+    return int.from_bytes(key[-8:], "big")
+
+
 def request_row(scope: int, session: int, digest: bytes) -> bytes:
     """``05 | scope u64 | session u64 | 07 | digest``: an idempotency key's row."""
     return session_prefix(scope, session) + bytes((Row.REQUEST,)) + digest

@@ -17,10 +17,15 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from oracle import BY_NAME, EVENT, SECOND, Event, Facts
 
 Item = dict[str, Any]
+
+no_deadline = settings(deadline=None)
+"""For tests that also run on traced and sanitized builds, on machines that do other things."""
+
 FORMATS = ("openai_chat", "openai_responses", "anthropic", "gemini", "langchain")
 
 

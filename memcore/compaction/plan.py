@@ -44,7 +44,10 @@ class CompactionRule:
 def is_due(
     ledger: Ledger, policy: PairPolicy, rule: CompactionRule, *, covered: int, offset: int = 0
 ) -> bool:
-    """Whether the rule's trigger is met; O(1). ``ledger`` holds the positions from ``offset`` on."""
+    """Whether the rule's trigger is met; O(1).
+
+    ``ledger`` holds the positions from ``offset`` on.
+    """
     last = ledger.last_shown
     if last < 0 or ledger.kind_at(last) == ItemKind.RESULT:
         return False  # the model has yet to see the results: cut behind its next word
@@ -74,7 +77,7 @@ def make_plan(
     opened = [at for at in ledger.open_positions() if end - at <= rule.protect_open_items]
     if opened:
         cut = ledger.cut_at_most(min(cut, opened[0]))
-    return _plan(ledger, max(cut, first), first, revision, seq_at)
+    return _plan(ledger, max(cut, first), first, revision, seq_at=seq_at)
 
 
 def _plan(
@@ -82,6 +85,7 @@ def _plan(
     cut: int,
     first: int,
     revision: int,
+    *,
     seq_at: Callable[[int], int],
     pinned: tuple[int, ...] = (),
 ) -> Plan:
@@ -119,16 +123,16 @@ def fallback_plan(
         cut = ledger.cut_keep_last(keep)
         exact = _last_shown(ledger, keep)
         if cut == exact and cut >= first:
-            return "fallback_slice", _plan(ledger, cut, first, revision, seq_at)
+            return "fallback_slice", _plan(ledger, cut, first, revision, seq_at=seq_at)
     # Where model items hang together, one of them alone is illegal: the last user item serves.
     alone = {ItemKind.USER} if policy.glue else set(ItemKind) - {ItemKind.RESULT, ItemKind.EVENT}
     at = end - 1
     while at >= first and ItemKind(ledger.kind_at(at)) not in alone:
         at -= 1
     if at < first:
-        return "nothing", _plan(ledger, first, first, revision, seq_at)
+        return "nothing", _plan(ledger, first, first, revision, seq_at=seq_at)
     pinned = tuple(seq_at(position) for position in (at, *answers_of(at)))
-    return "fallback_last", _plan(ledger, end, first, revision, seq_at, pinned)
+    return "fallback_last", _plan(ledger, end, first, revision, seq_at=seq_at, pinned=pinned)
 
 
 def _last_shown(ledger: Ledger, keep: int) -> int:

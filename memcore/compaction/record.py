@@ -9,13 +9,14 @@ from memcore.views import StoredView, write_view
 
 __all__ = ["applies", "record_view"]
 
-ViewRef = tuple[int, int]
+Base = tuple[int, int, int]
+"""``(session, view session, view number)`` that a plan was made on."""
 
 
-def applies(draft: Draft, plan: Plan, view: ViewRef) -> bool:
+def applies(draft: Draft, plan: Plan, base: Base) -> bool:
     """Whether the plan's cut is still live and no other view was recorded since."""
     head = draft.head
-    return (head.view_session, head.view_number) == view and (
+    return (draft.log.session, head.view_session, head.view_number) == base and (
         not plan.cut or draft.position_of(plan.cut_seq) == plan.cut - 1
     )
 
@@ -24,7 +25,7 @@ def record_view(
     draft: Draft,
     plan: Plan,
     *,
-    based_on: ViewRef,
+    based_on: Base,
     summary: str | None,
     status: str,
     tokens_after: int,

@@ -84,13 +84,13 @@ class _SessionCheck:
         if first == stop:
             return
         records = self._records(txn, self.session, first, stop - 1)
-        rows = read_rows(txn, self.scope, self.session, 0, first, stop - 1)
+        rows = read_rows(txn, self.scope, self.session, position=0, lo=first, hi=stop - 1)
         for row in rows:
             record = next(records, None)
             if isinstance(row, CorruptValueError):
                 yield str(row)
             elif record is None:
-                yield f"item {row.seq} has no index record"
+                yield f"item {row[1]} has no index record"
             else:
                 yield from self._item(txn, row, record)
         if next(records, None) is not None:
@@ -111,23 +111,24 @@ class _SessionCheck:
                     yield body[start:stop]
 
     def _item(self, txn: ReadTxn, row: StoredRow, record: bytes) -> Iterator[str]:
+        _, seq, flags, body = row
         payload = None
-        if row.flags & FLAG_BLOB:
+        if flags & FLAG_BLOB:
             try:
-                ref = blobs.BlobRef.unpack(split_body(row.body)[3])
+                ref = blobs.BlobRef.unpack(split_body(body)[3])
                 payload = blobs.read(txn, self.scope, ref)
             except MemcoreError as exc:
-                yield f"item {row.seq}: {exc}"
+                yield f"item {seq}: {exc}"
                 return
         try:
-            stored = decode_item(row.body, row.flags & ~FLAG_BLOB, payload)
+            item = decode_item(seq, body, flags, 0, payload)
         except (ValueError, KeyError) as exc:
-            yield f"item {row.seq} cannot be decoded: {exc}"
+            yield f"item {seq} cannot be decoded: {exc}"
             return
-        if stored.kind == ItemKind.EVENT:
+        if item.kind == ItemKind.EVENT:
             return
-        if pack_facts(stored.message, self.backing.seed) != record[index.RECORD.size :]:
-            yield f"item {row.seq}: its index record names other calls than the item does"
+        if pack_facts(item.message, self.backing.seed) != record[index.RECORD.size :]:
+            yield f"item {seq}: its index record names other calls than the item does"
 
     def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:
         """The prefix hashes along the live history, and the ledger's totals."""

@@ -3,7 +3,7 @@
 from memcore.log.draft import Draft, Drafts
 from memcore.log.head import Head, Segment
 from memcore.log.history import History, Logs, SessionLog
-from memcore.log.item import Prepared, StoredItem, decode_item, prepare_event, prepare_item
+from memcore.log.item import Prepared, decode_item, prepare_event, prepare_item
 from memcore.log.ledger import count_message, new_ledger
 from memcore.log.request import Request, find_request, prepare_request, record_request
 
@@ -17,7 +17,6 @@ __all__ = [
     "Request",
     "Segment",
     "SessionLog",
-    "StoredItem",
     "count_message",
     "decode_item",
     "find_request",

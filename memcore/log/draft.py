@@ -14,6 +14,7 @@ from memcore import blobs, keys
 from memcore._fast import Ledger, classify
 from memcore.codec import checksum_of, seal_value
 from memcore.errors import (
+    CorruptValueError,
     InternalError,
     NotFoundError,
     OrphanResultError,
@@ -177,8 +178,10 @@ class Draft:
         history = History(self._segments_for(count))
         rows: list[StoredRow] = []
         for position, session, lo, hi in history.spans(history.count - count, history.count):
-            for row in read_rows(self.txn, self.log.scope, session, position, lo, hi):
-                if not isinstance(row, StoredRow):
+            for row in read_rows(
+                self.txn, self.log.scope, session, position=position, lo=lo, hi=hi
+            ):
+                if isinstance(row, CorruptValueError):
                     raise row
                 rows.append(row)
         return rows
@@ -339,7 +342,12 @@ class Draft:
         """After the commit: the shared log becomes what this draft made of it."""
         if self._packed is not None:
             self.log.advance(
-                self.head, self._packed, self._history, self._base, self._overlay, self._tail
+                self.head,
+                self._packed,
+                history=self._history,
+                base=self._base,
+                overlay=self._overlay,
+                tail=self._tail,
             )
 
 

@@ -14,12 +14,12 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from memcore import keys
 from memcore._fast import Ledger
-from memcore.codec import FLAG_BLOB, open_value
+from memcore.codec import open_value
 from memcore.errors import CorruptValueError, PolicyMismatchError
 from memcore.formats import get_policy
 from memcore.formats.policy import PairPolicy
@@ -40,18 +40,8 @@ RECENT_RECORDS: Final = 2048
 """A history of more than twice as many items is opened from its end."""
 
 
-class StoredRow(NamedTuple):
-    """An item's row as read: its place, and the opened value."""
-
-    position: int
-    seq: int
-    flags: int
-    body: bytes
-
-    @property
-    def has_blob(self) -> bool:
-        """Whether the item JSON lies in a blob."""
-        return bool(self.flags & FLAG_BLOB)
+StoredRow: TypeAlias = tuple[int, int, int, bytes]
+"""``(position, seq, flags, body)`` of an item's row, its value opened."""
 
 
 class History:
@@ -158,7 +148,9 @@ class SessionLog:
         self._recent: Recent | None = None
 
     def catch_up(self, txn: ReadTxn) -> bool:
-        """Bring head and history to what ``txn`` sees; False if the session is gone. Needs ``lock``.
+        """Bring head and history to what ``txn`` sees; False if the session is gone.
+
+        Needs ``lock``.
 
         Raises:
             CorruptValueError: the head is damaged.
@@ -206,7 +198,7 @@ class SessionLog:
     # --- ledgers ----------------------------------------------------------------------------------
 
     def recent(self, txn: ReadTxn, head: Head) -> Recent:
-        """The ledger that there is, brought up to ``head``; of a long history only its end at first.
+        """The ledger that there is, brought up to ``head``; of a long history first its end.
 
         Raises:
             CorruptValueError: an index page is damaged or missing.
@@ -283,6 +275,7 @@ class SessionLog:
         self,
         head: Head,
         packed: bytes,
+        *,
         history: History,
         base: Recent,
         overlay: Ledger,
@@ -317,26 +310,28 @@ class SessionLog:
     def rows(self, txn: ReadTxn, start: int, stop: int) -> Iterator[StoredRow | CorruptValueError]:
         """The rows at positions ``start .. stop``; a damaged or missing one as its error."""
         for position, session, lo, hi in self.history.spans(start, stop):
-            yield from read_rows(txn, self.scope, session, position, lo, hi)
+            yield from read_rows(txn, self.scope, session, position=position, lo=lo, hi=hi)
 
 
 def read_rows(
-    txn: ReadTxn, scope: int, session: int, position: int, lo: int, hi: int
+    txn: ReadTxn, scope: int, session: int, *, position: int, lo: int, hi: int
 ) -> Iterator[StoredRow | CorruptValueError]:
     """The rows of seqs ``lo .. hi`` that ``session`` owns."""
     start = keys.session_row(scope, session, Row.ITEM, lo)
     expected = lo
+    shift = position - lo
     for key, value in txn.scan(start, keys.session_row(scope, session, Row.ITEM, hi + 1)):
-        seq = keys.split_session_row(key)[3]
-        for missing in range(expected, seq):
-            yield _missing(scope, session, missing)
+        seq = keys.number_of(key)
+        if seq != expected:
+            for missing in range(expected, seq):
+                yield _missing(scope, session, missing)
         expected = seq + 1
         try:
             flags, body = open_value(key, value)
         except CorruptValueError as exc:
             yield exc
             continue
-        yield StoredRow(position + seq - lo, seq, flags, body)
+        yield seq + shift, seq, flags, body
     for missing in range(expected, hi + 1):
         yield _missing(scope, session, missing)
 

@@ -21,12 +21,13 @@ from memcore.limits import (
     ITEM_INLINE_BYTES_MAX,
     META_BYTES_MAX,
 )
-from memcore.model import ItemKind, Message
+from memcore.model import Item, ItemKind, Message
 from memcore.tokens import TokenCounter, checked_count
 
-__all__ = ["Prepared", "StoredItem", "decode_item", "prepare_event", "prepare_item"]
+__all__ = ["Prepared", "decode_item", "prepare_event", "prepare_item", "split_body"]
 
 _HEADER = Struct("<BBHIQ")
+_KINDS: Final = tuple(ItemKind)
 ABANDON_EVENT: Final = "abandon"
 
 
@@ -54,17 +55,6 @@ class Prepared:
             encoded = split_body(self.body)[3] if self.payload is None else self.payload
             self.tokens = checked_count(counter, self.message, encoded)
         self.counter = counter.id
-
-
-@dataclass(slots=True)
-class StoredItem:
-    """What an item's row holds."""
-
-    kind: ItemKind
-    message: Message
-    created_at: float
-    meta: Mapping[str, Any] | None
-    request_id: str | None
 
 
 def _encode(value: Any, what: str) -> tuple[bytes, int]:
@@ -196,12 +186,16 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
     return kind, created, body[_HEADER.size : at], body[at:]
 
 
-def decode_item(body: bytes, flags: int, payload: bytes | None = None) -> StoredItem:
+def decode_item(
+    seq: int, body: bytes, flags: int, tokens: int, payload: bytes | None = None
+) -> Item:
     """The item of a row's body; ``payload`` is the content of its blob if it has one."""
-    kind, created, envelope, rest = split_body(body)
-    message = codec.decode_json(rest if payload is None else payload, flags)
+    kind, _, _, size, created = _HEADER.unpack_from(body)
     meta = request_id = None
-    if envelope:
-        found = codec.decode_json(envelope[1:], envelope[0])
+    at = _HEADER.size
+    if size:
+        found = codec.decode_json(body[at + 1 : at + size], body[at])
         meta, request_id = found["meta"], found["request_id"]
-    return StoredItem(ItemKind(kind), message, created / 1e6, meta, request_id)
+        at += size
+    message = codec.decode_json(body[at:] if payload is None else payload, flags)
+    return Item(seq, _KINDS[kind], message, tokens, created / 1e6, meta, request_id)

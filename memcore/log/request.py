@@ -77,8 +77,8 @@ def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | No
         return None
     if content != request.content:
         msg = (
-            f"idempotency_key {request.text[:64]!r} was used before for other content (item {seq}); a "
-            "new request needs a new key"
+            f"idempotency_key {request.text[:64]!r} was used before for other content (item "
+            f"{seq}); a new request needs a new key"
         )
         raise DuplicateRequestError(msg)
     return Receipt(seq, revision, tokens, open_calls, count)

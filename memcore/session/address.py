@@ -54,8 +54,8 @@ class Backing:
                 found = self.counters[name] = get_counter(name)
             except InvalidOptionError as exc:
                 msg = (
-                    f"the session is counted by {name!r}, which is none of memcore's counters: pass "
-                    "that counter as counter= when opening the database or the session"
+                    f"the session is counted by {name!r}, which is none of memcore's counters: "
+                    "pass it as counter= when opening the database or the session"
                 )
                 raise CounterUnavailableError(msg) from exc
         return found

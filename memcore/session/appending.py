@@ -1,5 +1,8 @@
-"""Appending to a session: items are checked, classified, counted and encoded before anything is
-queued; what is left to the transaction is to bind pairs and to number them."""
+"""Appending to a session.
+
+Items are checked, classified, counted and encoded before anything is queued; what is left to the
+transaction is to bind pairs and to number them.
+"""
 
 from __future__ import annotations
 

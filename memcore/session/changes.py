@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from memcore import blobs, keys, names
-from memcore.codec import seal_value
+from memcore.codec import FLAG_BLOB, seal_value
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import get_policy
 from memcore.keys import Row
 from memcore.log import (
     Draft,
     Head,
-    StoredItem,
     decode_item,
 )
-from memcore.log.history import StoredRow
 from memcore.log.item import split_body
 from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
@@ -186,30 +184,19 @@ def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
 def take_back(draft: Draft, count: int) -> list[Item]:
     """Take the last items off a draft and return them, oldest first."""
     count = min(count, draft.count)
-    items = []
-    for row in draft.last_rows(count):
-        stored = _decode(draft, row)
-        items.append(
-            Item(
-                row.seq,
-                stored.kind,
-                stored.message,
-                draft.tokens_at(row.position),
-                stored.created_at,
-                stored.meta,
-                stored.request_id,
-            )
-        )
+    items = [
+        decode_item(seq, body, flags, draft.tokens_at(position), _payload_of(draft, flags, body))
+        for position, seq, flags, body in draft.last_rows(count)
+    ]
     draft.cut_to(draft.count - count)
     return items
 
 
-def _decode(draft: Draft, row: StoredRow) -> StoredItem:
-    payload = None
-    if row.has_blob:
-        ref = blobs.BlobRef.unpack(split_body(row.body)[3])
-        payload = blobs.read(draft.txn, draft.log.scope, ref)
-    return decode_item(row.body, row.flags, payload)
+def _payload_of(draft: Draft, flags: int, body: bytes) -> bytes | None:
+    if not flags & FLAG_BLOB:
+        return None
+    ref = blobs.BlobRef.unpack(split_body(body)[3])
+    return blobs.read(draft.txn, draft.log.scope, ref)
 
 
 def step_back(draft: Draft) -> bool:

@@ -47,6 +47,8 @@ class CompactionDraft:
     based_on: tuple[int, int]
     """The view that was current when the plan was made."""
     previous_summary: str | None
+    session: int = 0
+    """The number of the session that was planned for; its name may stand for another one now."""
     status: str = "trimmed"
     summary: str | None = None
     error: Exception | None = None
@@ -91,9 +93,9 @@ class Compacting:
         found = self._reading.run(lambda log, txn: self._collect(log, txn, rule), None)
         if found is None:
             return CompactionDraft(_EMPTY_PLAN, ("nothing", _EMPTY_PLAN), (), (0, 0), None)
-        plan, fallback, rows, based_on, previous = found
+        plan, fallback, rows, based_on, previous, session = found
         messages = tuple(item.message for item in decoded(rows) if _is_foldable(item))
-        return CompactionDraft(plan, fallback, messages, based_on, previous)
+        return CompactionDraft(plan, fallback, messages, based_on, previous, session)
 
     def _collect(self, log: SessionLog, txn: ReadTxn, rule: CompactionRule) -> Any:
         assert log.head is not None  # noqa: S101 - what catch_up promises
@@ -125,7 +127,8 @@ class Compacting:
         )
         rows = self._reading.collect(log, txn, plan.fold_from, max(plan.cut, plan.fold_from))
         previous = None if stored is None else stored.view.summary
-        return plan, fallback, rows, (head.view_session, head.view_number), previous
+        based_on = (head.view_session, head.view_number)
+        return plan, fallback, rows, based_on, previous, log.session
 
     def _answers_of(self, log: SessionLog, txn: ReadTxn, position: int) -> list[int]:
         """Positions of the results of the calls that the item at ``position`` makes."""
@@ -190,7 +193,7 @@ class Compacting:
             return record_view(
                 working,
                 draft.plan,
-                based_on=draft.based_on,
+                based_on=(draft.session, *draft.based_on),
                 summary=draft.summary,
                 status=draft.status,
                 tokens_after=after,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from memcore import blobs, codec
+from memcore import blobs
 from memcore._fast import classify
+from memcore.codec import FLAG_BLOB
 from memcore.context import (
     Choice,
     Demand,
@@ -25,7 +26,7 @@ from memcore.formats import Entry
 from memcore.formats.binding import SECOND
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Head, SessionLog, decode_item
-from memcore.log.history import Recent, StoredRow
+from memcore.log.history import Recent
 from memcore.log.item import split_body
 from memcore.model import CallRecord, Context, Item, ItemKind, OpenCall, View
 from memcore.session.address import Address
@@ -36,8 +37,8 @@ __all__ = ["Reading"]
 
 T = TypeVar("T")
 D = TypeVar("D")
-Found = tuple[StoredRow, bytes | None, int]
-"""A row, the content of its blob, and its tokens."""
+Found = tuple[int, bytes, int, int, bytes | None]
+"""``(seq, body, flags, tokens, content of its blob)``: what an item is decoded from."""
 
 PINS_LOOK: Final = 64
 """Leading positions in which pins are looked for when only the end of a history is loaded."""
@@ -93,21 +94,18 @@ class Reading:
         recent = log.covering(txn, head_of(log), start)
         tokens = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
         for row in log.rows(txn, start, stop):
-            if not isinstance(row, StoredRow):
+            if isinstance(row, CorruptValueError):
                 found.append(row)
                 continue
+            position, seq, flags, body = row
             payload = None
-            if row.has_blob:
-                ref = blobs.BlobRef.unpack(split_body(row.body)[3])
+            if flags & FLAG_BLOB:
                 try:
-                    payload = blobs.read(txn, log.scope, ref)
+                    payload = blobs.read(txn, log.scope, blobs.BlobRef.unpack(split_body(body)[3]))
                 except (NotFoundError, CorruptValueError) as exc:
-                    msg = f"the large content of item {row.seq} is damaged: {exc}"
-                    error = CorruptValueError(msg, key=b"")
-                    error.__cause__ = exc
-                    found.append(error)
+                    found.append(_damaged(seq, exc))
                     continue
-            found.append((row, payload, tokens[row.position - start]))
+            found.append((seq, body, flags, tokens[position - start], payload))
         return found
 
     def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
@@ -254,13 +252,20 @@ class Reading:
             before, beside, after = (
                 list(decoded(rows)) for rows in (pinned_rows, kept_rows, suffix_rows)
             )
+            if regular and not beside:
+                items = before + after
+                return Material(
+                    pins=[_entry(item) for item in before],
+                    plain=[item.message for item in after],
+                    tokens=[item.tokens for item in items],
+                    summary=summary,
+                )
             return Material(
                 pins=[_entry(item) for item in before],
                 kept=[_entry(item) for item in beside],
                 suffix=[_entry(item) for item in after],
                 tokens=[item.tokens for item in (*before, *beside, *after)],
                 summary=summary,
-                is_regular=regular,
             )
 
         end = choice.cut >= history.count
@@ -325,22 +330,16 @@ def decoded(rows: list[Any], *, skip_corrupt: bool = False) -> Iterator[Item]:
         CorruptValueError: a row was damaged and ``skip_corrupt`` is false.
     """
     for found in rows:
-        if isinstance(found, CorruptValueError):
-            if not skip_corrupt:
-                raise found
-            continue
-        row, payload, tokens = found
-        flags = row.flags & ~codec.FLAG_BLOB
-        stored = decode_item(row.body, flags, payload)
-        yield Item(
-            row.seq,
-            stored.kind,
-            stored.message,
-            tokens,
-            stored.created_at,
-            stored.meta,
-            stored.request_id,
-        )
+        if type(found) is tuple:
+            yield decode_item(*found)
+        elif not skip_corrupt:
+            raise found
+
+
+def _damaged(seq: int, cause: Exception) -> CorruptValueError:
+    error = CorruptValueError(f"the large content of item {seq} is damaged: {cause}", key=b"")
+    error.__cause__ = cause
+    return error
 
 
 def _entry(item: Item) -> Entry:

@@ -1,8 +1,8 @@
 """LMDB's list of free pages, read from the raw file.
 
-LMDB never writes a page that was allocated and freed within one transaction, so a sound file may end
-before its last page: every page that is missing at the end must then be listed as free. That is
-what this walk finds out, without trusting a byte of it.
+LMDB never writes a page that was allocated and freed within one transaction, so a sound file may
+end before its last page: every page that is missing at the end must then be listed as free. That
+is what this walk finds out, without trusting a byte of it.
 """
 
 from __future__ import annotations

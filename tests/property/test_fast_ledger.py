@@ -11,6 +11,7 @@ import pytest
 import strategies
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from strategies import no_deadline
 
 from memcore import _fast
 
@@ -117,6 +118,7 @@ def irregular(ledger: _fast.Ledger) -> list[bool]:
     return [ledger.irregular_from(i) for i in range(len(ledger) + 1)]
 
 
+@no_deadline
 @given(counted(), policies)
 def test_it_answers_what_the_oracle_answers(history, policy):
     ledger, spec = ledgers(policy)
@@ -126,6 +128,7 @@ def test_it_answers_what_the_oracle_answers(history, policy):
     assert answers(ledger) == answers(spec)
 
 
+@no_deadline
 @given(counted(), policies, st.data())
 def test_truncated_it_is_as_if_it_had_never_been_longer(history, policy, data):
     ledger = fresh(history, policy)
@@ -145,6 +148,7 @@ def test_truncated_it_is_as_if_it_had_never_been_longer(history, policy, data):
         assert irregular(ledger) == irregular(same)
 
 
+@no_deadline
 @given(counted(), counted(), policies)
 def test_a_copy_is_equal_and_independent(history, more, policy):
     ledger = fresh(history, policy)
@@ -159,6 +163,7 @@ def test_a_copy_is_equal_and_independent(history, more, policy):
     assert (answers(ledger), irregular(ledger)) == before
 
 
+@no_deadline
 @given(counted(), counted(), counted(), policies, st.data())
 def test_an_overlay_binds_like_the_ledger_and_folds_into_it(history, some, more, policy, data):
     ledger = fresh(history, policy)
@@ -181,6 +186,7 @@ def test_an_overlay_binds_like_the_ledger_and_folds_into_it(history, some, more,
     assert irregular(ledger) == irregular(direct)
 
 
+@no_deadline
 @given(counted(), counted(), policies, st.integers(0, 4))
 def test_an_overlay_is_of_no_use_when_its_base_has_changed(history, more, policy, drop):
     ledger = fresh(history, policy)
@@ -200,6 +206,7 @@ def test_an_overlay_is_of_no_use_when_its_base_has_changed(history, more, policy
         overlay.truncate(before)
 
 
+@no_deadline
 @given(counted(), policies, st.integers(0, 3))
 def test_pages_load_like_pushes(history, policy, skip):
     records = [record(packed(entry), count) for entry, count in history]
@@ -217,6 +224,7 @@ def test_pages_load_like_pushes(history, policy, skip):
     assert irregular(ledger) == irregular(same)
 
 
+@no_deadline
 @given(counted(), st.data())
 def test_a_refused_page_leaves_the_ledger_alone(history, data):
     ledger = fresh(history, {})
@@ -237,6 +245,7 @@ def test_a_refused_page_leaves_the_ledger_alone(history, data):
     assert answers(ledger) == before
 
 
+@no_deadline
 @given(st.binary(max_size=200), st.integers(-1, 5), st.integers(-1, 5), st.integers(0, 3))
 @example(record(b"\x05\x00\xff\xff\xff\xff", 1), 0, 1, 1)
 @example(record(b"\xff\x00\x00\x00\x00\x00", 1), 0, 1, 1)
@@ -255,6 +264,7 @@ def test_no_bytes_crash_it(page, skip, take, glue):
     ledger.truncate(0)
 
 
+@no_deadline
 @given(
     st.binary(min_size=18, max_size=18), st.lists(st.binary(min_size=6, max_size=30), max_size=8)
 )
@@ -273,6 +283,7 @@ def test_no_facts_crash_it(header, bodies):
     assert answers(ledger)["sums"] == answers(ledger.copy())["sums"]
 
 
+@no_deadline
 @given(
     st.one_of(
         strategies.histories("openai_chat"), strategies.histories("openai_chat", orderly=True)
@@ -294,7 +305,7 @@ def test_it_cuts_where_the_plain_rule_cuts(history):
 @pytest.mark.parametrize("orderly", [True, False])
 def test_what_it_calls_regular_is_legal_as_it_is(policy, orderly):
     @given(strategies.histories(policy, orderly=orderly), st.integers(0, 3), st.integers(0, 3))
-    @settings(max_examples=200)
+    @settings(max_examples=200, deadline=None)
     def check(history, glue, orphan):
         ledger = fresh([(entry, 1) for entry in history], {"glue": glue, "orphan": orphan})
         for i in range(len(history)):

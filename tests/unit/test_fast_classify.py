@@ -39,7 +39,7 @@ from oracle import (
     TURN,
     USER,
 )
-from strategies import HostileDict, HostileList, HostileStr
+from strategies import HostileDict, HostileList, HostileStr, no_deadline
 
 from memcore import _fast
 
@@ -343,6 +343,7 @@ def test_a_row_of_the_tables(item, expected):
     assert tuple(oracle.classify(item)) == expected
 
 
+@no_deadline
 @given(strategies.hostile_items)
 def test_it_says_what_the_oracle_says_of_anything(item):
     found = _fast.classify(item)
@@ -351,6 +352,7 @@ def test_it_says_what_the_oracle_says_of_anything(item):
     assert _fast.pack_facts(item, SEED) is not None
 
 
+@no_deadline
 @given(st.one_of(strategies.histories(), strategies.mixed_histories()))
 def test_it_says_what_the_oracle_says_of_histories(history):
     for entry in history:

@@ -12,6 +12,7 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import no_deadline
 
 from memcore import _fast
 
@@ -166,6 +167,7 @@ def test_an_accepted_integer_can_be_written(sign):
     assert _fast.scan_json(sign * 10**4300) == SIZE
 
 
+@no_deadline
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -180,6 +182,7 @@ def test_it_accepts_what_reads_back_as_it_was_written(value):
     assert (_fast.scan_json(value) == OK) == same
 
 
+@no_deadline
 @given(strategies.hostile_items)
 def test_it_judges_anything(item):
     assert 0 <= _fast.scan_json(item) <= SIZE
