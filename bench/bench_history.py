@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -38,6 +39,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         compactions = race_each(
             [lambda s=session: compact_and_back(s) for _, session in sessions],
             rounds=effort.rounds(10),
+            after=gc.collect,  # or the next side pays for what the last one left
         )
         yield from _rows("compact + uncompact, keep 2k tokens", sessions, compactions)
 

@@ -65,14 +65,14 @@ def _resident() -> dict[str, int]:
     return found
 
 
-def _open(path: str) -> Any:
+def _open(path: str) -> tuple[Any, Any]:
     import memcore
 
     db = memcore.open(path)
     session = db.session("bench", orphans="keep")
     len(session)
     session.context(8_000)
-    return db
+    return db, session  # the session keeps its ledger
 
 
 def grown_mib(path: str) -> dict[str, float]:
@@ -83,9 +83,10 @@ def grown_mib(path: str) -> dict[str, float]:
         db.session("warm").append({"role": "user", "content": "x"})
         db.session("warm").context(8_000)
     before = _resident()
-    db = _open(path)
+    db, session = _open(path)
     after = _resident()
     db.close()
+    del session
     return {
         "resident": (after["VmRSS"] - before["VmRSS"]) / MIB,
         "anonymous": (after["RssAnon"] - before["RssAnon"]) / MIB,
@@ -99,12 +100,18 @@ def traced_mib(path: str) -> float:
     with memcore.open(":memory:") as db:
         db.session("warm").append({"role": "user", "content": "x"})
     tracemalloc.start()
-    db = _open(path)
+    db, session = _open(path)
     held = tracemalloc.get_traced_memory()[0]
     db.close()
+    del session
     return held / MIB
 
 
 def test_open_session(benchmark, place):
     open_filled(place / "memcore", chat_items(10_000))[0].close()
-    benchmark(lambda: _open(str(place / "memcore")).close())
+
+    def open_and_close():
+        db, _ = _open(str(place / "memcore"))
+        db.close()
+
+    benchmark(open_and_close)

@@ -32,8 +32,8 @@ def classify_and_push_all(items):
 
 def rows(effort: Effort) -> Iterator[Row]:
     """Both steps, an item; the Python loop around them is counted in."""
-    facts = prepared_facts(effort.items(50_000))
-    items = chat_items(effort.items(50_000))
+    facts = prepared_facts(effort.items(10_000))
+    items = chat_items(effort.items(10_000))
     note = f"{len(items):,} items a round, loop included"
     for question, action, bound in (
         ("ledger push, an item", lambda: push_all(facts), 0.2),

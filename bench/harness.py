@@ -177,13 +177,13 @@ def race(
 
 
 def race_each(
-    actions: Sequence[Action], *, rounds: int, calls: int = 1, ops: int = 1
+    actions: Sequence[Action], *, rounds: int, ops: int = 1, after: Action | None = None
 ) -> list[Race]:
-    """Several sides in turn; each is compared with the first."""
+    """Several sides in turn; each is compared with the first. ``after`` as in ``race``."""
     found = [Race() for _ in actions]
     settle()
     for number in range(rounds + 1):
-        times = [_timed(action, calls, ops) for action in actions]
+        times = [_timed(action, 1, ops, after) for action in actions]
         for side, mine in zip(found, times, strict=True):
             if number:
                 side.add(mine, times[0])

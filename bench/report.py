@@ -22,6 +22,7 @@ __all__ = ["COLUMNS", "cells", "machine", "markdown", "terminal", "write_json"]
 COLUMNS = (
     "question", "durability", "memcore", "rival", "the rival's", "ratio", "target", "met", "n",
 )  # fmt: skip
+_SCHEDULERS = {0: "normal", 1: "real-time", 2: "real-time"}
 PACKAGES = ("lmdb", "orjson", "xxhash", "openai-agents")
 
 
@@ -119,7 +120,8 @@ def _sentence(facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {found}" for name, found in facts["versions"].items() if found)
     return (
         f"Medians [p10–p90] of {facts['effort']} run on {facts['date'][:10]}: {facts['cpu']},"
-        f" {facts['cores']} cores, load {facts['load']}, {facts['system']}; a flush of 4 KiB on"
+        f" {facts['cores']} cores, load {facts['load']}, {facts['scheduler']} priority,"
+        f" {facts['system']}; a flush of 4 KiB on"
         f" the scratch disk takes {facts['flush_us']:,.0f} µs; {versions}."
     )
 
@@ -138,6 +140,9 @@ def machine(effort: Effort) -> dict[str, Any]:
         "build_flavour": _fast.build_flavour(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "scheduler": _SCHEDULERS.get(os.sched_getscheduler(0), "other")
+        if hasattr(os, "sched_getscheduler")
+        else "other",
         "load": round(os.getloadavg()[0], 1),
         "system": f"{platform.system()} {platform.release()}",
         "flush_us": _flush_us(),

@@ -1044,6 +1044,18 @@ cdef class Ledger:
             self._call_to_change(first).cursor = at
         return c if at < 0 else at
 
+    cdef int32_t _find_open(self, uint64_t key) noexcept:
+        """The call that a give-up of this key means, or -1: the newest that is open.
+
+        By name: the first open one of the latest group, as for a result, before older groups.
+        """
+        cdef int32_t found = self._find(key)
+        cdef int32_t c = self._latest(_identity(key))
+        while c >= 0 and self._call(found).closer >= 0:
+            found = self._call(c).main
+            c = self._call(c).prev_same
+        return found if found >= 0 and self._call(found).closer < 0 else -1
+
     cdef void _open(self, New *new, uint64_t key, int32_t group) noexcept:
         """Record a call that the new item opens."""
         cdef uint64_t identity = _identity(key)
@@ -1088,10 +1100,8 @@ cdef class Ledger:
 
     cdef void _answer(self, New *new, uint64_t key) noexcept:
         """Bind one result, reference or give-up of the new item."""
-        cdef int32_t c = self._find(key)
+        cdef int32_t c = self._find_open(key) if new.kind == EVENT else self._find(key)
         cdef Call *call
-        if new.kind == EVENT:
-            c = self._newest_open(c)
         if c < 0:
             self.n_unbound += 1
             if new.kind != EVENT:
@@ -1112,14 +1122,6 @@ cdef class Ledger:
             new.given_up += new.kind == EVENT
             self._call_to_change(c).closer = new.at
             self._no_longer_open(c)
-
-    cdef int32_t _newest_open(self, int32_t c) noexcept:
-        """The newest call of c's key, from c back, that is open: the one that is given up."""
-        while c >= 0 and self._call(c).closer >= 0:
-            c = self._call(c).prev_same
-            if c >= 0:
-                c = self._call(c).main
-        return c
 
     cdef void _no_longer_open(self, int32_t c) noexcept:
         cdef int32_t i

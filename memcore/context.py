@@ -111,7 +111,7 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
     if first > ledger.last_shown:
-        return Choice(end, lead_in=False, last=True)
+        return Choice(min(first, end), lead_in=False, last=True)
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
     whole_is_legal = demand.uncut or ledger.is_safe(first)

@@ -35,7 +35,7 @@ CALLS_PER_ITEM_MAX: Final = 65_535
 ITEM_TOKENS_MAX: Final = 2**32 - 1
 META_BYTES_MAX: Final = 64 * 1024
 NAME_CHARS_MAX: Final = 65_536
-IDEMPOTENCY_KEY_CHARS_MAX: Final = 4_096
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 65_536
 IDEMPOTENCY_TTL_SECONDS: Final = 7 * 24 * 3600
 
 # --- index ------------------------------------------------------------------------------------

@@ -85,7 +85,11 @@ class _TextCounter:
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
-        return self._count(text)
+        found = self._count(text)
+        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+            msg = f"counter {self.id!r} returned {found!r}; expected a non-negative int"
+            raise InvalidOptionError(msg)
+        return found
 
     def count_message(self, message: Mapping[str, Any], encoded: bytes) -> int:  # noqa: ARG002
         """Tokens of all strings of a message (names of fields excepted) plus 4."""

@@ -356,8 +356,10 @@ class OracleLedger:
     * A result answers the latest call with its (class, id), open or closed. By name, it answers
       the first open call of that name in the latest run of adjacent shown calling items that calls
       the name, or else the latest call of that name.
-    * ``low(r)``: the least of r, the calls that r answers or refers to, and what glue adds. An
-      event answers nothing: it gives calls up, and its low is itself. With ``orphan & 1`` the low
+    * An event gives up the call that a result would answer, if that is open, else the newest open
+      one with the key; if none is open, it gives up nothing.
+    * ``low(r)``: the least of r, the calls that r answers or refers to, and what glue adds. The
+      low of an event is itself. With ``orphan & 1`` the low
       of an item with an orphan is -1.
     * Glue 1: an item of the model behind a reasoning item, with only items of the model between
       them, needs the shown item before it. Glue 2: what continues a thinking tool loop needs its
@@ -382,6 +384,7 @@ class OracleLedger:
         self.lows: list[int] = []
         self.dropped: list[bool] = []
         self.sums: list[int] = []  # as counted
+        self.unbound = 0
 
     def __len__(self) -> int:
         return len(self.items)
@@ -434,13 +437,20 @@ class OracleLedger:
             return queue[0] if queue else same[-1]
         return same[-1]
 
+    def _given_up(self, key: Key) -> Call | None:
+        call = self._answered(key)
+        if call is None or not call.ends:
+            return call
+        key = (key[0] & ~SECOND, key[1])
+        return next((c for c in reversed(self.calls) if key in c.names and not c.ends), None)
+
     def _bind(self, r: int) -> int:
         item = self.items[r]
-        low, orphans, unbound, given_up = r, 0, 0, 0
+        low, orphans, given_up = r, 0, 0
         for key in item.closes:
-            call = self._answered(key)
+            call = self._given_up(key) if item.kind == EVENT else self._answered(key)
             if call is None:
-                unbound += 1
+                self.unbound += 1
                 orphans += item.kind != EVENT and not key[0] & SECOND
                 continue
             if item.kind != EVENT:
@@ -531,6 +541,14 @@ class OracleLedger:
         """Where the open calls are."""
         return [call.opener for call in self.calls if not call.ends]
 
+    def open_calls(self) -> list[tuple[int, int]]:
+        """Where the open calls are, and which of the calls of its item each one is."""
+        return [
+            (call.opener, sum(other.opener == call.opener for other in self.calls[:i]))
+            for i, call in enumerate(self.calls)
+            if not call.ends
+        ]
+
     def cost(self, i: int) -> int:
         """The tokens of the suffix, and of a synthetic result for each open call in it."""
         waiting = sum(position >= i for position in self.open_positions())
@@ -555,6 +573,19 @@ class OracleLedger:
     def sum_between(self, start: int, stop: int) -> int:
         """Tokens of a range."""
         return sum(self.sums[start:stop])
+
+    def tokens_of(self, start: int, stop: int) -> list[int]:
+        """Tokens of each position of a range."""
+        return self.sums[start:stop]
+
+    def first_of(self, kind: int) -> int:
+        """The first position of a kind."""
+        return next((i for i, item in enumerate(self.items) if item.kind == kind), -1)
+
+    @property
+    def last_shown(self) -> int:
+        """The last position that a context can show."""
+        return max((i for i in range(len(self)) if self._shown(i)), default=-1)
 
     def kind_at(self, position: int) -> int:
         """The kind."""

@@ -11,7 +11,7 @@ from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
-from memcore.session.changes import Changes, Closure, take_back
+from memcore.session.changes import Changes, Closure, Settled, take_back
 
 __all__ = ["Batch"]
 
@@ -94,13 +94,19 @@ class Batch:
         if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
 
-        def work(draft: Draft) -> None:
+        def work(draft: Draft) -> Settled | None:
             self._undone.clear()  # the closure may be run again
             draft.expect(self._revision)
             for step in self._steps:
                 step(draft)
+            return None if self.prepared or self._undone else Settled(draft.receipt(0))
 
-        return self._changes.change(work, after=lambda draft: draft.receipt(len(self.prepared)))
+        return self._changes.change(
+            work,
+            create=bool(self.prepared),
+            after=lambda draft: draft.receipt(len(self.prepared)),
+            missing=lambda: Receipt(0, 0, 0, 0, 0),
+        )
 
 
 class BatchContext:

@@ -232,9 +232,10 @@ def _check_root(fd: int, meta: Meta, tree: str, root: int, depth: int) -> None:
         raise _DamageError(f"the root page {root} of the {tree} is outside the file")
     if not 1 <= depth <= _DEPTH_MAX:
         raise _DamageError(f"the {tree} claims a depth of {depth}")
-    number, _, flags, lower, upper = _PAGE_HEADER.unpack(
-        os.pread(fd, PAGE_HEADER_BYTES, root * PAGE_BYTES)
-    )
+    header = os.pread(fd, PAGE_HEADER_BYTES, root * PAGE_BYTES)
+    if len(header) < PAGE_HEADER_BYTES:
+        raise _DamageError(f"the file is truncated: the root page {root} of the {tree} is missing")
+    number, _, flags, lower, upper = _PAGE_HEADER.unpack(header)
     if number != root:
         raise _DamageError(f"the root page {root} of the {tree} is marked as page {number}")
     if flags != (_LEAF if depth == 1 else _BRANCH):

@@ -40,14 +40,28 @@ def cases(draw):
     return policy, plain(draw(strategies.histories(fmt, orderly=draw(st.booleans()))))
 
 
-def excused(found: list[Any], messages: list[dict[str, Any]], policy: str) -> list[Any]:
-    """Violations that no rendering can heal: ids used twice, calls that only others can answer."""
+def found_wrong(
+    shown: list[dict[str, Any]], messages: list[dict[str, Any]], policy: str
+) -> list[Any]:
+    """What is illegal in ``shown``, but for what no rendering of ``messages`` can heal.
+
+    That is: ids used twice, calls that only others can answer, and the calls at the very end of
+    which some are answered and some are open.
+    """
     no_cure = {"an id that came before"}
     if not any(m.get("type") == "program" for m in messages):
         no_cure.add("a child without its program")
     if policy == "openai_responses":
         no_cure.add("a result without an id")  # a named output may stand alone
-    return [each for each in found if each[1] not in no_cure and "server" not in each[1]]
+    partial = (len(shown) - 1, "results that are not those of the calls right before")
+    if len(shown) > 1 and classify(shown[-1]).kind == RESULT:
+        calls, answers = Counter(classify(shown[-2]).opens), Counter(classify(shown[-1]).closes)
+        partial = partial if answers < calls else None
+    return [
+        each
+        for each in illegal(shown, policy)
+        if each[1] not in no_cure and "server" not in each[1] and tuple(each) != partial
+    ]
 
 
 def blocks(messages: list[dict[str, Any]]) -> Counter[str]:
@@ -70,12 +84,11 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
         context = memcore.fit(messages, budget, policy=policy)
     except memcore.ContextOverflowError as refused:
         assert refused.budget_tokens == budget < refused.needed_tokens
-        assert memcore.fit(messages, refused.needed_tokens, policy=policy).tokens <= (
-            refused.needed_tokens
-        )
-        return
+        context = memcore.fit(messages, refused.needed_tokens, policy=policy)
+        assert context.tokens == refused.needed_tokens
+        budget = context.tokens
     assert recount(context.messages) == context.tokens <= budget
-    assert excused(illegal(context.messages, policy), messages, policy) == []
+    assert found_wrong(context.messages, messages, policy) == []
 
 
 @relaxed
@@ -83,6 +96,9 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
 def test_without_a_budget_nothing_but_orphans_and_older_answers_is_left_out(case):
     policy, messages = case
     context = memcore.fit(messages, policy=policy)
+    if context.omitted:  # nothing can be shown at all
+        assert all(classify(m).kind in {RESULT, SYSTEM} for m in messages)
+        return
     shown, given_ = blocks(context.messages), blocks(messages)
     written = sum(r.action in {"synthesized", "lead_in"} for r in context.repairs)
     assert sum((shown - given_).values()) <= written
@@ -144,7 +160,8 @@ def _slack(messages: list[dict[str, Any]]) -> int:
 def test_rendering_a_context_again_changes_nothing(case):
     policy, messages = case
     once = memcore.fit(messages, policy=policy).messages
-    assume(not illegal(once, policy))
+    keys = Counter(key for message in once for key in classify(message).opens)
+    assume(not illegal(once, policy) and max(keys.values(), default=0) < 2)
     assert memcore.fit(once, policy=policy).messages == once
 
 
@@ -157,7 +174,7 @@ def test_what_validate_accepts_needs_no_repair(case):
         assert context.messages == messages
         assert context.repairs == ()
     if policy != "seed":
-        assert bool(excused(illegal(messages, policy), messages, policy)) <= bool(
+        assert bool(found_wrong(messages, messages, policy)) <= bool(
             memcore.validate(messages, policy)
         )
 
@@ -218,7 +235,7 @@ def test_a_session_with_a_view_gives_legal_contexts(policy, data, how, keep):
             else:
                 assert context.tokens <= budget
             assert recount(context.messages) == context.tokens
-            assert excused(illegal(context.messages, policy), plain(history + more), policy) == []
+            assert found_wrong(context.messages, plain(history + more), policy) == []
             assert context == session.context(max(budget, context.tokens))
         assert len(session) == len(list(session)) == session.revision
         assert db.check() == []

@@ -79,13 +79,16 @@ def answers(ledger: Any) -> dict[str, Any]:
     both = (False, True)
     return {
         "sums": (n, ledger.tokens, ledger.open_count, ledger.shown_count, ledger.turns),
+        "last": ledger.last_shown,
         "kinds": [ledger.kind_at(i) for i in range(n)],
         "dropped": [ledger.is_dropped(i) for i in range(n)],
         "safe": [ledger.is_safe(i) for i in range(-1, n + 2)],
         "cuts": [ledger.safe_cuts(starts=starts) for starts in both],
-        "open": ledger.open_positions(),
+        "open": (ledger.open_positions(), ledger.open_calls()),
         "costs": [ledger.cost(i) for i in range(n + 1)],
         "between": [ledger.sum_between(i, n - i) for i in range(n // 2)],
+        "each": [ledger.tokens_of(i, n - i) for i in range(n // 2)],
+        "first": [ledger.first_of(kind) for kind in range(8)],
         "at most": [ledger.cut_at_most(i) for i in range(-1, n + 2)],
         "keep": [ledger.cut_keep_last(k, starts=s) for k in range(-1, n + 2) for s in both],
         "budget": [
@@ -125,6 +128,7 @@ def test_it_answers_what_the_oracle_answers(history, policy):
     for entry, count in history:
         assert ledger.push(packed(entry), count) == spec.push(entry, count)
         assert ledger.open_positions() == spec.open_positions()
+        assert ledger.unbound == spec.unbound
     assert answers(ledger) == answers(spec)
 
 

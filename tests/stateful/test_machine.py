@@ -8,6 +8,7 @@ else; the file must be sound at the end of every run. ``MEMCORE_LONG_TESTS=1`` r
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -110,6 +111,7 @@ class Sessions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        logging.getLogger("memcore").setLevel(logging.ERROR)  # failing summarizers are meant
         self.folder = Path(tempfile.mkdtemp(prefix="memcore-machine-"))
         self.path = self.folder / "agent.memcore"
         self.db = self.open()
@@ -401,5 +403,6 @@ Sessions.TestCase.settings = settings(
     stateful_step_count=120 if LONG else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
 )
 TestSessions = Sessions.TestCase

@@ -266,8 +266,6 @@ def test_a_budget_too_small_says_what_is_needed(full):
 def test_compaction_options_are_checked_up_front(full, options):
     with pytest.raises(memcore.InvalidOptionError):
         full.compact(**options)
-    with pytest.raises(memcore.InvalidOptionError):
-        full.fork("empty", at=0) and full.compact(**options)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "x", True])
@@ -285,7 +283,7 @@ NAMES = ("\x00", "a\x00b", "x" * 5_000, "ü😀", "\ud800", " ", "..", "a/b", "\
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_any_text_is_a_name(db, name):
     session = db.session(name, user=name, app=name)
-    session.append(user("here"), request_id=name, idempotency_key=name)
+    session.append(user("here"), request_id=name, idempotency_key=name[:4_096])
     assert [(e.session_id, e.user, e.app) for e in db.sessions()] == [(name,) * 3]
     assert db.session(name, user=name, app=name).get(1).request_id == name
     assert not db.session(name, user=name).exists()
