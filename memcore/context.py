@@ -127,18 +127,28 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
     if 0 <= cut <= ledger.last_shown:
         return Choice(cut, lead_in=not led_in)
-    return _smallest(ledger, first, lead_in=lead_in, led_in=led_in)
+    return _smallest(ledger, policy, demand, lead_in=lead_in, whole_is_legal=whole_is_legal)
 
 
-def _smallest(ledger: Ledger, first: int, *, lead_in: int, led_in: bool) -> Choice:
-    """The smallest legal suffix that is not empty."""
-    cut = ledger.cut_at_most(ledger.last_shown)
+def _smallest(
+    ledger: Ledger, policy: PairPolicy, demand: Demand, *, lead_in: int, whole_is_legal: bool
+) -> Choice:
+    """The cheapest legal suffix that is not empty."""
+    first, led_in = demand.first, demand.summary is not None
+    found: list[tuple[int, int, bool]] = []
+    if whole_is_legal:
+        odd = policy.must_start and not led_in and not _may_start(ledger, policy, first)
+        found.append((ledger.cost(first) + lead_in * odd, first, odd))
     start = ledger.cut_keep_last(0, starts=True)
-    if cut < first:  # no cut is safe: all there is
+    if start >= first:
+        found.append((ledger.cost(start), start, False))
+    cut = ledger.cut_at_most(ledger.last_shown)
+    if cut >= first:
+        found.append((ledger.cost(cut) + lead_in, cut, not led_in))
+    if not found:  # no cut is safe: all there is
         return Choice(first, lead_in=False, last=True)
-    if led_in or (start >= first and ledger.cost(start) <= ledger.cost(cut) + lead_in):
-        return Choice(cut if led_in else start, lead_in=False, last=True)
-    return Choice(cut, lead_in=True, last=True)
+    _, cut, odd = min(found)
+    return Choice(cut, lead_in=odd, last=True)
 
 
 def _may_start(ledger: Ledger, policy: PairPolicy, position: int) -> bool:

@@ -83,6 +83,12 @@ def request_row(scope: int, session: int, digest: bytes) -> bytes:
     return session_prefix(scope, session) + bytes((Row.REQUEST,)) + digest
 
 
+def split_session_prefix(key: bytes) -> tuple[int, int]:
+    """``(scope, session)`` of any row of a session."""
+    _, scope, session = _U64_2.unpack_from(key)
+    return scope, session
+
+
 def session_prefix(scope: int, session: int) -> bytes:
     """The prefix of all rows of a session."""
     return _U64_2.pack(Kind.SESSION, scope, session)

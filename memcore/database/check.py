@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts, record_spans
 from memcore.codec import FLAG_BLOB, checksum_of, open_value
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.formats import get_policy
-from memcore.keys import Row
+from memcore.keys import Kind, Row
 from memcore.log import Head, decode_item, index, new_ledger
 from memcore.log.head import head_key
 from memcore.log.history import History, StoredRow, read_rows
@@ -22,34 +23,123 @@ from memcore.views import read_view
 __all__ = ["check_database"]
 
 
+_ROWS_PAGE: Final = 1000
+_UNSEALED: Final = (Kind.EXPIRY,)
+
+
 def check_database(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
     """Findings over the whole database in words; empty means sound.
 
-    The structure of the file first, then one read transaction a session. Changes that other
-    handles make meanwhile are no findings: each session is checked on one snapshot.
+    The structure of the file first, then every row's checksum, then what rows promise of each
+    other, one read transaction a session: changes that other handles make meanwhile are no
+    findings.
     """
     findings = list(backing.store.check())
-    listed: list[tuple[int, str, str, str, int]] = []
-    for scope, app, user in backing.store.read(lambda txn: list(names.scopes(txn))):
-        found = backing.store.read(lambda txn, scope=scope: list(names.sessions(txn, scope)))  # type: ignore[misc]
-        listed += [(scope, app, user, name, session) for name, session in found]
+    findings += _damaged_rows(backing)
+    named: dict[tuple[int, int], str] = {}
+    scopes = _scopes(backing, findings)
+    for scope in scopes:
         findings += backing.store.read(lambda txn, scope=scope: blobs.check(txn, scope))  # type: ignore[misc]
-    for done, (scope, app, user, name, session) in enumerate(listed):
-        where = f"session {name!r} (user {user!r}, app {app!r})"
-        checker = _SessionCheck(backing, scope, session)
+        named.update(_names_of(backing, scope, findings))
+    sessions = _heads(backing)
+    for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
+        findings.append(f"scope {scope} has sessions, but no row names it")
+    for done, (scope, session) in enumerate(sessions):
+        name = named.get((scope, session))
+        where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"
+        checker = _SessionCheck(backing, scope, session, named=name is not None)
         findings += [f"{where}: {what}" for what in backing.store.read(checker.run)]
         if progress is not None:
-            progress(done + 1, len(listed))
+            progress(done + 1, len(sessions))
+    for place in sorted(named.keys() - set(sessions)):
+        if not backing.store.read(lambda txn, place=place: _is_deleted(txn, *place)):  # type: ignore[misc]
+            findings.append(f"session {named[place]!r}: its head is missing")
     return findings
+
+
+def _damaged_rows(backing: Backing) -> Iterator[str]:
+    """Every row whose value fails its checksum."""
+    start: bytes | None = b"\x01"
+    while start is not None:
+        found, start = backing.store.read(lambda txn, start=start: _check_page(txn, start))  # type: ignore[misc]
+        yield from found
+
+
+def _check_page(txn: ReadTxn, start: bytes) -> tuple[list[str], bytes | None]:
+    found = []
+    key = None
+    rows = 0
+    for key, value in txn.scan(start, b"\xff", limit=_ROWS_PAGE):
+        rows += 1
+        if key[0] in _UNSEALED:
+            continue
+        try:
+            open_value(key, value)
+        except CorruptValueError as exc:
+            found.append(str(exc))
+    following = None if key is None or rows < _ROWS_PAGE else keys.behind(key)
+    return found, following
+
+
+def _scopes(backing: Backing, findings: list[str]) -> list[int]:
+    """The scopes by their number; those that cannot be found by name are findings."""
+
+    def collect(txn: ReadTxn) -> list[int]:
+        found: list[int] = []
+        start = bytes((Kind.SCOPE,))
+        for key, _ in txn.scan(start, keys.after(start)):
+            scope = keys.number_of(key)
+            found.append(scope)
+            try:
+                app, user = names.scope_names(txn, scope)
+                if names.scope_of(txn, app, user) != scope:
+                    findings.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
+            except MemcoreError as exc:
+                findings.append(f"scope {scope}: {exc}")
+        return found
+
+    return backing.store.read(collect)
+
+
+def _names_of(backing: Backing, scope: int, findings: list[str]) -> dict[tuple[int, int], str]:
+    try:
+        listed = backing.store.read(lambda txn: list(names.sessions(txn, scope)))
+    except MemcoreError as exc:
+        findings.append(f"the session names of scope {scope} cannot be read: {exc}")
+        return {}
+    return {(scope, session): name for name, session in listed}
+
+
+def _heads(backing: Backing) -> list[tuple[int, int]]:
+    """Every session that has rows."""
+
+    def collect(txn: ReadTxn) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
+        while True:
+            row = next(iter(txn.scan(start, stop, limit=1)), None)
+            if row is None:
+                return found
+            scope, session = keys.split_session_prefix(row[0])
+            found.append((scope, session))
+            start = keys.after(keys.session_prefix(scope, session))
+
+    return backing.store.read(collect)
+
+
+def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether a session that was listed by name has lost its name since."""
+    return all(number != session for _, number in names.sessions(txn, scope))
 
 
 class _SessionCheck:
     """The check of one session on one snapshot."""
 
-    def __init__(self, backing: Backing, scope: int, session: int) -> None:
+    def __init__(self, backing: Backing, scope: int, session: int, *, named: bool) -> None:
         self.backing = backing
         self.scope = scope
         self.session = session
+        self.named = named
 
     def run(self, txn: ReadTxn) -> list[str]:
         if names_gone(txn, self.scope, self.session):
@@ -66,6 +156,8 @@ class _SessionCheck:
             yield "its head is missing"
             return
         head = Head.unpack(key, value)
+        if not self.named and not head.hidden and not self._has_name(txn):
+            yield "it has rows but no name"
         history = History(head.all_segments(txn, self.scope))
         if history.count != head.count:
             yield f"its segments hold {history.count} items, its head says {head.count}"
@@ -77,6 +169,9 @@ class _SessionCheck:
             and read_view(txn, self.scope, head.view_session, head.view_number) is None
         ):
             yield f"its view {head.view_number} is missing"
+
+    def _has_name(self, txn: ReadTxn) -> bool:
+        return any(number == self.session for _, number in names.sessions(txn, self.scope))
 
     def _own_rows(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Every item that the session owns, undone ones included, against its index record."""

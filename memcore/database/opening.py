@@ -6,7 +6,7 @@ import os
 
 from memcore.compaction import CompactionRule
 from memcore.database.handle import Database
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import get_policy
 from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
 from memcore.options import checked_bool, checked_int
@@ -76,6 +76,9 @@ def open_database(
     if compaction is not None and not isinstance(compaction, CompactionRule):
         msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
         raise InvalidOptionError(msg)
+    if (read_only or not create) and not in_memory and not os.path.lexists(path):
+        msg = f"there is no file {os.fspath(path)!r}; open it for writing to create it"
+        raise NotFoundError(msg)
     by = get_counter(counter)
     preset = get_policy(policy).name
     store = open_store(

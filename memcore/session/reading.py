@@ -85,13 +85,16 @@ class Reading:
     # --- items ------------------------------------------------------------------------------------
 
     def collect(
-        self, log: SessionLog, txn: ReadTxn, start: int, stop: int
+        self, log: SessionLog, txn: ReadTxn, start: int, stop: int, *, by: Recent | None = None
     ) -> list[Found | CorruptValueError]:
-        """The rows at positions ``start .. stop`` with their blobs; damaged ones as errors."""
+        """The rows at positions ``start .. stop`` with their blobs; damaged ones as errors.
+
+        ``by`` is a ledger that holds these positions, if there is one at hand.
+        """
         found: list[Found | CorruptValueError] = []
         if start >= stop:
             return found
-        recent = log.covering(txn, head_of(log), start)
+        recent = by or log.covering(txn, head_of(log), start)
         tokens = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
         for row in log.rows(txn, start, stop):
             if isinstance(row, CorruptValueError):
@@ -243,7 +246,7 @@ class Reading:
             recent = log.full(txn, head)  # more than the end may fit
         choice, open_calls = self._choose(log, txn, recent, demand, pins)
         kept = [at for at in kept if at < choice.cut]
-        pinned_rows = self.collect(log, txn, 0, pins)
+        pinned_rows = self.collect(log, txn, 0, pins, by=start)
         kept_rows = [row for at in kept for row in self.collect(log, txn, at, at + 1)]
         suffix_rows = self.collect(log, txn, choice.cut, history.count)
         regular = is_regular(recent.ledger, policy, choice.cut - recent.offset)

@@ -168,8 +168,8 @@ class Environment:
     def check(self) -> list[str]:
         """``walk``, with all writers waiting if this environment may make them wait."""
         if self.read_only:
-            with self.hold():
-                return self.walk(self.fd)
+            # Writers of other processes go on; the snapshot keeps what the walk may meet as it is.
+            return self.read(lambda _: self.walk(self.fd))
         return self.queue.call(lambda _: self.walk(self.fd))
 
     # --- reading -----------------------------------------------------------------------------
