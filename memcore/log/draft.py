@@ -41,7 +41,7 @@ class Draft:
     __slots__ = (
         "_appended",
         "_base",
-        "_history",
+        "_older",
         "_overlay",
         "_packed",
         "_tail",
@@ -70,7 +70,6 @@ class Draft:
                 raise SessionGone
             self._base = log.recent(txn, self.head)
             self._tail = log.tail
-            self._history = log.history
         self._overlay = Ledger(base=self._base.ledger)
         self._waiting: list[tuple[int, Prepared]] = []
         """Items with their seqs, not yet written."""
@@ -311,7 +310,7 @@ class Draft:
             self.txn.on_commit(self._take_over)
         self._packed = seal_value(self.log.head_key, head.pack())
         self.txn.put(self.log.head_key, self._packed)
-        self._history = self.log.history_of(self.txn, head)
+        self._older = self.log.older_of(self.txn, head)
 
     def mark(self) -> tuple[object, ...]:
         """What ``restore`` needs to undo changes that have not been written."""
@@ -344,7 +343,7 @@ class Draft:
             self.log.advance(
                 self.head,
                 self._packed,
-                history=self._history,
+                older=self._older,
                 base=self._base,
                 overlay=self._overlay,
                 tail=self._tail,

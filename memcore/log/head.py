@@ -211,14 +211,20 @@ class Head:
         )
         self.segments = found
 
-    def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
-        """The whole live history, oldest segment first."""
+    def older_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
+        """The live segments before those that the head holds, oldest first."""
+        if not self.link_block:
+            return []
         blocks: list[list[Segment]] = []
         session, block = self.link_session, self.link_block
         while block:
             found, session, block, _ = _read_block(txn, scope, session, block)
             blocks.append(found)
-        return [segment for found in reversed(blocks) for segment in found] + self.segments
+        return [segment for found in reversed(blocks) for segment in found]
+
+    def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
+        """The whole live history, oldest segment first."""
+        return self.older_segments(txn, scope) + self.segments
 
 
 def _read_block(

@@ -113,12 +113,13 @@ class SessionLog:
 
     __slots__ = (
         "__weakref__",
+        "_history",
+        "_older",
         "_recent",
         "counter",
         "head",
         "head_bytes",
         "head_key",
-        "history",
         "lock",
         "policy",
         "resolve_counter",
@@ -141,7 +142,8 @@ class SessionLog:
         """Drop everything cached; the next catch-up reads it anew."""
         self.head_bytes: bytes | None = None
         self.head: Head | None = None
-        self.history = History([])
+        self._older: list[Segment] = []
+        self._history: History | None = History([])
         self.tail: tuple[int, bytes] | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
@@ -170,9 +172,18 @@ class SessionLog:
         if known is None or known.epoch != head.epoch or known.count > head.count:
             self.begin(txn, head)
         else:
-            self.history = self.history_of(txn, head)
+            self._older = self.older_of(txn, head)
+            self._history = None
         self.head, self.head_bytes, self.tail = head, found, None
         return True
+
+    @property
+    def history(self) -> History:
+        """The live history as positions; made when it is first asked for after a change."""
+        if self._history is None:
+            assert self.head is not None  # noqa: S101 - it is None only while there is a head
+            self._history = History(self._older + self.head.segments)
+        return self._history
 
     def begin(self, txn: ReadTxn, head: Head) -> None:
         """Start anew from a head that may not be committed yet, so it counts as unknown."""
@@ -180,10 +191,11 @@ class SessionLog:
         self.policy: PairPolicy = get_policy(head.policy)
         self.counter: TokenCounter = self.resolve_counter(head.counter)
         self.tag = index.counter_tag(head.counter)
-        self.history = History(head.all_segments(txn, self.scope))
+        self._older = head.older_segments(txn, self.scope)
+        self._history = History(self._older + head.segments)
 
-    def history_of(self, txn: ReadTxn, head: Head) -> History:
-        """The live history of a head; blocks of old segments are read only if they changed."""
+    def older_of(self, txn: ReadTxn, head: Head) -> list[Segment]:
+        """The segments before those in the head; their blocks are read only if they changed."""
         known = self.head
         if (
             known is not None
@@ -191,9 +203,8 @@ class SessionLog:
             and known.link_session == head.link_session
             and known.link_block == head.link_block
         ):
-            kept = len(self.history.segments) - len(known.segments)
-            return History(self.history.segments[:kept] + head.segments)
-        return History(head.all_segments(txn, self.scope))
+            return self._older
+        return head.older_segments(txn, self.scope)
 
     # --- ledgers ----------------------------------------------------------------------------------
 
@@ -208,7 +219,7 @@ class SessionLog:
         if found is None:
             found = self._open_end(txn, head)
         known = found.offset + len(found.ledger)
-        if known != self.history.count:
+        if known != head.count:
             self._recent = None
             self.load_into(txn, found.ledger, known)
         if found.offset and found.ledger.unbound:
@@ -276,7 +287,7 @@ class SessionLog:
         head: Head,
         packed: bytes,
         *,
-        history: History,
+        older: list[Segment],
         base: Recent,
         overlay: Ledger,
         tail: tuple[int, bytes] | None,
@@ -286,7 +297,8 @@ class SessionLog:
             if self.head is not None and self.head.revision >= head.revision:
                 return  # a reader saw the commit first and caught up by itself
             base.ledger.fold(overlay)
-            self._recent, self.history, self.tail = base, history, tail
+            self._recent, self.tail = base, tail
+            self._older, self._history = older, None
             self.head, self.head_bytes = head, packed
 
     def current_view(self, txn: ReadTxn) -> StoredView | None:

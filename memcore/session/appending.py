@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from memcore import blobs, names
 from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
@@ -43,6 +43,9 @@ class ItemOptions:
 
     meta: Mapping[str, Any] | None = None
     request_id: str | None = None
+
+
+PLAIN: Final = ItemOptions()
 
 
 class Appending:
@@ -179,7 +182,8 @@ class Appending:
         meta: Mapping[str, Any] | None = None,
     ) -> Planned:
         """What ``Session.extend`` stores."""
-        prepared = self.prepare(items, ItemOptions(meta, request_id))
+        plain = meta is None and request_id is None
+        prepared = self.prepare(items, PLAIN if plain else ItemOptions(meta, request_id))
         plan = self.append if prepared else self._append_nothing
         return prepared, plan(
             prepared, expected_revision=expected_revision, idempotency_key=idempotency_key

@@ -204,13 +204,14 @@ class Session:
 
     def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead, again if they were collected meanwhile."""
-        if not self.appending.stage(prepared):
+        if not any(item.payload for item in prepared):
             return self._commit(closure)
         for _ in range(_STAGE_ATTEMPTS):
+            self.appending.stage(prepared)
             try:
                 return self._commit(closure)
             except StagedBlobLost:
-                self.appending.stage(prepared)
+                continue
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
