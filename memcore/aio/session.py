@@ -135,7 +135,7 @@ class AsyncSession:
         A plain function runs in a thread.
         """
         compacting = self._session.compacting
-        compacting.check_summarizer(summarize)
+        compacting.check(summarize)
         draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
         if summarize is None or draft.plan.is_empty:
             draft = compacting.summarized(draft, None)

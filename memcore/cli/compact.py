@@ -10,7 +10,16 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, writing
+from memcore.cli.options import (
+    App,
+    AsJson,
+    SessionName,
+    StorePath,
+    User,
+    find_session,
+    reading,
+    writing,
+)
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
 from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
 
@@ -43,7 +52,7 @@ def compact_session(
     if dry_run == yes:
         complain("say --dry-run to see what would be folded, or --yes to compact")
         raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
-    with writing(store) as db:
+    with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         if dry_run:
             _show_plan(session, keep_last, keep_tokens, as_json=as_json)

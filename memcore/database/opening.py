@@ -77,7 +77,7 @@ def open_database(
         msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
         raise InvalidOptionError(msg)
     if (read_only or not create) and not in_memory and not os.path.lexists(path):
-        msg = f"there is no file {os.fspath(path)!r}; open it for writing to create it"
+        msg = f"{os.fspath(path)!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
     by = get_counter(counter)
     preset = get_policy(policy).name

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memcore.formats.binding import FLAG_MIXED, FLAG_MODEL, Binding, CallSlot, Entry, bind
+from memcore._fast import classify
+from memcore.formats.binding import FLAG_MIXED, FLAG_MODEL, Binding, CallSlot, Entry, Key, bind
 from memcore.formats.policy import PairPolicy
 from memcore.formats.wire import BLOCK_SHAPES, shape_of, synthetic_results
 from memcore.model import ItemKind, Message, Repair
@@ -271,19 +272,30 @@ class _Renderer:
             return False
         blocks, rest = self._split(result)
         message = self.entries[result].message
-        return not rest or message[self._field(message)] == blocks + rest
+        return self._blocks_for(at, result) + rest == message[self._field(message)] and (
+            bool(blocks) or not rest
+        )
 
     def _blocks_for(self, at: int, result: int) -> list[Any]:
-        """The result blocks of entry ``result`` that answer calls of entry ``at``."""
-        blocks, _ = self._split(result)
-        wanted = iter(self.binding.answers[result])
+        """The result blocks of entry ``result`` that answer calls of entry ``at``.
+
+        One a call: of several for the same call the last one stands.
+        """
+        field_name = self._field(self.entries[result].message)
+        wanted: dict[Key, list[CallSlot | None]] = {}
+        for key, slot in self.binding.answers[result]:
+            wanted.setdefault(key, []).append(slot)
         found: list[Any] = []
-        seen: set[Any] = set()
-        for block in blocks:
-            key, slot = next(wanted, (None, None))
-            if slot is not None and slot.at == at and slot.results == [result] and key not in seen:
-                found.append(block)
-        return found
+        answered: list[CallSlot] = []
+        for block in reversed(self._split(result)[0]):
+            key = next(iter(classify({"role": "user", field_name: [block]})[2]), None)
+            slots = wanted.get(key) if key is not None else None
+            slot = slots.pop() if slots else None
+            if slot is None or slot.at != at or slot.results[-1:] != [result] or slot in answered:
+                continue
+            answered.append(slot)
+            found.append(block)
+        return found[::-1]
 
     def _field(self, message: Message) -> str:
         return "parts" if isinstance(message.get("parts"), list) else "content"

@@ -88,8 +88,7 @@ class Compacting:
     # --- plan -------------------------------------------------------------------------------------
 
     def prepare(self, rule: CompactionRule) -> CompactionDraft:
-        """Plan on the current history and collect what is to be folded."""
-        self._address.need_writable()
+        """Plan on the current history and collect what is to be folded; writes nothing."""
         found = self._reading.run(lambda log, txn: self._collect(log, txn, rule), None)
         if found is None:
             return CompactionDraft(_EMPTY_PLAN, ("nothing", _EMPTY_PLAN), (), (0, 0), None)
@@ -138,13 +137,14 @@ class Compacting:
         slots = bind(entries).calls[0]
         return sorted({position + at for slot in slots for at in slot.results})
 
-    @staticmethod
-    def check_summarizer(summarize: object) -> None:
-        """Refuse what cannot be called, before anything is planned.
+    def check(self, summarize: object) -> None:
+        """Refuse what cannot work before a model is asked.
 
         Raises:
-            InvalidOptionError: it is neither None nor callable.
+            InvalidOptionError: ``summarize`` is neither None nor callable.
+            ReadOnlyError: nothing can be recorded.
         """
+        self._address.need_writable()
         if summarize is not None and not callable(summarize):
             msg = f"summarize: expected a callable or None, got {type(summarize).__name__}"
             raise InvalidOptionError(msg)

@@ -16,6 +16,7 @@ from memcore.model import (
     Context,
     Item,
     OpenCall,
+    Plan,
     Receipt,
     Summarize,
     View,
@@ -334,6 +335,11 @@ class Session:
             lambda log, txn: self.compacting.is_due(log, txn, rule), default=False
         )
 
+    def plan(self, *, keep_last: int | None = None, keep_tokens: int | None = None) -> Plan:
+        """What ``compact`` with the same arguments would fold; writes nothing."""
+        rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
+        return self.compacting.prepare(rule).plan
+
     def compact(
         self,
         summarize: Summarize | None = None,
@@ -356,7 +362,7 @@ class Session:
             PlanStaleError: the history was cut or compacted by someone else meanwhile.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        self.compacting.check_summarizer(summarize)
+        self.compacting.check(summarize)
         rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
         draft = self.compacting.prepare(rule)
         draft = self.compacting.summarized(draft, summarize)
