@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import memcore
 import oracle
+
+import memcore
 
 Message = dict[str, Any]
 
@@ -41,6 +42,14 @@ def turns(count: int, *, start: int = 0) -> list[Message]:
 
 def failing(_: memcore.SummaryRequest) -> str:
     raise RuntimeError("the model is down")
+
+
+def attempt(ask: Any, *args: Any, **options: Any) -> memcore.Context | memcore.ContextOverflowError:
+    """The context, or the refusal if the budget is too small for any."""
+    try:
+        return ask(*args, **options)
+    except memcore.ContextOverflowError as refused:
+        return refused
 
 
 def texts(session: memcore.Session) -> list[Any]:

@@ -103,6 +103,9 @@ class _Renderer:
                     self._note("orphan", at, key[1])
                 elif slot.results != [at]:
                     self._note("superseded", at, key[1])
+            distinct = {key if slot is None else id(slot) for key, slot in answers}
+            if answers and len(self._split(at)[0]) > len(distinct):
+                self._note("superseded", at)  # of several blocks for one call the last stands
             unbound = self.binding.is_result(at) and not answers
             if unbound and not self.policy.standalone_results:
                 self._note("orphan", at)
@@ -288,8 +291,8 @@ class _Renderer:
         found: list[Any] = []
         answered: list[CallSlot] = []
         for block in reversed(self._split(result)[0]):
-            key = next(iter(classify({"role": "user", field_name: [block]})[2]), None)
-            slots = wanted.get(key) if key is not None else None
+            closes = classify({"role": "user", field_name: [block]})[2]
+            slots = wanted.get(closes[0]) if closes else None
             slot = slots.pop() if slots else None
             if slot is None or slot.at != at or slot.results[-1:] != [result] or slot in answered:
                 continue

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import memcore
 import strategies
-from messages import illegal, recount
+from messages import attempt, illegal, recount
+
+import memcore
 
 GENERATED = 400
 SHARES = (100, 60, 30, 10)
@@ -29,22 +30,18 @@ def contexts(session: memcore.Session) -> Iterable[tuple[int | None, memcore.Con
     yield None, whole
     for share in SHARES:
         budget = max(1, whole.tokens * share // 100)
-        try:
-            yield budget, session.context(budget)
-        except memcore.ContextOverflowError as refused:
-            assert refused.needed_tokens > budget
-    try:
-        session.context(1)
-    except memcore.ContextOverflowError as refused:
+        found = attempt(session.context, budget)
+        if isinstance(found, memcore.Context):
+            yield budget, found
+        else:
+            assert found.needed_tokens > budget
+    refused = attempt(session.context, 1)
+    if isinstance(refused, memcore.ContextOverflowError):
         needed = refused.needed_tokens
         yield needed, session.context(needed)
-        if needed > 1:
-            try:
-                smaller = session.context(needed - 1)
-            except memcore.ContextOverflowError as again:
-                assert again.needed_tokens == needed
-            else:
-                raise AssertionError((needed, smaller))
+        smaller = attempt(session.context, needed - 1)
+        assert isinstance(smaller, memcore.ContextOverflowError)
+        assert smaller.needed_tokens == needed
 
 
 def is_suffix_behind_pins(context: memcore.Context, messages: list[Any]) -> bool:

@@ -31,9 +31,9 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from messages import assistant, attempt, call, failing, illegal, recount, result, user
 
 import memcore
-from messages import assistant, call, failing, illegal, recount, result, user
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 WHOLE = ("user", "assistant")
@@ -255,18 +255,21 @@ class Sessions(RuleBasedStateMachine):
         model, session = self.models[name], self.db.session(name)
         expected = model.revision + wrong
         messages = [assistant(self.line()) for _ in range(more)]
-        try:
+
+        def change() -> None:
             with session.batch(expected_revision=expected) as batch:
                 if count:
                     batch.undo(count)
                 batch.extend(messages)
                 if fails:
                     batch.append(result("never made"))
-        except (memcore.RevisionConflict, memcore.OrphanResultError) as refused:
-            assert isinstance(refused, memcore.RevisionConflict) == wrong
+
+        if wrong or fails:
+            kind = memcore.RevisionConflict if wrong else memcore.OrphanResultError
+            with pytest.raises(kind):
+                change()
             return
-        assert not wrong
-        assert not fails
+        change()
         before = model.revision
         model.cut(max(len(model.items) - count, 0))
         if messages:
@@ -307,12 +310,13 @@ class Sessions(RuleBasedStateMachine):
         """Both handles give the same legal context."""
         outcomes = []
         for second in (False, True):
-            try:
-                found = self.handle(name, second).context(budget)
+            session = self.handle(name, second)
+            found = attempt(session.context, budget)
+            if isinstance(found, memcore.ContextOverflowError):
+                assert found.needed_tokens > budget
+                found = session.context(found.needed_tokens)
+            else:
                 assert recount(found.messages) == found.tokens <= budget
-            except memcore.ContextOverflowError as refused:
-                assert refused.needed_tokens > budget
-                found = self.handle(name, second).context(refused.needed_tokens)
             assert illegal(found.messages, "openai_chat") == []
             outcomes.append(found)
         assert outcomes[0] == outcomes[1]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import result, turns, user
 
 import memcore
 from memcore import limits
-from messages import result, turns, user
 
 CIRCULAR: dict[str, Any] = {"role": "user"}
 CIRCULAR["content"] = CIRCULAR
@@ -73,9 +73,14 @@ def test_what_is_no_json_object_is_refused(full, item):
     assert len(str(caught.value)) > 10
     with pytest.raises(memcore.InvalidItemError):
         full.extend([user("good"), item])
-    with pytest.raises(memcore.InvalidItemError), full.batch() as batch:
-        batch.undo()
-        batch.append(item)
+
+    def batch() -> None:
+        with full.batch() as changes:
+            changes.undo()
+            changes.append(item)
+
+    with pytest.raises(memcore.InvalidItemError):
+        batch()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +176,9 @@ def test_wrong_options_are_refused_also_without_items(full, key):
         full.extend([], idempotency_key=key)
 
 
-@pytest.mark.parametrize("meta", [{"x": object()}, {"x": float("nan")}, {1: 2}, {"x": "y" * 70_000}])
+@pytest.mark.parametrize(
+    "meta", [{"x": object()}, {"x": float("nan")}, {1: 2}, {"x": "y" * 70_000}]
+)
 def test_meta_that_is_no_json_or_too_large_is_refused(full, meta):
     with pytest.raises(memcore.InvalidItemError):
         full.append(user(), meta=meta)
@@ -277,7 +284,18 @@ def test_a_rule_is_checked_when_it_is_made(value):
 
 # --- names and sessions ---------------------------------------------------------------------------
 
-NAMES = ("\x00", "a\x00b", "x" * 5_000, "ü😀", "\ud800", " ", "..", "a/b", "\xff" * 600, "\U0010ffff")
+NAMES = (
+    "\x00",
+    "a\x00b",
+    "x" * 5_000,
+    "ü😀",
+    "\ud800",
+    " ",
+    "..",
+    "a/b",
+    "\xff" * 600,
+    "\U0010ffff",
+)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
@@ -438,18 +456,18 @@ def test_a_closed_database_says_so(open_db):
     db.close()
     for attempt in (
         lambda: session.append(user()),
-        lambda: session.undo(),
-        lambda: session.context(),
+        session.undo,
+        session.context,
         lambda: next(reading),
         lambda: len(session),
-        lambda: session.compact(),
+        session.compact,
         lambda: session.fork("fork"),
         lambda: db.session("chat"),
         lambda: list(db.sessions()),
         lambda: db.delete_session("chat"),
-        lambda: db.check(),
-        lambda: db.stats(),
-        lambda: db.flush(),
+        db.check,
+        db.stats,
+        db.flush,
         lambda: db.backup("nowhere"),
         lambda: list(scope.sessions()),
         lambda: scope.kv("n").get("k"),
@@ -471,12 +489,12 @@ def test_a_read_only_handle_reads_everything_and_writes_nothing(open_db, path):
             lambda: session.append(user()),
             lambda: session.extend([]) and session.extend([user()]),
             lambda: session.record("note"),
-            lambda: session.undo(),
+            session.undo,
             lambda: session.rewind(1),
             lambda: session.fork("fork"),
             lambda: session.set_policy("seed"),
             lambda: session.compact(lambda _: "t"),
-            lambda: session.uncompact(),
+            session.uncompact,
             lambda: db.delete_session("chat"),
             lambda: db.session("new").append(user("x" * 300_000)),
             lambda: db.scope().kv("n").put("k", 1),
@@ -560,7 +578,9 @@ def test_a_truncated_file_is_refused_before_it_is_mapped(open_db, path, tmp_path
     for size in (1, 100, 4_096, 8_192, len(whole) // 2, len(whole) - 4_096):
         cut = tmp_path / f"cut-{size}"
         cut.write_bytes(whole[:size])
-        code = "import memcore, sys\ntry: memcore.open(sys.argv[1])\nexcept memcore.StorageError: pass"
+        code = (
+            "import memcore, sys\ntry: memcore.open(sys.argv[1])\nexcept memcore.StorageError: pass"
+        )
         assert subprocess.run([sys.executable, "-c", code, str(cut)], check=False).returncode == 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from messages import assistant, attempt, call, failing, illegal, result, system, texts, turns, user
 
 import memcore
-from messages import assistant, call, failing, illegal, result, system, texts, turns, user
 
 
 def summary_line(session: memcore.Session) -> str | None:
@@ -163,10 +163,9 @@ def test_a_result_for_a_folded_call_loses_nothing(session, how, more):
         listed = any(r.call_id == message.get("tool_call_id") for r in context.repairs)
         assert shown or listed
     for budget in range(context.tokens, 0, -5):
-        try:
-            found = session.context(budget)
-        except memcore.ContextOverflowError as refused:
-            assert refused.needed_tokens > budget
+        found = attempt(session.context, budget)
+        if isinstance(found, memcore.ContextOverflowError):
+            assert found.needed_tokens > budget
             break
         assert found.tokens <= budget
         assert illegal(found.messages, "openai_chat") == []

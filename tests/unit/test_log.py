@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from messages import texts, turns, user
 
 import memcore
 from memcore import keys
@@ -14,7 +15,6 @@ from memcore.keys import Row
 from memcore.limits import HEAD_SEGMENTS_MAX, INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.log import Head, History, Segment
 from memcore.log.head import BLOCK_SEGMENTS, head_key
-from messages import texts, turns, user
 
 
 def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, bytes]:

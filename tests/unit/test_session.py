@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from messages import assistant, call, messages_of, result, texts, turns, user
 
 import memcore
 from memcore import limits
-from messages import assistant, call, messages_of, result, texts, turns, user
 
 # --- appending and reading ------------------------------------------------------------------------
 
@@ -335,23 +335,33 @@ def test_batch_is_one_change(session):
 
 def test_batch_with_an_error_in_the_block_stores_nothing(session):
     session.append(user())
-    with pytest.raises(ZeroDivisionError), session.batch() as batch:
-        batch.undo()
-        batch.append(user("new"))
-        raise ZeroDivisionError
+
+    def change() -> None:
+        with session.batch() as batch:
+            batch.undo()
+            batch.append(user("new"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change()
     assert texts(session) == ["hi"]
 
 
 @pytest.mark.parametrize("first", ["undo", "append"])
 def test_batch_that_fails_at_its_end_stores_nothing(session, first):
     session.extend([user("a"), call("c")])
-    with pytest.raises(memcore.OrphanResultError), session.batch() as batch:
-        if first == "append":
+
+    def change() -> None:
+        with session.batch() as batch:
+            if first == "append":
+                batch.append(result("c"))
+                batch.undo(2)  # takes its own append off, and the call
+            else:
+                batch.undo()
             batch.append(result("c"))
-            batch.undo(2)  # takes its own append off, and the call
-        else:
-            batch.undo()
-        batch.append(result("c"))
+
+    with pytest.raises(memcore.OrphanResultError):
+        change()
     assert (len(session), session.revision) == (2, 1)
     assert len(session.open_calls) == 1
     assert session.append(result("c")).open_calls == 0
@@ -369,9 +379,14 @@ def test_batch_undo_takes_off_what_the_batch_appended(session):
 
 def test_batch_conflict_stores_nothing(session):
     session.append(user("a"))
-    with pytest.raises(memcore.RevisionConflict), session.batch(expected_revision=0) as batch:
-        batch.undo()
-        batch.append(user("b"))
+
+    def change() -> None:
+        with session.batch(expected_revision=0) as batch:
+            batch.undo()
+            batch.append(user("b"))
+
+    with pytest.raises(memcore.RevisionConflict):
+        change()
     assert texts(session) == ["a"]
 
 
@@ -647,7 +662,7 @@ def test_large_items_read_like_small_ones(session, size):
     session.extend([user(content), call("c"), result("c", content)])
     assert messages_of(session) == [user(content), call("c"), result("c", content)]
     assert session.context().messages[0] == user(content)
-    assert [i.message for i in session.undo(3)][0] == user(content)
+    assert next(i.message for i in session.undo(3)) == user(content)
 
 
 def test_equal_large_items_are_stored_once_and_leave_with_the_last(db):

@@ -1,0 +1,129 @@
+"""context() and fit(): budgets, pins, reserve, the smallest context, what the receipt says."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assistant, attempt, call, illegal, recount, result, system, turns, user
+
+import memcore
+
+
+def test_without_a_budget_everything_is_shown(session):
+    session.extend([system(), *turns(50)])
+    context = session.context()
+    assert context.messages == [system(), *turns(50)]
+    assert (context.omitted, context.cut, context.summary, context.repairs) == (0, 2, None, ())
+    assert context.tokens == session.tokens == recount(context.messages)
+
+
+@pytest.mark.parametrize("budget", range(27, 400, 7))
+def test_the_longest_suffix_that_starts_at_a_user_fits_the_budget(session, budget):
+    session.extend([system(), *turns(30)])
+    context = session.context(budget)
+    assert context.messages[0] == system()
+    kept = context.messages[1:]
+    assert kept == turns(30)[-len(kept) :]
+    assert kept[0]["role"] == "user"
+    assert context.tokens == recount(context.messages) <= budget
+    assert context.omitted == 60 - len(kept)
+    assert session.get(context.cut).message == kept[0]
+    longer = [system(), *turns(30)[-len(kept) - 2 :]]
+    assert len(kept) == 60 or recount(longer) > budget
+
+
+def test_reserve_is_taken_off_the_budget(session):
+    session.extend(turns(30))
+    assert session.context(200, reserve_tokens=100) == session.context(100)
+
+
+def test_an_overflow_names_the_smallest_budget_that_would_do(session):
+    session.extend([system("x" * 200), *turns(3), user("y" * 400)])
+    with pytest.raises(memcore.ContextOverflowError) as caught:
+        session.context(50)
+    needed = caught.value.needed_tokens
+    assert session.context(needed).messages == [system("x" * 200), user("y" * 400)]
+    with pytest.raises(memcore.ContextOverflowError) as again:
+        session.context(needed - 1)
+    assert again.value.needed_tokens == needed
+
+
+def test_pins_alone_can_be_too_large(session):
+    session.append(system("x" * 400))
+    with pytest.raises(memcore.ContextOverflowError) as caught:
+        session.context(50)
+    assert session.context(caught.value.needed_tokens).messages == [system("x" * 400)]
+
+
+def test_answers_that_are_not_shown_do_not_count(session):
+    session.extend([user(), call("a"), result("a", "x" * 4_000), result("a", "short")])
+    context = session.context(100)
+    assert context.messages == [user(), call("a"), result("a", "short")]
+    assert context.tokens == recount(context.messages)
+
+
+def test_a_long_id_makes_a_synthetic_result_long_and_the_budget_holds(session):
+    long = "c" * 2_000
+    session.extend([user(), call(long)])
+    session.abandon(long)
+    whole = session.context()
+    for budget in range(10, whole.tokens + 50, 37):
+        context = attempt(session.context, budget)
+        if isinstance(context, memcore.ContextOverflowError):
+            assert context.needed_tokens > budget
+        else:
+            assert context.tokens == recount(context.messages) <= budget
+            assert illegal(context.messages, "openai_chat") == []
+
+
+def test_a_context_that_would_show_nothing_is_an_overflow(session):
+    session.append(user("x" * 4_000))
+    session.record("final", 1)
+    with pytest.raises(memcore.ContextOverflowError):
+        session.context(100)
+
+
+def test_a_kept_orphan_at_the_end_is_no_context(db):
+    session = db.session("chat", orphans="keep")
+    session.extend([user("x" * 4_000), result("lost")])
+    with pytest.raises(memcore.ContextOverflowError):
+        session.context(100)
+
+
+def test_an_orphan_poisons_no_context_of_the_plain_rule(db):
+    session = db.session("seed", policy="seed", orphans="keep")
+    session.extend([user(), assistant(), result("lost")])
+    assert session.context().messages == [user(), assistant()]
+
+
+def test_open_calls_are_counted_in_the_context(session):
+    session.extend([user(), call("a", "b"), result("a")])
+    assert session.context().open_calls == 1
+
+
+def test_equal_histories_give_equal_contexts(db):
+    first, second = db.session("a"), db.session("b")
+    history = [*turns(5), call("x"), user("late"), result("x"), *turns(3)]
+    first.extend(history)
+    for message in history:
+        second.append(message)
+    second.append(user("undone"))
+    second.undo()
+    for budget in (None, 100, 60, 30):
+        assert first.context(budget).messages == second.context(budget).messages
+
+
+def test_counters_decide_what_fits(db):
+    words = memcore.CallableCounter(lambda text: len(text.split()), name="words")
+    session = db.session("chat", counter=words)
+    session.extend([user("one two three"), assistant("four"), user("five")])
+    assert [i.tokens for i in session] == [3 + 1 + 4, 1 + 1 + 4, 1 + 1 + 4]
+    assert session.context(6).messages == [user("five")]
+    assert memcore.fit([user("one two three")], counter=words).tokens == 8
+    db.delete_session("chat")  # the check at the end has no such counter
+
+
+def test_a_policy_renders_one_log_in_its_own_way(session):
+    session.extend([user(), call("a"), user("wait"), result("a")])
+    assert [m["role"] for m in session.context().messages] == ["user", "assistant", "tool", "user"]
+    session.set_policy("openai_responses")
+    assert [m["role"] for m in session.context().messages] == ["user", "assistant", "user", "tool"]
