@@ -56,3 +56,29 @@ class Ledger:
     def open_calls(self) -> list[tuple[int, int]]: ...
     def open_positions(self) -> list[int]: ...
     def find_call(self, cls: int, text: str, seed: bytes) -> tuple[int, list[int], bool] | None: ...
+
+class HeadFields:
+    revision: int
+    epoch: int
+    next_seq: int
+    count: int
+    chain: int
+    tokens: int
+    view_session: int
+    view_number: int
+    next_view: int
+    parent_session: int
+    parent_seq: int
+    base_count: int
+    link_session: int
+    link_block: int
+    next_block: int
+    created_ms: int
+    updated_ms: int
+    open_calls: int
+    flags: int
+    policy: str
+    counter: str
+    def changed(self) -> Self: ...
+    def pack(self) -> bytes: ...
+    def load(self, body: bytes) -> list[tuple[int, int, int]]: ...

@@ -425,7 +425,6 @@ cdef int _scan_item(dict item, list opens, list closes) except -1:
         if found < 0:
             found = _scan_response(item, <str>kind, opens, closes)
     _drop_repeats(opens)
-    _drop_repeats(closes)
     return found
 
 
@@ -1747,6 +1746,7 @@ cdef class Ledger:
         self._need_stacks()
         cdef int32_t c = self._find(_hash_key(cls, text, _seed(seed)))
         cdef int32_t i = self.closes.n
+        cdef int32_t last = -1
         cdef Call call
         cdef list closers = []
         if c < 0:
@@ -1755,8 +1755,9 @@ cdef class Ledger:
         if call.closer >= 0:
             while i and self.closes.at[i - 1].position >= call.closer:
                 i -= 1
-                if self.closes.at[i].call == c:
-                    closers.append(self.closes.at[i].position)
+                if self.closes.at[i].call == c and self.closes.at[i].position != last:
+                    last = self.closes.at[i].position
+                    closers.append(last)
         return call.opener, closers[::-1], call.closer < 0
 
     cdef int _need_stacks(self) except -1:
@@ -1808,3 +1809,163 @@ def record_spans(bytes page not None):
         spans.append((p - first, p - first + size))
         p += size
     return spans
+
+
+# --- the head of a session ------------------------------------------------------------------------
+
+cdef enum:
+    HEAD_FIXED = 144    # 17 u64, open_calls u32, flags u8, sizes of policy, counter, segments u8
+    SEGMENT_BYTES = 24
+
+
+cdef inline uint8_t *_put64(uint8_t *p, uint64_t x) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        p[i] = <uint8_t>(x >> (8 * i) & 0xFF)
+    return p + 8
+
+
+cdef inline uint64_t _take64(const uint8_t **p) noexcept nogil:
+    cdef uint64_t x = 0
+    cdef int i
+    for i in range(8):
+        x |= <uint64_t>p[0][i] << (8 * i)
+    p[0] += 8
+    return x
+
+
+@cython.auto_pickle(False)
+cdef class HeadFields:
+    """What the head of a session holds, and its stored form: little-endian, in this order."""
+
+    cdef public uint64_t revision, epoch, next_seq, count, chain, tokens
+    cdef public uint64_t view_session, view_number, next_view
+    cdef public uint64_t parent_session, parent_seq, base_count
+    cdef public uint64_t link_session, link_block, next_block
+    cdef public uint64_t created_ms, updated_ms
+    cdef public uint32_t open_calls
+    cdef public uint8_t flags
+    cdef public object policy   # str
+    cdef public object counter  # str
+    cdef public list segments   # of tuples (session, first seq, last seq)
+
+    def changed(self):
+        """A copy of one's own to change."""
+        cdef type cls = type(self)
+        cdef HeadFields other = cls.__new__(cls)
+        other.revision = self.revision
+        other.epoch = self.epoch
+        other.next_seq = self.next_seq
+        other.count = self.count
+        other.chain = self.chain
+        other.tokens = self.tokens
+        other.view_session = self.view_session
+        other.view_number = self.view_number
+        other.next_view = self.next_view
+        other.parent_session = self.parent_session
+        other.parent_seq = self.parent_seq
+        other.base_count = self.base_count
+        other.link_session = self.link_session
+        other.link_block = self.link_block
+        other.next_block = self.next_block
+        other.created_ms = self.created_ms
+        other.updated_ms = self.updated_ms
+        other.open_calls = self.open_calls
+        other.flags = self.flags
+        other.policy = self.policy
+        other.counter = self.counter
+        other.segments = self.segments[:]
+        return other
+
+    def pack(self):
+        """The body of the head's row; drawn in docs/architecture.md."""
+        cdef Py_ssize_t policy_bytes = 0
+        cdef Py_ssize_t counter_bytes = 0
+        cdef const char *policy = PyUnicode_AsUTF8AndSize(self.policy, &policy_bytes)
+        cdef const char *counter = PyUnicode_AsUTF8AndSize(self.counter, &counter_bytes)
+        cdef list segments = self.segments
+        cdef Py_ssize_t count = len(segments)
+        cdef uint64_t session, lo, hi
+        cdef object segment
+        cdef bytes out
+        cdef uint8_t *p
+        if policy_bytes > 0xFF or counter_bytes > 0xFF or count > 0xFF:
+            raise ValueError("a head holds names and segments of at most 255")
+        out = PyBytes_FromStringAndSize(
+            NULL, HEAD_FIXED + policy_bytes + counter_bytes + SEGMENT_BYTES * count)
+        p = <uint8_t *>PyBytes_AS_STRING(out)
+        p = _put64(p, self.revision)
+        p = _put64(p, self.epoch)
+        p = _put64(p, self.next_seq)
+        p = _put64(p, self.count)
+        p = _put64(p, self.chain)
+        p = _put64(p, self.tokens)
+        p = _put64(p, self.view_session)
+        p = _put64(p, self.view_number)
+        p = _put64(p, self.next_view)
+        p = _put64(p, self.parent_session)
+        p = _put64(p, self.parent_seq)
+        p = _put64(p, self.base_count)
+        p = _put64(p, self.link_session)
+        p = _put64(p, self.link_block)
+        p = _put64(p, self.next_block)
+        p = _put64(p, self.created_ms)
+        p = _put64(p, self.updated_ms)
+        # open_calls u32 | flags u8 | policy bytes u8 | counter bytes u8 | segments u8
+        p = _put64(p, self.open_calls | <uint64_t>self.flags << 32 | <uint64_t>policy_bytes << 40
+                   | <uint64_t>counter_bytes << 48 | <uint64_t>count << 56)
+        memcpy(p, policy, <size_t>policy_bytes)
+        memcpy(p + policy_bytes, counter, <size_t>counter_bytes)
+        p += policy_bytes + counter_bytes
+        for segment in segments:
+            if not isinstance(segment, tuple):
+                raise TypeError("a segment is a tuple")
+            session, lo, hi = <tuple>segment
+            p = _put64(_put64(_put64(p, session), lo), hi)
+        return out
+
+    def load(self, bytes body not None):
+        """Take over everything of a packed body but its segments, and return those."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(body)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        cdef Py_ssize_t at = HEAD_FIXED
+        cdef Py_ssize_t policy_bytes, counter_bytes, count
+        cdef uint64_t sizes, session, lo, hi
+        cdef list segments = []
+        if size < HEAD_FIXED:
+            raise ValueError("the head is cut short")
+        self.revision = _take64(&p)
+        self.epoch = _take64(&p)
+        self.next_seq = _take64(&p)
+        self.count = _take64(&p)
+        self.chain = _take64(&p)
+        self.tokens = _take64(&p)
+        self.view_session = _take64(&p)
+        self.view_number = _take64(&p)
+        self.next_view = _take64(&p)
+        self.parent_session = _take64(&p)
+        self.parent_seq = _take64(&p)
+        self.base_count = _take64(&p)
+        self.link_session = _take64(&p)
+        self.link_block = _take64(&p)
+        self.next_block = _take64(&p)
+        self.created_ms = _take64(&p)
+        self.updated_ms = _take64(&p)
+        sizes = _take64(&p)
+        self.open_calls = <uint32_t>(sizes & 0xFFFFFFFF)
+        self.flags = <uint8_t>(sizes >> 32 & 0xFF)
+        policy_bytes = <Py_ssize_t>(sizes >> 40 & 0xFF)
+        counter_bytes = <Py_ssize_t>(sizes >> 48 & 0xFF)
+        count = <Py_ssize_t>(sizes >> 56)
+        if size != HEAD_FIXED + policy_bytes + counter_bytes + SEGMENT_BYTES * count:
+            raise ValueError("the head's parts do not fill it")
+        self.policy = body[at:at + policy_bytes].decode()
+        at += policy_bytes
+        self.counter = body[at:at + counter_bytes].decode()
+        p += policy_bytes + counter_bytes
+        for _ in range(count):
+            session = _take64(&p)
+            lo = _take64(&p)
+            hi = _take64(&p)
+            segments.append((session, lo, hi))
+        return segments

@@ -92,8 +92,10 @@ class Demand:
 class Picked:
     """A choice and what it picked from the history."""
 
-    choice: Choice
     material: Material
+    choice: Choice
+    policy: PairPolicy
+    counter: TokenCounter
     cut_seq: int
     omitted: int
     open_calls: int
@@ -117,9 +119,9 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     whole_is_legal = demand.uncut or ledger.is_safe(first)
     lead_in = 0 if led_in else lead_in_cost(policy, counter)
     if at_least == first and whole_is_legal:
-        odd = policy.must_start and not led_in and not _may_start(ledger, policy, first)
-        if ledger.cost(first) + lead_in * odd <= room:
-            return Choice(first, lead_in=odd)
+        whole = choose_whole(ledger, policy, counter, demand)
+        if whole is not None:
+            return whole
     if not led_in:
         cut = ledger.cut_for_budget(room, at_least=at_least)
         if cut >= 0:
@@ -128,6 +130,20 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
     if 0 <= cut <= ledger.last_shown:
         return Choice(cut, lead_in=not led_in)
     return _smallest(ledger, policy, demand, lead_in=lead_in, whole_is_legal=whole_is_legal)
+
+
+def choose_whole(
+    ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: Demand
+) -> Choice | None:
+    """Everything from ``first`` on, led in if the policy insists on it; None if it does not fit."""
+    odd = (
+        policy.must_start
+        and demand.summary is None
+        and not _may_start(ledger, policy, demand.first)
+    )
+    cost = ledger.cost(demand.first) + (lead_in_cost(policy, counter) if odd else 0)
+    fits = cost <= demand.budget - demand.fixed_tokens
+    return Choice(demand.first, lead_in=odd) if fits else None
 
 
 def _smallest(
@@ -308,7 +324,7 @@ def fit(
     ledger, counts = _ledger_of(found, rules, by)
     first = rules.pin_count(ledger)
 
-    def pick(at_least: int) -> Picked:
+    def pick(at_least: int) -> Picked | None:
         choice = choose(
             ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least=at_least)
         )
@@ -320,9 +336,10 @@ def fit(
             material.plain = found[choice.cut :]
         else:
             material.suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
-        return Picked(choice, material, choice.cut, choice.cut - first, open_from(ledger, choice))
+        open_calls = open_from(ledger, choice)
+        return Picked(material, choice, rules, by, choice.cut, choice.cut - first, open_calls)
 
-    return build(pick, rules, by, budget)
+    return build(pick, budget) or Context([], 0, 0, 0)
 
 
 def open_from(ledger: Ledger, choice: Choice) -> int:
@@ -333,16 +350,16 @@ def open_from(ledger: Ledger, choice: Choice) -> int:
 def is_regular(ledger: Ledger, policy: PairPolicy, cut: int) -> bool:
     """Whether the suffix can be shown as it is.
 
-    The ledger knows what stands directly behind its call; merging results into one message is
-    beyond it, so those policies always render.
+    The ledger knows what stands directly behind its call, but not what is inside a message that
+    answers several calls: policies with such messages always render.
     """
     return policy.adjacency != "next_message" and not ledger.irregular_from(cut)
 
 
-def build(
-    pick: Callable[[int], Picked], policy: PairPolicy, counter: TokenCounter, budget: int
-) -> Context:
+def build(pick: Callable[[int], Picked | None], budget: int) -> Context | None:
     """Pick and assemble; once more from a later cut if the repairs made it too large.
+
+    None if there is nothing to pick from.
 
     Raises:
         ContextOverflowError: the smallest legal context is larger than the budget.
@@ -351,10 +368,14 @@ def build(
     generation = None
     while True:
         picked = pick(at_least)
+        if picked is None:
+            return None
         if generation is not None and picked.generation != generation:
             at_least, generation = 0, None  # the history was cut or replaced meanwhile
             continue
-        messages, tokens, repairs = assemble(picked.material, picked.choice, policy, counter)
+        messages, tokens, repairs = assemble(
+            picked.material, picked.choice, picked.policy, picked.counter
+        )
         if tokens <= budget:
             break
         if picked.choice.last:

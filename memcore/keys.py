@@ -73,14 +73,24 @@ def session_row(scope: int, session: int, row: int, number: int) -> bytes:
     return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
 
 
+def numbered(rows: bytes, number: int) -> bytes:
+    """One of the rows that begin with ``session_rows``: the same key as ``session_row``'s."""
+    return rows + _U64.pack(number)
+
+
 def number_of(key: bytes) -> int:
     """The last number of a key, as the seq of an item's row."""
     return int.from_bytes(key[-8:], "big")
 
 
+def session_rows(scope: int, session: int, row: int) -> bytes:
+    """The prefix of one session's rows of one sort."""
+    return session_prefix(scope, session) + bytes((row,))
+
+
 def request_row(scope: int, session: int, digest: bytes) -> bytes:
     """``05 | scope u64 | session u64 | 07 | digest``: an idempotency key's row."""
-    return session_prefix(scope, session) + bytes((Row.REQUEST,)) + digest
+    return session_rows(scope, session, Row.REQUEST) + digest
 
 
 def split_session_prefix(key: bytes) -> tuple[int, int]:

@@ -112,8 +112,8 @@ class Repair:
     """One change that rendering made so that the provider accepts the context."""
 
     action: str
-    """``hoisted``, ``synthesized``, ``orphan``, ``superseded``, ``reasoning``, ``merged`` or
-    ``lead_in``."""
+    """``hoisted``, ``synthesized``, ``orphan``, ``superseded``, ``reasoning``, ``merged``,
+    ``renamed`` or ``lead_in``."""
     seq: int | None
     """The item it concerns (its position in a plain list)."""
     call_id: str | None = None

@@ -96,9 +96,9 @@ class Found:
             self.closes.append((cls, key))
 
     def facts(self, kind: int) -> Facts:
-        """An id named twice is one call; what has no id is counted as often as it comes."""
+        """An id that is called twice is one call; without an id, each is one. Results all count."""
         model = MODEL if kind in {ASSISTANT, CALL, REASONING} else 0
-        return Facts(kind, _once(self.opens), _once(self.closes), self.flags | model)
+        return Facts(kind, _once(self.opens), tuple(self.closes), self.flags | model)
 
 
 def _once(keys: list[Key]) -> tuple[Key, ...]:
@@ -608,7 +608,7 @@ class OracleLedger:
     def find_call(self, cls: int, name: str) -> tuple[int, list[int], bool] | None:
         """The call that a result with this key would answer now: opener, ends, still open."""
         call = self._answered((cls, name))
-        return None if call is None else (call.opener, call.ends, not call.ends)
+        return None if call is None else (call.opener, sorted(set(call.ends)), not call.ends)
 
 
 # --- the plain rule -------------------------------------------------------------------------------

@@ -81,6 +81,16 @@ class AsyncDatabase:
         return self._database.path
 
     @property
+    def read_only(self) -> bool:
+        """Whether this handle refuses writes."""
+        return self._database.read_only
+
+    @property
+    def needs_recovery(self) -> bool:
+        """As ``Database.needs_recovery``."""
+        return self._database.needs_recovery
+
+    @property
     def durability(self) -> str:
         """What an acknowledged change has survived."""
         return self._database.durability

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from memcore.blobs import StagedBlobLost
-from memcore.errors import StorageError
+from memcore.errors import MemcoreError, StorageError
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
@@ -18,6 +18,7 @@ from memcore.model import (
     Context,
     Item,
     OpenCall,
+    Plan,
     Receipt,
     SummaryRequest,
     View,
@@ -55,6 +56,20 @@ class AsyncSession:
     def id(self) -> str:
         """The session's name."""
         return self._session.id
+
+    @property
+    def user(self) -> str:
+        """The user who owns it."""
+        return self._session.user
+
+    @property
+    def app(self) -> str:
+        """The application it belongs to."""
+        return self._session.app
+
+    async def plan(self, *, keep_last: int | None = None, keep_tokens: int | None = None) -> Plan:
+        """As ``Session.plan``."""
+        return self._session.plan(keep_last=keep_last, keep_tokens=keep_tokens)
 
     @property
     def revision(self) -> int:
@@ -142,6 +157,8 @@ class AsyncSession:
         else:
             try:
                 summary = await _summary(summarize, compacting.request(draft))
+            except MemcoreError:
+                raise
             except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
                 draft = compacting.failed(draft, exc)
             else:

@@ -41,18 +41,15 @@ class CompactionRule:
         checked_optional_int("keep_tokens", self.keep_tokens, least=1)
 
 
-def is_due(
-    ledger: Ledger, policy: PairPolicy, rule: CompactionRule, *, covered: int, offset: int = 0
-) -> bool:
-    """Whether the rule's trigger is met; O(1).
+def is_due(ledger: Ledger, rule: CompactionRule, *, uncovered: int) -> bool:
+    """Whether the rule's trigger is met: ``uncovered`` items are neither pinned nor summarized.
 
-    ``ledger`` holds the positions from ``offset`` on.
+    O(1). ``ledger`` holds the end of the history.
     """
     last = ledger.last_shown
     if last < 0 or ledger.kind_at(last) == ItemKind.RESULT:
         return False  # the model has yet to see the results: cut behind its next word
-    first = covered if offset else max(covered, policy.pin_count(ledger))
-    return offset + len(ledger) - first > rule.max_items
+    return uncovered > rule.max_items
 
 
 def make_plan(

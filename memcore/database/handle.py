@@ -12,7 +12,7 @@ from memcore.blobs import BlobStore
 from memcore.compaction import CompactionRule
 from memcore.database.check import check_database
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
-from memcore.formats import get_policy
+from memcore.formats import policy_name
 from memcore.kv import KeyValue
 from memcore.log import Head
 from memcore.log.head import head_key
@@ -206,7 +206,7 @@ class Scope:
         if orphans not in _ORPHANS:
             msg = f"orphans: expected 'raise' or 'keep', got {orphans!r}"
             raise InvalidOptionError(msg)
-        name = None if policy is None else get_policy(policy).name
+        name = None if policy is None else policy_name(policy)
         by = None if counter is None else get_counter(counter)
         if by is not None:
             self._backing.counters.setdefault(by.id, by)

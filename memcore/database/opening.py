@@ -7,7 +7,7 @@ import os
 from memcore.compaction import CompactionRule
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
-from memcore.formats import get_policy
+from memcore.formats import policy_name
 from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
 from memcore.options import checked_bool, checked_int
 from memcore.session import Backing
@@ -80,7 +80,7 @@ def open_database(
         msg = f"{os.fspath(path)!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
     by = get_counter(counter)
-    preset = get_policy(policy).name
+    preset = policy_name(policy)
     store = open_store(
         os.fspath(path),
         read_only=read_only,

@@ -1,8 +1,9 @@
 """Wire formats: what is legal, how pairs bind, how a history is rendered and validated."""
 
 from memcore.formats.binding import Binding, Entry, bind
-from memcore.formats.policy import POLICIES, PairPolicy, get_policy
-from memcore.formats.render import Rendered, render
+from memcore.formats.policy import POLICIES, PairPolicy, get_policy, policy_name
+from memcore.formats.render import render
+from memcore.formats.rendered import Rendered
 from memcore.formats.validate import find_violations
 from memcore.formats.wire import (
     lead_in_message,
@@ -22,6 +23,7 @@ __all__ = [
     "get_policy",
     "lead_in_message",
     "longest_synthetic_result",
+    "policy_name",
     "render",
     "summary_message",
     "synthetic_results",

@@ -64,6 +64,19 @@ class Binding:
         """Whether the entry has a place in a context (events and whole orphans have none)."""
         return self.kinds[at] != ItemKind.EVENT
 
+    def last_content(self) -> int:
+        """The last entry that shows that the open calls before it were passed over, -1 if none.
+
+        Results do not, and where calls are items of their own neither does the run of them at the
+        end: they are calls of the same response.
+        """
+        at = len(self.kinds) - 1
+        while at >= 0 and (not self.is_shown(at) or self.is_result(at)):
+            at -= 1
+        while at >= 0 and (self.kinds[at] == ItemKind.CALL or not self.is_shown(at)):
+            at -= 1
+        return at
+
     def is_result(self, at: int) -> bool:
         """Whether the entry holds nothing but results."""
         return self.kinds[at] == ItemKind.RESULT and not self.flags[at] & FLAG_MIXED

@@ -9,7 +9,7 @@ from memcore._fast import Ledger
 from memcore.errors import InvalidOptionError
 from memcore.model import ItemKind
 
-__all__ = ["POLICIES", "PairPolicy", "get_policy"]
+__all__ = ["POLICIES", "PairPolicy", "get_policy", "policy_name"]
 
 GLUE_REASONING: Final = 1
 GLUE_THINKING_LOOP: Final = 2
@@ -121,3 +121,15 @@ def get_policy(policy: str | PairPolicy) -> PairPolicy:
         msg = f"policy: expected one of {', '.join(POLICIES)}; got {policy!r}"
         raise InvalidOptionError(msg)
     return found
+
+
+def policy_name(policy: object) -> str:
+    """The name of a preset, as sessions store it.
+
+    Raises:
+        InvalidOptionError: it is no preset's name.
+    """
+    if not isinstance(policy, str):
+        msg = f"policy: expected the name of a preset, got {type(policy).__name__}"
+        raise InvalidOptionError(msg)
+    return get_policy(policy).name

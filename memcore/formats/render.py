@@ -9,35 +9,17 @@ be answered: calls of the last turn that nothing but results follows stay open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from memcore._fast import classify
 from memcore.formats.binding import FLAG_MIXED, FLAG_MODEL, Binding, CallSlot, Entry, Key, bind
 from memcore.formats.policy import PairPolicy
+from memcore.formats.rendered import Rendered
+from memcore.formats.unique import rename_repeated_ids
 from memcore.formats.wire import BLOCK_SHAPES, shape_of, synthetic_results
 from memcore.model import ItemKind, Message, Repair
 
 __all__ = ["Rendered", "render"]
-
-
-@dataclass(slots=True)
-class Rendered:
-    """Messages in order; ``sources[i]`` is the entry that message i is, or None if it is new."""
-
-    messages: list[Message] = field(default_factory=list)
-    sources: list[int | None] = field(default_factory=list)
-    repairs: list[Repair] = field(default_factory=list)
-
-    def keep(self, entries: Sequence[Entry], at: int) -> None:
-        """Show an entry as it is."""
-        self.messages.append(entries[at].message)
-        self.sources.append(at)
-
-    def write(self, message: Message) -> None:
-        """Show a message that no entry holds in this form."""
-        self.messages.append(message)
-        self.sources.append(None)
 
 
 def render(entries: Sequence[Entry], policy: PairPolicy) -> Rendered:
@@ -53,6 +35,8 @@ def render(entries: Sequence[Entry], policy: PairPolicy) -> Rendered:
         renderer.render_behind()
     else:
         renderer.render_next_message()
+    if policy.unique_ids:
+        rename_repeated_ids(renderer.out, entries)
     return renderer.out
 
 
@@ -83,9 +67,7 @@ class _Renderer:
         self.binding = binding
         self.policy = policy
         self.out = Rendered()
-        self.last_content = max(
-            (at for at in range(len(entries)) if self._is_content(at)), default=-1
-        )
+        self.last_content = binding.last_content()
         self._note_left_out()
 
     def _is_content(self, at: int) -> bool:
@@ -175,14 +157,14 @@ class _Renderer:
         dangling = self._dangling_reasoning()
         waiting: list[int] = []
         for at in range(len(self.entries)):
-            if not self.binding.is_shown(at):
+            if not self.binding.is_shown(at) or (
+                self.binding.is_result(at) and not self._stands(at)
+            ):
                 continue
             if not self.binding.flags[at] & FLAG_MODEL:
                 self._answer(waiting)
             if at in dangling:
                 self._note("reasoning", at)
-                continue
-            if self.binding.is_result(at) and not self._stands(at):
                 continue
             self.out.keep(self.entries, at)
             waiting.append(at)

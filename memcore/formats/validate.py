@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from memcore._fast import classify
 from memcore.formats.binding import BY_NAME, FLAG_MODEL, Binding, CallSlot, Entry, bind
 from memcore.formats.policy import PairPolicy
 from memcore.model import ItemKind, Message, Violation
@@ -25,6 +26,7 @@ def find_violations(messages: Sequence[Message], policy: PairPolicy) -> list[Vio
         found += _start(binding, policy)
         if policy.adjacency == "next_message":
             found += _results_first(messages, binding)
+            found += _repeated_blocks(messages, binding)
     found.sort(key=lambda violation: violation.position)
     return found
 
@@ -41,10 +43,7 @@ def _orphans(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
 
 
 def _calls(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
-    content = [
-        at for at in range(len(binding.kinds)) if binding.is_shown(at) and not binding.is_result(at)
-    ]
-    last = content[-1] if content else -1
+    last = binding.last_content()
     for at, slots in enumerate(binding.calls):
         for slot in slots:
             if slot.is_server:
@@ -129,3 +128,19 @@ def _results_first(messages: Sequence[Message], binding: Binding) -> Iterator[Vi
                 yield Violation(at, str(block.get("tool_use_id")), "results_first", reason)
                 break
             other = other or not is_result
+
+
+def _repeated_blocks(messages: Sequence[Message], binding: Binding) -> Iterator[Violation]:
+    """Several blocks of one message for the same id (``bind`` takes them for one answer)."""
+    for at, message in enumerate(messages):
+        field = "parts" if isinstance(message.get("parts"), list) else "content"
+        content = message.get(field)
+        if binding.kinds[at] != ItemKind.RESULT or not isinstance(content, list):
+            continue
+        seen: set[tuple[int, str]] = set()
+        for block in content:
+            for key in classify({"role": "user", field: [block]})[2]:
+                if key in seen and not key[0] & BY_NAME:
+                    reason = f"call {key[1]!r} is answered twice in one message"
+                    yield Violation(at, key[1], "duplicate_result", reason)
+                seen.add(key)

@@ -9,26 +9,29 @@ and has written nothing, so its neighbours in the batch are not disturbed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from memcore import blobs, keys
-from memcore._fast import Ledger, classify
+from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
 from memcore.errors import (
     CorruptValueError,
     InternalError,
     NotFoundError,
-    OrphanResultError,
     RevisionConflict,
 )
-from memcore.keys import Row
 from memcore.log import index
-from memcore.log.head import Head, Segment
+from memcore.log.head import Head
 from memcore.log.history import History, Logs, Recent, SessionLog, StoredRow, read_rows
-from memcore.log.item import Prepared
+from memcore.log.item import Prepared, orphan_error
 from memcore.model import Receipt
 from memcore.store.base import Txn
 
 __all__ = ["Draft", "Drafts"]
+
+
+CLOSED: Final = "closed"
+"""Marks in ``txn.local`` the sessions whose draft was closed, with their shared log."""
 
 
 class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
@@ -52,12 +55,10 @@ class Draft:
         "txn",
     )
 
-    def __init__(
-        self, txn: Txn, log: SessionLog, seed: bytes, new_head: Head | None = None
-    ) -> None:
+    def __init__(self, txn: Txn, log: SessionLog, seed: int, new_head: Head | None = None) -> None:
         self.txn = txn
         self.log = log
-        self.seed = int.from_bytes(seed[:8], "little")
+        self.seed = seed
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -68,7 +69,9 @@ class Draft:
                 self.head = log.head.changed()
             else:
                 raise SessionGone
-            self._base = log.recent(txn, self.head)
+            # A new head (a fork's) still carries the totals of its parent: count them.
+            at_hand = log.recent if new_head is None else log.full
+            self._base = at_hand(txn, self.head)
             self._tail = log.tail
         self._overlay = Ledger(base=self._base.ledger)
         self._waiting: list[tuple[int, Prepared]] = []
@@ -112,13 +115,6 @@ class Draft:
         if revision is not None and revision != self.head.revision:
             raise revision_conflict(revision, self.head.revision)
 
-    def _segments_for(self, count: int) -> list[Segment]:
-        """Enough of the live segments to cover the last ``count`` items."""
-        held = self.head.count - self.head.base_count
-        if count <= held:
-            return self.head.segments
-        return self.head.all_segments(self.txn, self.log.scope)
-
     # --- changes ----------------------------------------------------------------------------------
 
     def append(self, items: Sequence[Prepared], *, orphans: str) -> int:
@@ -127,34 +123,42 @@ class Draft:
         Raises:
             OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
         """
-        mark = len(self._overlay)
-        unbound = self._overlay.unbound
+        head, overlay = self.head, self._overlay
+        mark, unbound = len(overlay), overlay.unbound
+        counter = head.counter
         orphan: int | None = None
+        for item in items:
+            if item.counter != counter:
+                item.recount(self.log.counter)  # may raise: before anything is bound
         for at, item in enumerate(items):
-            if item.counter != self.head.counter:
-                item.recount(self.log.counter)
-            if self._overlay.push(item.facts, item.tokens) and orphan is None:
+            if overlay.push(item.facts, item.tokens) and orphan is None:
                 orphan = at
-        if self._base.offset and self._overlay.unbound != unbound:
+        if self._base.offset and overlay.unbound != unbound:
             # What found no call in the end of the history may find it before: look at all of it.
-            self._overlay.truncate(mark)
+            overlay.truncate(mark)
             self._stand_on(self._whole())
             return self.append(items, orphans=orphans)
         if orphan is not None and orphans == "raise":
-            self._overlay.truncate(mark)
-            raise _orphan(items[orphan], orphan)
-        first = self.head.extend(self.log.session, len(items))
-        for at, item in enumerate(items):
-            self._waiting.append((first + at, item))
+            overlay.truncate(mark)
+            raise orphan_error(items[orphan], orphan)
+        first = seq = head.extend(self.log.session, len(items))
+        for item in items:
+            self._waiting.append((seq, item))
             self._appended.append((item.facts, item.tokens))
+            seq += 1
         return first
 
     def _whole(self) -> Recent:
-        """The ledger of the whole committed history."""
+        """The ledger of the whole history that the base is the end of."""
         with self.log.lock:
-            if self.log.head is None or self.log.head.epoch != self.head.epoch:
-                return Recent(0, self.log.load(self.txn, stop=self._committed()), 0, 0)
-            return self.log.full(self.txn, self.log.head)
+            committed = self.log.head
+            if committed is not None and committed.epoch == self.head.epoch:
+                return self.log.full(self.txn, committed)
+        # The base was cut in this transaction: what it stands for is this draft's own history.
+        self._write_waiting()
+        history = History(self.head.all_segments(self.txn, self.log.scope))
+        ledger = self.log.load(self.txn, stop=self._committed(), history=history)
+        return Recent(0, ledger, 0, 0)
 
     def _committed(self) -> int:
         """How many positions the base stands for."""
@@ -174,12 +178,12 @@ class Draft:
             CorruptValueError: one of them is damaged.
         """
         self._write_waiting()
-        history = History(self._segments_for(count))
+        head, scope = self.head, self.log.scope
+        held = count <= head.count - head.base_count
+        history = History(head.segments if held else head.all_segments(self.txn, scope))
         rows: list[StoredRow] = []
         for position, session, lo, hi in history.spans(history.count - count, history.count):
-            for row in read_rows(
-                self.txn, self.log.scope, session, position=position, lo=lo, hi=hi
-            ):
+            for row in read_rows(self.txn, scope, session, position=position, lo=lo, hi=hi):
                 if isinstance(row, CorruptValueError):
                     raise row
                 rows.append(row)
@@ -214,10 +218,7 @@ class Draft:
         self._overlay, self._appended = Ledger(base=ledger), []
         self.head.trim(self.txn, self.log.scope, count)
         self.head.epoch += 1
-        self.head.chain = self._chain_at_end()
-
-    def _chain_at_end(self) -> int:
-        return self.chain_at(self.last_seq) if self.head.count else 0
+        self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
 
     def chain_at(self, seq: int) -> int:
         """The prefix hash at a live seq.
@@ -264,34 +265,37 @@ class Draft:
         """Write the queued items and their index records."""
         if not self._waiting:
             return
-        txn, scope, session, head = self.txn, self.log.scope, self.log.session, self.head
-        records = []
-        for seq, item in self._waiting:
-            key = keys.session_row(scope, session, Row.ITEM, seq)
-            value = seal_value(key, self._body_of(item), item.flags)
-            txn.put(key, value)
-            head.chain = index.chain_after(head.chain, checksum_of(value))
-            records.append(
-                index.RECORD.pack(item.tokens, item.created_s, head.chain, self.log.tag)
-                + item.facts
-            )
-        self._tail = index.append_records(
-            txn,
-            scope,
-            session,
-            own_first=head.parent_seq + 1,
-            seq=self._waiting[0][0],
+        records = [self._write_item(seq, item) for seq, item in self._waiting]
+        first, tail = self._waiting[0][0], self._tail
+        if tail is not None and len(records) == 1:
+            tail = index.extend_page(self.txn, tail, first, records[0])
+        else:
+            tail = None
+        self._tail = tail or index.append_records(
+            self.txn,
+            self.log.scope,
+            self.log.session,
+            own_first=self.head.parent_seq + 1,
+            seq=first,
             records=records,
             tail=self._tail,
         )
         self._waiting = []
 
-    def _body_of(self, item: Prepared) -> bytes:
-        if item.payload is None:
-            return item.body
+    def _write_item(self, seq: int, item: Prepared) -> bytes:
+        """Write an item's row; returns its index record."""
+        log, head = self.log, self.head
+        key = keys.numbered(log.item_rows, seq)
+        body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
+        value = seal_value(key, body, item.flags)
+        self.txn.put(key, value)
+        chain = head.chain = index.chain_after(head.chain, checksum_of(value))
+        return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
+
+    def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
         scope = self.log.scope
         if item.staged is None:
-            ref = blobs.write(self.txn, scope, item.payload, seed=self.seed)
+            ref = blobs.write(self.txn, scope, payload, seed=self.seed)
         else:
             ref = item.staged  # acquire raises StagedBlobLost if it was collected meanwhile
         blobs.acquire(self.txn, scope, ref)
@@ -300,17 +304,17 @@ class Draft:
     def finish(self, *, now_ms: int, revised: bool = True) -> None:
         """Write everything; one more revision if the log changed and not only its view."""
         self._write_waiting()
-        head = self.head
+        head, txn, log = self.head, self.txn, self.log
         head.revision += revised
         head.updated_ms = now_ms
         head.tokens = self.tokens
         head.open_calls = self.open_calls
-        head.spill(self.txn, self.log.scope, self.log.session)
+        head.spill(txn, log.scope, log.session)
         if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
-            self.txn.on_commit(self._take_over)
-        self._packed = seal_value(self.log.head_key, head.pack())
-        self.txn.put(self.log.head_key, self._packed)
-        self._older = self.log.older_of(self.txn, head)
+            txn.on_commit(self._take_over)
+        self._packed = seal_value(log.head_key, head.pack())
+        txn.put(log.head_key, self._packed)
+        self._older = log.older_of(txn, head)
 
     def mark(self) -> tuple[object, ...]:
         """What ``restore`` needs to undo changes that have not been written."""
@@ -329,13 +333,8 @@ class Draft:
         self._overlay.truncate(length)  # type: ignore[arg-type]
 
     def drop(self) -> None:
-        """After the commit the shared log shall read everything anew."""
+        """The log shall not take this draft over."""
         self._packed = None
-        self.txn.on_commit(self._forget)
-
-    def _forget(self) -> None:
-        with self.log.lock:
-            self.log.forget()
 
     def _take_over(self) -> None:
         """After the commit: the shared log becomes what this draft made of it."""
@@ -359,17 +358,6 @@ def revision_conflict(expected: int, current: int) -> RevisionConflict:
     return RevisionConflict(msg, expected=expected, current=current)
 
 
-def _orphan(item: Prepared, at: int) -> OrphanResultError:
-    closes = classify(item.message)[2]
-    call_id = closes[0][1] if closes else ""
-    what = f"answers call {call_id!r}, which is not in the history" if closes else "names no call"
-    msg = (
-        f"the tool result at position {at} {what}; append the call first, or open the session with "
-        "orphans='keep' to store it as it is"
-    )
-    return OrphanResultError(msg, call_id=call_id, position=at)
-
-
 class Drafts:
     """The drafts of one database: finds or makes the one of a session in a transaction."""
 
@@ -377,29 +365,39 @@ class Drafts:
 
     def __init__(self, logs: Logs, seed: bytes) -> None:
         self._logs = logs
-        self._seed = seed
+        self._seed = int.from_bytes(seed[:8], "little")
 
     def open(self, txn: Txn, scope: int, session: int) -> Draft | None:
         """The draft of a session, None if the session is gone."""
-        draft: Draft | None = txn.local.get((scope, session))
+        return self.of(txn, self._logs.get(scope, session))
+
+    def of(self, txn: Txn, log: SessionLog) -> Draft | None:
+        """As ``open``, of a log; other handles have other logs of the session, and one draft."""
+        draft: Draft | None = txn.local.get(log.place)
         if draft is None:
+            if (CLOSED, log.place) in txn.local:
+                # The shared log must not see what this transaction did before: it may be aborted.
+                log = log.twin()
             try:
-                draft = Draft(txn, self._logs.get(scope, session), self._seed)
+                draft = Draft(txn, log, self._seed)
             except SessionGone:
                 return None
-            txn.local[scope, session] = draft
+            txn.local[log.place] = draft
         return draft
 
     def close(self, txn: Txn, draft: Draft) -> None:
         """The session was deleted or must be read anew: later closures open it again."""
-        del txn.local[draft.log.scope, draft.log.session]
+        place = draft.log.place
+        del txn.local[place]
+        shared: SessionLog = txn.local.setdefault((CLOSED, place), draft.log)
         draft.drop()
+        txn.on_commit(shared.forget_all)
 
     def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
         """The draft of a session that this transaction creates."""
-        if (scope, session) in txn.local:
+        log = self._logs.get(scope, session)
+        if log.place in txn.local:
             msg = f"session {session} is created twice in one transaction"
             raise InternalError(msg)
-        draft = Draft(txn, self._logs.get(scope, session), self._seed, head)
-        txn.local[scope, session] = draft
+        draft = txn.local[log.place] = Draft(txn, log, self._seed, head)
         return draft

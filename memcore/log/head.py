@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from memcore import keys
+from memcore._fast import HeadFields
 from memcore.codec import open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Row
@@ -19,7 +20,6 @@ from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["Head", "Segment", "head_key"]
 
-_FIXED = Struct("<QQQQQQQQQQQQQQQQQIBBBB")
 _SEGMENT = Struct("<QQQ")
 _BLOCK = Struct("<QQQ")
 BLOCK_SEGMENTS: Final = HEAD_SEGMENTS_MAX // 2
@@ -45,74 +45,23 @@ def head_key(scope: int, session: int) -> bytes:
     return keys.session_row(scope, session, Row.HEAD, 0)
 
 
-class Head:
+class Head(HeadFields):
     """Totals and the live segments of one session."""
 
+    __slots__ = ()
+    segments: list[Segment]
+
     def __init__(self, *, policy: str, counter: str, now_ms: int) -> None:
-        self.revision = 0
-        self.epoch = 0
-        self.next_seq = 1
-        self.count = 0
-        self.chain = 0
-        self.tokens = 0
-        self.view_session = 0
-        self.view_number = 0
-        self.next_view = 1
-        self.parent_session = 0
-        self.parent_seq = 0
-        self.base_count = 0
-        self.link_session = 0
-        self.link_block = 0
-        self.next_block = 1
-        self.created_ms = now_ms
-        self.updated_ms = now_ms
-        self.open_calls = 0
-        self.flags = 0
+        self.next_seq = self.next_view = self.next_block = 1
+        self.created_ms = self.updated_ms = now_ms
         self.policy = policy
         self.counter = counter
-        self.segments: list[Segment] = []
+        self.segments = []
 
     @property
     def hidden(self) -> bool:
         """Whether the session was deleted and lives on for its forks only."""
         return bool(self.flags & FLAG_HIDDEN)
-
-    def changed(self) -> Head:
-        """A copy to change inside a transaction."""
-        other = Head.__new__(Head)
-        other.__dict__.update(self.__dict__)
-        other.segments = self.segments.copy()
-        return other
-
-    def pack(self) -> bytes:
-        """The body of the head's row; drawn in docs/architecture.md."""
-        segments = self.segments
-        policy, counter = self.policy.encode(), self.counter.encode()
-        fixed = _FIXED.pack(
-            self.revision,
-            self.epoch,
-            self.next_seq,
-            self.count,
-            self.chain,
-            self.tokens,
-            self.view_session,
-            self.view_number,
-            self.next_view,
-            self.parent_session,
-            self.parent_seq,
-            self.base_count,
-            self.link_session,
-            self.link_block,
-            self.next_block,
-            self.created_ms,
-            self.updated_ms,
-            self.open_calls,
-            self.flags,
-            len(policy),
-            len(counter),
-            len(segments),
-        )
-        return b"".join([fixed, policy, counter, *[_SEGMENT.pack(*s) for s in segments]])
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> Head:
@@ -124,55 +73,25 @@ class Head:
         _, body = open_value(key, value)
         head = cls.__new__(cls)
         try:
-            (
-                head.revision,
-                head.epoch,
-                head.next_seq,
-                head.count,
-                head.chain,
-                head.tokens,
-                head.view_session,
-                head.view_number,
-                head.next_view,
-                head.parent_session,
-                head.parent_seq,
-                head.base_count,
-                head.link_session,
-                head.link_block,
-                head.next_block,
-                head.created_ms,
-                head.updated_ms,
-                head.open_calls,
-                head.flags,
-                policy_bytes,
-                counter_bytes,
-                segments,
-            ) = _FIXED.unpack_from(body)
-            at = _FIXED.size + policy_bytes
-            head.policy = body[_FIXED.size : at].decode()
-            head.counter = body[at : at + counter_bytes].decode()
-            at += counter_bytes
-            head.segments = [Segment(*found) for found in _SEGMENT.iter_unpack(body[at:])]
+            head.segments = [Segment(*found) for found in head.load(body)]
         except Exception as exc:
             msg = f"the session head under key {key.hex()} is malformed; run 'memcore check'"
             raise CorruptValueError(msg, key=key) from exc
-        if len(head.segments) != segments:
-            msg = f"the session head under key {key.hex()} is cut short; run 'memcore check'"
-            raise CorruptValueError(msg, key=key)
         return head
 
     # --- the live history -------------------------------------------------------------------------
 
     def extend(self, session: int, count: int) -> int:
         """Append ``count`` seqs of ``session`` to the live history; returns the first of them."""
-        first = self.next_seq
-        self.next_seq += count
+        first, segments = self.next_seq, self.segments
+        end = self.next_seq = first + count
         self.count += count
-        last = self.segments[-1] if self.segments else None
-        if last is not None and last.session == session and last.hi == first - 1:
-            self.segments[-1] = Segment(session, last.lo, first + count - 1)
-        else:
-            self.segments.append(Segment(session, first, first + count - 1))
+        if segments:
+            owner, lo, hi = segments[-1]
+            if owner == session and hi == first - 1:
+                segments[-1] = Segment(session, lo, end - 1)
+                return first
+        segments.append(Segment(session, first, end - 1))
         return first
 
     def trim(self, txn: ReadTxn, scope: int, count: int) -> None:

@@ -120,7 +120,9 @@ class SessionLog:
         "head",
         "head_bytes",
         "head_key",
+        "item_rows",
         "lock",
+        "place",
         "policy",
         "resolve_counter",
         "scope",
@@ -134,7 +136,9 @@ class SessionLog:
         self.scope = scope
         self.session = session
         self.resolve_counter = resolve_counter
+        self.place = (scope, session)
         self.head_key = head_key(scope, session)
+        self.item_rows = keys.session_rows(scope, session, Row.ITEM)
         self.lock = Lock()
         self.forget()
 
@@ -144,10 +148,19 @@ class SessionLog:
         self.head: Head | None = None
         self._older: list[Segment] = []
         self._history: History | None = History([])
-        self.tail: tuple[int, bytes] | None = None
+        self.tail: index.Tail | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
         self._recent: Recent | None = None
+
+    def forget_all(self) -> None:
+        """``forget``, for callers without the lock."""
+        with self.lock:
+            self.forget()
+
+    def twin(self) -> SessionLog:
+        """Another log of the same session that nobody shares."""
+        return SessionLog(self.scope, self.session, self.resolve_counter)
 
     def catch_up(self, txn: ReadTxn) -> bool:
         """Bring head and history to what ``txn`` sees; False if the session is gone.
@@ -221,7 +234,7 @@ class SessionLog:
         known = found.offset + len(found.ledger)
         if known != head.count:
             self._recent = None
-            self.load_into(txn, found.ledger, known)
+            self.load_into(txn, found.ledger, self.history, known, head.count)
         if found.offset and found.ledger.unbound:
             found = Recent(0, self.load(txn), 0, 0)
         self._recent = found
@@ -249,20 +262,30 @@ class SessionLog:
                 ledger = self.load(txn, start=offset + start)
             if start >= 0 and not ledger.unbound:
                 before = head.tokens - ledger.tokens, head.open_calls - ledger.open_count
-                return Recent(offset + start, ledger, *before)
+                if min(before) >= 0:
+                    return Recent(offset + start, ledger, *before)
         return Recent(0, self.load(txn), 0, 0)
 
-    def load(self, txn: ReadTxn, *, start: int = 0, stop: int | None = None) -> Ledger:
-        """A new ledger of the positions ``start .. stop``."""
-        count = (self.history.count if stop is None else stop) - start
-        ledger = new_ledger(self.policy, self.counter, expect_items=count)
-        self.load_into(txn, ledger, start, stop)
+    def load(
+        self,
+        txn: ReadTxn,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        history: History | None = None,
+    ) -> Ledger:
+        """A new ledger of the positions ``start .. stop`` of the live (or the given) history."""
+        history = history or self.history
+        stop = history.count if stop is None else min(stop, history.count)
+        ledger = new_ledger(self.policy, self.counter, expect_items=stop - start)
+        self.load_into(txn, ledger, history, start, stop)
         return ledger
 
-    def load_into(self, txn: ReadTxn, ledger: Ledger, start: int, stop: int | None = None) -> None:
-        """Append the index records at positions ``start .. stop`` to a ledger."""
-        end = self.history.count if stop is None else stop
-        for _, session, lo, hi in self.history.spans(start, end):
+    def load_into(
+        self, txn: ReadTxn, ledger: Ledger, history: History, start: int, stop: int
+    ) -> None:
+        """Append the index records at positions ``start .. stop`` of a history to a ledger."""
+        for _, session, lo, hi in history.spans(start, stop):
             wanted = hi - lo + 1
             for first, body in index.pages(txn, self.scope, session, lo, hi):
                 found = ledger.load(body, max(lo - first, 0), wanted, self.tag)
@@ -290,7 +313,7 @@ class SessionLog:
         older: list[Segment],
         base: Recent,
         overlay: Ledger,
-        tail: tuple[int, bytes] | None,
+        tail: index.Tail | None,
     ) -> None:
         """Take over what a committed draft made of the session; idempotent by revision."""
         with self.lock:

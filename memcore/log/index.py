@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -25,6 +25,9 @@ from memcore.store.base import ReadTxn, Txn
 __all__ = ["RECORD", "append_records", "chain_after", "counter_tag", "pages"]
 
 RECORD: Final = Struct("<IIQH")
+
+Tail: TypeAlias = tuple[int, bytes, bytes]
+"""The page that the next record may go to: ``(first seq, key, body)``."""
 
 
 def counter_tag(name: str) -> int:
@@ -47,6 +50,19 @@ def _page_start(seq: int, own_first: int) -> int:
     return max(own_first, (seq - 1) // INDEX_TAIL_RECORDS * INDEX_TAIL_RECORDS + 1)
 
 
+def extend_page(txn: Txn, tail: Tail, seq: int, record: bytes) -> Tail | None:
+    """The way of most appends: put one record in the tail page.
+
+    None if more is to be done: the page before ``seq`` is full, or ``seq`` completes a block.
+    """
+    if not (seq - 1) % INDEX_TAIL_RECORDS or not seq % INDEX_PAGE_RECORDS:
+        return None
+    first, key, body = tail
+    body += record
+    txn.put(key, seal_value(key, body))
+    return first, key, body
+
+
 def append_records(
     txn: Txn,
     scope: int,
@@ -55,28 +71,18 @@ def append_records(
     own_first: int,
     seq: int,
     records: Sequence[bytes],
-    tail: tuple[int, bytes] | None,
-) -> tuple[int, bytes]:
-    """Append records from ``seq`` on; returns the new tail page as ``(first seq, body)``.
+    tail: Tail | None,
+) -> Tail:
+    """Append records from ``seq`` on; returns the new tail page.
 
     ``own_first`` is the first seq that this session owns, ``tail`` the page that the last append
     returned (None: read it).
     """
-    if (
-        len(records) == 1
-        and tail is not None
-        and (seq - 1) % INDEX_TAIL_RECORDS
-        and (seq % INDEX_PAGE_RECORDS)
-    ):
-        first, body = tail[0], tail[1] + records[0]
-        key = page_key(scope, session, first)
-        txn.put(key, seal_value(key, body))
-        return first, body
     first = _page_start(seq, own_first)
     body = b""
     if first != seq:
         body = (
-            tail[1] if tail is not None and tail[0] == first else _read(txn, scope, session, first)
+            tail[2] if tail is not None and tail[0] == first else _read(txn, scope, session, first)
         )
     at = 0
     while at < len(records):
@@ -91,7 +97,7 @@ def append_records(
             _merge(txn, scope, session, max(own_first, seq - INDEX_PAGE_RECORDS), seq)
         if at < len(records):
             first, body = seq, b""
-    return first, body
+    return first, key, body
 
 
 def _read(txn: ReadTxn, scope: int, session: int, first: int) -> bytes:

@@ -13,8 +13,8 @@ from struct import Struct
 from typing import Any, Final
 
 from memcore import codec
-from memcore._fast import pack_event, pack_facts
-from memcore.errors import InvalidItemError, InvalidOptionError
+from memcore._fast import classify, pack_event, pack_facts
+from memcore.errors import InvalidItemError, InvalidOptionError, OrphanResultError
 from memcore.limits import (
     CALLS_PER_ITEM_MAX,
     ITEM_BYTES_MAX,
@@ -177,6 +177,18 @@ def prepare_event(
         envelope=_envelope(meta, request_id),
         now_us=now_us,
     )
+
+
+def orphan_error(item: Prepared, at: int) -> OrphanResultError:
+    """The error of a result, ``at`` in its change, that answers no call."""
+    closes = classify(item.message)[2]
+    call_id = closes[0][1] if closes else ""
+    what = f"answers call {call_id!r}, which is not in the history" if closes else "names no call"
+    msg = (
+        f"the tool result at position {at} {what}; append the call first, or open the session with "
+        "orphans='keep' to store it as it is"
+    )
+    return OrphanResultError(msg, call_id=call_id, position=at)
 
 
 def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:

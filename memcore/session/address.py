@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from memcore import names
 from memcore.compaction import CompactionRule
@@ -15,11 +17,13 @@ from memcore.errors import (
     ReadOnlyError,
 )
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
-from memcore.store import LmdbStore
+from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["Address", "Backing", "SessionOptions"]
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -33,18 +37,16 @@ class Backing:
     """What new sessions are held to."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
+    seed: bytes = field(init=False)
+    """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)
     drafts: Drafts = field(init=False)
 
     def __post_init__(self) -> None:
         self.counters[self.counter.id] = self.counter
         self.logs = Logs(self.counter_named)
-        self.drafts = Drafts(self.logs, self.store.seed)
-
-    @property
-    def seed(self) -> bytes:
-        """The store's random 16 bytes: keys the hashes of call ids and requests."""
-        return self.store.seed
+        self.seed = self.store.seed
+        self.drafts = Drafts(self.logs, self.seed)
 
     def counter_named(self, name: str) -> TokenCounter:
         """The counter of that id: one that the caller gave, else a built-in one."""
@@ -59,6 +61,17 @@ class Backing:
                 )
                 raise CounterUnavailableError(msg) from exc
         return found
+
+    def read_locked(self, log: SessionLog, fn: Callable[[ReadTxn], T]) -> T:
+        """Run ``fn`` on a snapshot under the log's lock.
+
+        The leader takes that lock inside its transaction, so whoever holds it must not wait for
+        the lead, as a read does when another process grew the map.
+        """
+        while True:
+            with suppress(MapMovedError), log.lock:
+                return self.store.read(fn, patient=False)
+            self.store.read(lambda _: None)
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -126,14 +139,15 @@ class Address:
         """
         log = self.log
         if log is not None:
-            draft = self.backing.drafts.open(txn, log.scope, log.session)
+            draft = self.backing.drafts.of(txn, log)
             if draft is not None:
-                return self._checked(draft)
+                self.check_head(draft.head)
+                return draft
         found = self.find(txn)
         if found is not None:
             draft = self.backing.drafts.open(txn, *found)
             if draft is not None:
-                self._checked(draft)
+                self.check_head(draft.head)
                 txn.on_commit(lambda: self.settle(*found))
                 return draft
         return self._create(txn) if create else None
@@ -146,10 +160,6 @@ class Address:
         head = Head(policy=policy, counter=counter.id, now_ms=self.backing.now_ms())
         draft = self.backing.drafts.create(txn, scope, session, head)
         txn.on_commit(lambda: self.settle(scope, session))
-        return draft
-
-    def _checked(self, draft: Draft) -> Draft:
-        self.check_head(draft.head)
         return draft
 
     def check_head(self, head: Head) -> None:

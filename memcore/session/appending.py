@@ -63,20 +63,23 @@ class Appending:
         Raises:
             InvalidItemError: one of them is no JSON object or too large; it is named.
         """
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        if type(items) is not list and (
+            isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable)
+        ):
             msg = f"items: expected a list of mappings, got {type(items).__name__}"
             raise InvalidItemError(msg)
         backing = self._address.backing
         counter = self._counter()
-        now_us = backing.now_us()
+        seed, now_us = backing.seed, backing.now_us()
+        meta, request_id = options.meta, options.request_id
         return [
             prepare_item(
                 item,
                 counter=counter,
-                seed=backing.seed,
+                seed=seed,
                 now_us=now_us,
-                meta=options.meta,
-                request_id=options.request_id,
+                meta=meta,
+                request_id=request_id,
             )
             for item in items
         ]
@@ -87,8 +90,7 @@ class Appending:
         if log is None:
             return self._address.options.counter or self._address.backing.counter
         if log.head is None:
-            with log.lock:
-                self._address.backing.store.read(log.catch_up)
+            self._address.backing.read_locked(log, log.catch_up)
         if log.head is None:
             return self._address.options.counter or self._address.backing.counter
         self._address.check_head(log.head)
@@ -128,11 +130,15 @@ class Appending:
         *,
         expected_revision: int | None = None,
         idempotency_key: str | None = None,
+        create: bool = True,
     ) -> Closure[Receipt]:
         """Append prepared items in one commit."""
         revision = checked_optional_int("expected_revision", expected_revision)
         backing = self._address.backing
-        request = prepare_request(idempotency_key, items, seed=backing.seed)
+        request = None
+        if idempotency_key is not None:
+            request = prepare_request(idempotency_key, items, seed=backing.seed)
+        orphans = self._address.options.orphans
 
         def work(draft: Draft) -> Settled | None:
             if request is not None:
@@ -140,7 +146,7 @@ class Appending:
                 if first is not None:
                     return Settled(first)
             draft.expect(revision)
-            draft.append(items, orphans=self._address.options.orphans)
+            draft.append(items, orphans=orphans)
             return None
 
         def after(draft: Draft) -> Receipt:
@@ -149,7 +155,7 @@ class Appending:
                 record_request(draft, request, receipt, now_ms=backing.now_ms())
             return receipt
 
-        return self._changes.change(work, after=after, atomic=True)
+        return self._changes.change(work, after=after, atomic=True, create=create)
 
     def nothing(
         self, *, expected_revision: int | None = None, idempotency_key: str | None = None
@@ -219,7 +225,7 @@ class Appending:
         for key, call in Reading(self._address).open_calls():
             if call.call_id == call_id:
                 prepared = [self.abandon_event(key)]
-                return prepared, self.append(prepared)
+                return prepared, self.append(prepared, create=False)
         msg = f"session {self._address.name!r} has no open call {call_id!r}"
         raise NotFoundError(msg)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from memcore import blobs, keys, names
 from memcore.codec import FLAG_BLOB, seal_value
 from memcore.errors import InvalidOptionError, NotFoundError
-from memcore.formats import get_policy
+from memcore.formats import policy_name
 from memcore.keys import Row
 from memcore.log import (
     Draft,
@@ -82,8 +82,12 @@ class Changes:
                 raise
             if isinstance(result, Settled):
                 return result.result
-            draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
-            return result if after is None else after(draft)
+            try:
+                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
+                return result if after is None else after(draft)
+            except BaseException:
+                txn.spoil()  # neighbours in the batch share this draft
+                raise
 
         return closure
 
@@ -156,7 +160,7 @@ class Changes:
 
     def set_policy(self, policy: str) -> Closure[None]:
         """Hold the session to another policy from now on; the log stays as it is."""
-        name = get_policy(policy).name
+        name = policy_name(policy)
 
         def work(draft: Draft) -> None:
             draft.set_policy(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +29,13 @@ from memcore.model import (
 )
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
-from memcore.session.reading import Reading, decoded, head_of
+from memcore.session.reading import PINS_LOOK, Reading, decoded, head_of
 from memcore.store.base import ReadTxn
 
 __all__ = ["Compacting"]
 
 _EMPTY_PLAN = Plan(0, 0, 0, 0)
+_log = logging.getLogger("memcore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,9 @@ class Compacting:
         stored = log.current_view(txn)
         covered = 0 if stored is None else stored.view.covered
         recent = log.recent(txn, head_of(log))
-        return is_due(recent.ledger, log.policy, rule, covered=covered, offset=recent.offset)
+        start = log.load(txn, stop=PINS_LOOK) if recent.offset else recent.ledger
+        first = max(covered, log.policy.pin_count(start))
+        return is_due(recent.ledger, rule, uncovered=log.history.count - first)
 
     # --- plan -------------------------------------------------------------------------------------
 
@@ -176,6 +180,7 @@ class Compacting:
 
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
         """The draft of the fallback; an earlier summary stays."""
+        _log.warning("session %r: the summarizer failed", self._address.name, exc_info=error)
         status, plan = draft.fallback
         return replace(draft, plan=plan, status=status, summary=draft.previous_summary, error=error)
 

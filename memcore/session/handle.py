@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from memcore.blobs import StagedBlobLost
 from memcore.errors import InvalidOptionError, StorageError
-from memcore.formats import get_policy
+from memcore.formats import policy_name
 from memcore.log import Prepared
 from memcore.model import (
     CallRecord,
@@ -34,7 +33,6 @@ __all__ = ["Session"]
 
 T = TypeVar("T")
 _STAGE_ATTEMPTS = 8
-_log = logging.getLogger("memcore")
 
 
 class Session:
@@ -134,12 +132,14 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
-        return self.extend(
-            [item],
-            expected_revision=expected_revision,
-            idempotency_key=idempotency_key,
-            request_id=request_id,
-            meta=meta,
+        return self._store(
+            *self.appending.extend(
+                [item],
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+                request_id=request_id,
+                meta=meta,
+            )
         )
 
     def extend(
@@ -205,7 +205,10 @@ class Session:
 
     def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead, again if they were collected meanwhile."""
-        if not any(item.payload for item in prepared):
+        for item in prepared:
+            if item.payload is not None:
+                break
+        else:
             return self._commit(closure)
         for _ in range(_STAGE_ATTEMPTS):
             self.appending.stage(prepared)
@@ -313,7 +316,7 @@ class Session:
     ) -> tuple[Closure[None], Session]:
         """The closure of ``fork`` and the handle of the new session."""
         mine = self._address
-        name = None if policy is None else get_policy(policy).name
+        name = None if policy is None else policy_name(policy)
         options = SessionOptions(name, None, mine.options.orphans, mine.options.rule)
         target = Address(mine.backing, mine.app, mine.user, session_id, options)
         return self.changes.fork(target, at), Session(target)
@@ -366,8 +369,6 @@ class Session:
         rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
         draft = self.compacting.prepare(rule)
         draft = self.compacting.summarized(draft, summarize)
-        if draft.error is not None:
-            _log.warning("session %r: the summarizer failed", self.id, exc_info=draft.error)
         if draft.is_empty:
             return draft.nothing()
         view = self._commit(self.compacting.closure(draft))

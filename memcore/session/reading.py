@@ -17,6 +17,7 @@ from memcore.context import (
     build,
     checked_budget,
     choose,
+    choose_whole,
     fixed_cost,
     is_regular,
     open_from,
@@ -62,10 +63,10 @@ class Reading:
             if log is None:
                 break
             found: list[T] = []
-            with log.lock:
-                address.backing.store.read(
-                    lambda txn, log=log, found=found: self._caught_up(log, txn, fn, found)  # type: ignore[misc]
-                )
+            address.backing.read_locked(
+                log,
+                lambda txn, log=log, found=found: self._caught_up(log, txn, fn, found),  # type: ignore[misc]
+            )
             if found:
                 return found[0]
             address.forget()  # deleted since; its name may stand for a new session
@@ -204,19 +205,15 @@ class Reading:
     def context(self, budget_tokens: int | None, reserve_tokens: int) -> Context:
         """What the model receives."""
         budget = checked_budget(budget_tokens, reserve_tokens)
-        log = self._address.resolve()
-        if log is None or not self.run(lambda log, _: log.history.count, 0):
-            return Context([], 0, 1, 0)
 
-        def pick(at_least: int) -> Picked:
+        def pick(at_least: int) -> Picked | None:
             picked = self.run(lambda log, txn: self._pick(log, txn, budget, at_least), None)
             if picked is None:
-                msg = f"session {self._address.name!r} was deleted"
-                raise NotFoundError(msg)
+                return None
             build_material, rest = picked
-            return Picked(rest[0], build_material(), *rest[1:])
+            return Picked(build_material(), *rest)
 
-        return build(pick, log.policy, log.counter, budget)
+        return build(pick, budget) or Context([], 0, 1, 0)
 
     def _pick(self, log: SessionLog, txn: ReadTxn, budget: int, at_least: int) -> Any:
         """Choose the cut and collect the rows; decoding is left to the returned function."""
@@ -274,7 +271,8 @@ class Reading:
         end = choice.cut >= history.count
         cut_seq = head.next_seq if end else history.seq_at(choice.cut)
         omitted = choice.cut - pins - len(kept)
-        return material, (choice, cut_seq, omitted, open_calls, head.epoch)
+        rest = (choice, policy, log.counter, cut_seq, omitted, open_calls, head.epoch)
+        return material, rest
 
     def _choose(
         self, log: SessionLog, txn: ReadTxn, recent: Recent, demand: Demand, pins: int
@@ -293,9 +291,10 @@ class Reading:
             choice = choose(ledger, log.policy, log.counter, inside)
         else:
             earlier = ledger.cut_at_most(first)
-            room = demand.budget - demand.fixed_tokens
-            if earlier + offset >= pins and least <= first and ledger.cost(earlier) <= room:
-                choice = Choice(earlier, lead_in=False)
+            if earlier + offset >= pins and least <= first:
+                choice = choose_whole(
+                    ledger, log.policy, log.counter, replace(inside, first=earlier)
+                )
         if choice is None:
             ledger, offset = log.load(txn, start=demand.first), demand.first
             least = max(demand.at_least - offset, 0)

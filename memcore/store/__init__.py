@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore.store.base import ReadTxn, Store, Txn
+from memcore.store.base import MapMovedError, ReadTxn, Store, Txn
 from memcore.store.handle import LmdbStore, open_store
 
-__all__ = ["LmdbStore", "ReadTxn", "Store", "Txn", "open_store"]
+__all__ = ["LmdbStore", "MapMovedError", "ReadTxn", "Store", "Txn", "open_store"]

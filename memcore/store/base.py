@@ -6,9 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["ReadTxn", "Store", "Txn"]
+__all__ = ["MapMovedError", "ReadTxn", "Store", "Txn"]
 
 T = TypeVar("T")
+
+
+class MapMovedError(Exception):
+    """An impatient read would have to wait for the lead: another process grew the map.
+
+    Whoever holds a lock that a closure may want lets it go, reads patiently, and tries again.
+    """
 
 
 class ReadTxn(Protocol):
@@ -43,6 +50,9 @@ class Txn(ReadTxn, Protocol):
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
         """Remove all rows with ``start <= key < stop``; how many there were."""
+
+    def spoil(self) -> None:
+        """The closure failed half-way, if only in memory: run its neighbours again without it."""
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the committing thread after the commit, before any caller wakes.

@@ -25,6 +25,7 @@ from memcore.errors import (
 )
 from memcore.limits import MAP_BYTES_MAX
 from memcore.store import lmdb as binding
+from memcore.store.base import MapMovedError
 from memcore.store.commit import Call, CommitQueue
 from memcore.store.file import inspect, newest_meta, open_locked
 from memcore.store.format import Format
@@ -174,7 +175,7 @@ class Environment:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def read(self, fn: Callable[[Any], T]) -> T:
+    def read(self, fn: Callable[[Any], T], *, patient: bool = True) -> T:
         """Run ``fn`` on a snapshot; inside another read of this thread, on that one's."""
         gate = self.gate
         live = gate.live
@@ -190,6 +191,8 @@ class Environment:
             try:
                 snapshot.begin(self.begin())
             except RawError as error:
+                if not patient and isinstance(error, MapResized):
+                    raise MapMovedError from error
                 self._begin_again(me, snapshot, error)
             return fn(snapshot)
         except RawError as error:

@@ -212,12 +212,15 @@ class LmdbStore:
             self._transact = self._refuse_write
         env.handles.add(self)
 
-    def read(self, fn: Callable[[ReadTxn], T]) -> T:
-        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""
+    def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
+        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
+
+        An impatient read never waits for the lead: it raises MapMovedError instead.
+        """
         env = self._env
         if env is None:
             self._refuse_closed()
-        return env.read(fn)
+        return env.read(fn, patient=patient)
 
     def transact(self, fn: Callable[[Txn], T]) -> T:
         """Run ``fn`` in a write transaction, commit, return its result."""

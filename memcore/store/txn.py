@@ -171,9 +171,15 @@ class WriteTxn:
         self.owner: Any = None
 
     def drop(self) -> RawTxn | None:
-        """Let go of LMDB's transaction and hand it over; later use is a typed error."""
+        """Let go of LMDB's transaction and hand it over; later use is a typed error.
+
+        What closures left here refers to this transaction in turn: without these circles everything
+        is freed at once, not by the next run of the garbage collector.
+        """
         raw, self.raw = self.raw, None
         self.get = self._put = self._delete = _ended
+        self.local.clear()
+        self.callbacks.clear()
         return raw
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -249,6 +255,10 @@ class WriteTxn:
         if raw is None:
             _ended()
         return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+
+    def spoil(self) -> None:
+        """Treat the running closure as one that has written: if it fails, the others run again."""
+        self.dirty = True
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` after the commit, on this thread, before any caller wakes."""

@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +35,7 @@ from hypothesis.stateful import (
 from messages import assistant, attempt, call, failing, illegal, recount, result, user
 
 import memcore
+from memcore.log import history as log_history
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 WHOLE = ("user", "assistant")
@@ -124,6 +126,7 @@ class Sessions(RuleBasedStateMachine):
         return memcore.open(self.path, durability="none", allow_unsafe=True)
 
     def teardown(self) -> None:
+        self.loading.stop()
         try:
             self.compare(self.other)
             assert self.db.check() == []
@@ -165,8 +168,11 @@ class Sessions(RuleBasedStateMachine):
 
     # --- rules
 
-    @initialize(target=names)
-    def first(self) -> Any:
+    @initialize(target=names, records=st.sampled_from((1, 4, 2_048)))
+    def first(self, records: int) -> Any:
+        """Handles load so many records of a history at first."""
+        self.loading = mock.patch.object(log_history, "RECENT_RECORDS", records)
+        self.loading.start()
         return self.begin()
 
     @rule(target=names)

@@ -585,7 +585,7 @@ def test_a_truncated_file_is_refused_before_it_is_mapped(open_db, path, tmp_path
 
 
 def test_an_honest_file_is_never_taken_for_a_truncated_one(open_db, path):
-    """LMDB does not write pages that one transaction both takes and frees: the file may be short."""
+    """LMDB does not write pages that one transaction takes and frees: the file may be short."""
     with open_db() as db:
         first = db.session("p")
         first.extend([user(str(n)) for n in range(40)])

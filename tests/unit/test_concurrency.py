@@ -259,6 +259,35 @@ def test_the_others_are_run_again_when_a_neighbour_fails_after_a_write(db, sessi
     assert [i.seq for i in session] == [1, 2, 3, 6]
 
 
+def test_a_batch_that_is_run_again_returns_what_it_undid_once(db, session):
+    session.extend(turns(2))
+    taken: list[memcore.Item] = []
+
+    def replace_the_end() -> memcore.Receipt | None:
+        with session.batch(expected_revision=1) as batch:
+            batch.undo(2)
+            batch.append(user("instead"))
+        taken.extend(batch.undone)
+        return batch.receipt
+
+    outcomes = as_one_batch(db, replace_the_end, failing_after_write(session))
+    assert [i.seq for i in taken] == [3, 4]
+    assert (outcomes[0].seq, outcomes[0].revision) == (5, 2)
+    assert texts(session) == ["q0", "a0", "instead"]
+
+
+def test_a_refused_extend_leaves_no_trace_in_the_totals(db, session):
+    session.append(user())
+    outcomes = as_one_batch(
+        db,
+        lambda: session.append(user("a")),
+        lambda: session.extend([user("x" * 400), call("c"), result("lost")]),
+        lambda: session.append(user("b")),
+    )
+    assert outcomes[2].tokens == session.tokens == sum(i.tokens for i in session)
+    assert outcomes[2].open_calls == 0
+
+
 def test_a_session_whose_creation_was_aborted_shares_its_number_with_nobody(db):
     first, second = db.session("first"), db.session("second")
     outcomes = as_one_batch(

@@ -93,6 +93,9 @@ def test_an_orphan_poisons_no_context_of_the_plain_rule(db):
     session = db.session("seed", policy="seed", orphans="keep")
     session.extend([user(), assistant(), result("lost")])
     assert session.context().messages == [user(), assistant()]
+    session.append(user("more"))
+    assert session.context().messages == [user(), assistant(), user("more")]
+    assert session.context().omitted == 0
 
 
 def test_open_calls_are_counted_in_the_context(session):

@@ -189,6 +189,13 @@ def test_two_results_of_one_call_stay_with_it():
     assert regular(ledger(call("c1"), result("c1"), result("c1"))) == []
 
 
+def test_two_results_of_one_call_in_one_message_are_two():
+    made = ledger(use("c1"), answer("c1", "c1"))
+    assert made.find_call(0, "c1", SEED) == (0, [1], False)
+    assert regular(made) == []
+    assert ledger().push(facts_of(answer("lost", "lost")), 1) == 2
+
+
 def test_a_late_result_forbids_the_cuts_between():
     made = ledger(user(), call("c1"), user(), say(), result("c1"), user())
     assert made.safe_cuts() == [0, 1, 5]
@@ -429,6 +436,7 @@ def test_calls_by_name_bind_first_in_first_out_within_their_group():
 def test_a_queue_of_calls_by_name_that_ran_empty_goes_on():
     made = ledger(calls("f"), Event(((0x40, "f"),)))
     assert made.find_call(0x40, "f", SEED) == (0, [1], False)
+    made.push(facts_of(calls("f")), 10)
     made.push(facts_of(calls("f")), 10)
     assert made.find_call(0x40, "f", SEED) == (2, [], True)
     made.truncate(2)

@@ -1,0 +1,158 @@
+"""A handle that has loaded only the end of a history answers as one that has loaded all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import strategies
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from messages import attempt, failing
+from oracle import Event
+
+import memcore
+from memcore.formats import POLICIES
+from memcore.log import history as log_history
+from memcore.session import reading
+
+LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
+relaxed = settings(
+    max_examples=1_500 if LONG else 60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+WHOLE = 10**6
+BUDGETS = (None, 12, 30, 60, 100, 200, 400)
+ids = st.sampled_from(strategies.IDS)
+
+
+@contextmanager
+def loading(records: int) -> Iterator[None]:
+    """Handles load so many records at first, and look for pins so far."""
+    with (
+        mock.patch.object(log_history, "RECENT_RECORDS", records),
+        mock.patch.object(reading, "PINS_LOOK", min(records + 1, 1_024)),
+    ):
+        yield
+
+
+def put(session: memcore.Session, item: Any) -> Any:
+    """Append one entry of a drawn history; the receipt or the refusal."""
+    try:
+        if not isinstance(item, Event):
+            return session.append(json.loads(json.dumps(item)))
+        if not item.abandons:
+            return session.record("note", 1)
+        return session.abandon(item.abandons[0][1])
+    except memcore.CallerError as refused:
+        return type(refused), str(refused).replace(session.id, "?")
+
+
+def answers(session: memcore.Session) -> list[Any]:
+    """All that a session can be asked."""
+    found: list[Any] = [len(session), session.tokens, session.revision, session.open_calls]
+    found += [attempt(session.context, budget) for budget in BUDGETS]
+    found += [attempt(session.context, budget, reserve_tokens=5) for budget in BUDGETS[1:]]
+    found += [session.needs_compaction(max_items=n) for n in (0, 3, 8)]
+    found += [list(session), session.tail(3), session.views()]
+    for name in (*strategies.IDS, *strategies.NAMES):
+        try:
+            found.append(session.find_call(name))
+        except memcore.NotFoundError:
+            found.append(None)
+    return [repr(each) for each in found]  # refusals have no equality of their own
+
+
+def opened(path: Path) -> memcore.Database:
+    db = memcore.open(path, durability="none", allow_unsafe=True)
+    db.backing.now_us = lambda: 10**15  # equal changes give equal items
+    return db
+
+
+def outcome(session: memcore.Session, change: tuple[Any, ...]) -> Any:
+    what, *rest = change
+    if what == "put":
+        return put(session, rest[0])
+    if what == "undo":
+        return session.undo(rest[0])
+    if what == "rewind":
+        count = len(session) * rest[0] // 100
+        return session.rewind(list(session)[count - 1].seq if count else 0)
+    if what == "fork":
+        count = len(session) * rest[0] // 100
+        at = list(session)[count - 1].seq if count else 0
+        fork = session.fork(f"{session.id}-{rest[0]}", at=at)
+        return [each.replace(fork.id, "?") for each in answers(fork)]
+    if what == "policy":
+        return session.set_policy(rest[0])
+    summarize = {"ok": lambda request: f"{len(request.messages)} folded", "fails": failing}
+    done = session.compact(summarize.get(rest[0]), keep_last=rest[1], keep_tokens=rest[2])
+    return done.status, done.plan, None if done.view is None else done.view.tokens_after
+
+
+@st.composite
+def scenarios(draw):
+    policy = draw(st.sampled_from(tuple(POLICIES)))
+    fmt = "openai_chat" if policy == "seed" else policy
+    orderly = draw(st.booleans())
+    written = draw(strategies.histories(fmt, orderly=orderly))
+    written += draw(strategies.histories(fmt, orderly=orderly))
+    more = draw(strategies.histories(fmt, orderly=orderly))[:8]
+    kinds = st.one_of(
+        st.tuples(st.just("undo"), st.integers(1, 12)),
+        st.tuples(st.just("rewind"), st.integers(0, 100)),
+        st.tuples(
+            st.just("compact"),
+            st.sampled_from(("ok", "fails", "trim")),
+            st.integers(0, 5),
+            st.sampled_from((None, 20, 80)),
+        ),
+        st.tuples(st.just("policy"), st.sampled_from(tuple(POLICIES))),
+        st.tuples(st.just("fork"), st.integers(0, 100)),
+    )
+    changes = [("put", item) for item in more]
+    for change in draw(st.lists(kinds, max_size=4, unique=True)):
+        changes.insert(draw(st.integers(0, len(changes))), change)
+    return policy, written, changes
+
+
+@relaxed
+@given(scenarios(), st.sampled_from((1, 2, 3, 6)), st.sampled_from(("raise", "keep")))
+def test_a_short_ledger_answers_like_the_whole(scenario, records, orphans):
+    policy, written, changes = scenario
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.memcore"
+        with opened(path) as db, loading(WHOLE):
+            session = db.session("chat", policy=policy, orphans="keep")
+            for item in written:
+                put(session, item)
+            for name in ("one-way", "another") if session.exists() else ():
+                session.fork(name)
+        if not written:
+            return
+        with opened(path) as first, opened(path) as second:
+            for change in ((), *changes):
+                whole = first.session("one-way", orphans=orphans)
+                with opened(path) as fresh:
+                    for db in (second, fresh):  # one that goes on, one that begins here
+                        with loading(WHOLE):
+                            expected = answers(whole)
+                        with loading(records):
+                            found = answers(db.session("another", orphans=orphans))
+                        assert found == [each.replace("one-way", "another") for each in expected]
+                if not change:
+                    continue
+                with loading(WHOLE):
+                    expected = outcome(whole, change)
+                with loading(records):
+                    found = outcome(second.session("another", orphans=orphans), change)
+                assert repr(found).replace("another", "?") == repr(expected).replace("one-way", "?")
+            assert second.check() == []
