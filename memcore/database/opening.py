@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from memcore.compaction import CompactionRule
 from memcore.database.handle import Database
@@ -54,35 +55,29 @@ def open_database(
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
-    flags = {"read_only": read_only, "create": create, "verify": verify}
-    for name, value in {**flags, "allow_unsafe": allow_unsafe}.items():
+    file = _checked_path(path)
+    for name, value in (
+        ("read_only", read_only),
+        ("create", create),
+        ("verify", verify),
+        ("allow_unsafe", allow_unsafe),
+    ):
         checked_bool(name, value)
-    if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", b"") or _has_nul(path):
-        msg = f"path: expected a file's path or ':memory:', got {path!r}"
-        raise InvalidOptionError(msg)
-    if durability is not None and durability not in _MODES:
-        msg = f"durability: expected one of {', '.join(map(repr, _MODES))}, got {durability!r}"
-        raise InvalidOptionError(msg)
-    in_memory = os.fspath(path) == ":memory:"
-    if durability == "none" and not allow_unsafe and not in_memory:
-        msg = (
-            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
-            "if the file is a cache or a test's, else leave durability out"
-        )
-        raise InvalidOptionError(msg)
+    in_memory = file == ":memory:"
+    _check_durability(durability, allow_unsafe=allow_unsafe or in_memory)
     if checked_int("map_bytes", map_bytes, least=MAP_BYTES_MIN) > MAP_BYTES_MAX:
         msg = f"map_bytes: expected at most {MAP_BYTES_MAX}, got {map_bytes}"
         raise InvalidOptionError(msg)
     if compaction is not None and not isinstance(compaction, CompactionRule):
         msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
         raise InvalidOptionError(msg)
-    if (read_only or not create) and not in_memory and not os.path.lexists(path):
-        msg = f"{os.fspath(path)!r}: there is no such file; open it for writing to make it"
+    if (read_only or not create) and not in_memory and not os.path.lexists(file):
+        msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
     by = get_counter(counter)
     preset = policy_name(policy)
     store = open_store(
-        os.fspath(path),
+        file,
         read_only=read_only,
         create=create and not read_only,
         durability=durability,
@@ -92,5 +87,22 @@ def open_database(
     return Database(Backing(store, by, preset), compaction or CompactionRule())
 
 
-def _has_nul(path: str | os.PathLike[str]) -> bool:
-    return "\0" in os.fsdecode(os.fspath(path))
+def _check_durability(durability: object, *, allow_unsafe: bool) -> None:
+    if durability not in (None, *_MODES):
+        msg = f"durability: expected one of {', '.join(map(repr, _MODES))}, got {durability!r}"
+        raise InvalidOptionError(msg)
+    if durability == "none" and not allow_unsafe:
+        msg = (
+            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
+            "if the file is a cache or a test's, else leave durability out"
+        )
+        raise InvalidOptionError(msg)
+
+
+def _checked_path(path: Any) -> str:
+    if isinstance(path, str | os.PathLike):
+        file = os.fsdecode(os.fspath(path))
+        if file and "\0" not in file:
+            return file
+    msg = f"path: expected a file's path or ':memory:', got {path!r}"
+    raise InvalidOptionError(msg)

@@ -50,10 +50,12 @@ def _names(block: Any, kinds: tuple[str, ...], field: str) -> str | None:
 def _new_ids(blocks: list[Any], used: set[str]) -> dict[str, str]:
     """New ids for those of the calls that were used before."""
     renamed: dict[str, str] = {}
+    here: set[str] = set()  # an id that one message names twice is one call
     for block in blocks:
         name = _names(block, ("tool_use",), "id")
-        if name is None or name in renamed:
+        if name is None or name in here:
             continue
+        here.add(name)
         found, times = name, 1
         while found in used:
             times += 1

@@ -1,10 +1,11 @@
 """The append-only log of a session and its live history."""
 
-from memcore.log.draft import Draft, Drafts
+from memcore.log.draft import Draft
 from memcore.log.head import Head, Segment
-from memcore.log.history import History, Logs, SessionLog
+from memcore.log.history import History, SessionLog
 from memcore.log.item import Prepared, decode_item, prepare_event, prepare_item
 from memcore.log.ledger import count_message, new_ledger
+from memcore.log.registry import Drafts, Logs
 from memcore.log.request import Request, find_request, prepare_request, record_request
 
 __all__ = [

@@ -9,29 +9,23 @@ and has written nothing, so its neighbours in the batch are not disturbed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from memcore import blobs, keys
 from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
 from memcore.errors import (
     CorruptValueError,
-    InternalError,
     NotFoundError,
     RevisionConflict,
 )
 from memcore.log import index
 from memcore.log.head import Head
-from memcore.log.history import History, Logs, Recent, SessionLog, StoredRow, read_rows
+from memcore.log.history import History, Recent, SessionLog, StoredRow, read_rows
 from memcore.log.item import Prepared, orphan_error
 from memcore.model import Receipt
 from memcore.store.base import Txn
 
-__all__ = ["Draft", "Drafts"]
-
-
-CLOSED: Final = "closed"
-"""Marks in ``txn.local`` the sessions whose draft was closed, with their shared log."""
+__all__ = ["Draft", "SessionGone"]
 
 
 class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
@@ -356,48 +350,3 @@ def revision_conflict(expected: int, current: int) -> RevisionConflict:
         "and try again"
     )
     return RevisionConflict(msg, expected=expected, current=current)
-
-
-class Drafts:
-    """The drafts of one database: finds or makes the one of a session in a transaction."""
-
-    __slots__ = ("_logs", "_seed")
-
-    def __init__(self, logs: Logs, seed: bytes) -> None:
-        self._logs = logs
-        self._seed = int.from_bytes(seed[:8], "little")
-
-    def open(self, txn: Txn, scope: int, session: int) -> Draft | None:
-        """The draft of a session, None if the session is gone."""
-        return self.of(txn, self._logs.get(scope, session))
-
-    def of(self, txn: Txn, log: SessionLog) -> Draft | None:
-        """As ``open``, of a log; other handles have other logs of the session, and one draft."""
-        draft: Draft | None = txn.local.get(log.place)
-        if draft is None:
-            if (CLOSED, log.place) in txn.local:
-                # The shared log must not see what this transaction did before: it may be aborted.
-                log = log.twin()
-            try:
-                draft = Draft(txn, log, self._seed)
-            except SessionGone:
-                return None
-            txn.local[log.place] = draft
-        return draft
-
-    def close(self, txn: Txn, draft: Draft) -> None:
-        """The session was deleted or must be read anew: later closures open it again."""
-        place = draft.log.place
-        del txn.local[place]
-        shared: SessionLog = txn.local.setdefault((CLOSED, place), draft.log)
-        draft.drop()
-        txn.on_commit(shared.forget_all)
-
-    def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
-        """The draft of a session that this transaction creates."""
-        log = self._logs.get(scope, session)
-        if log.place in txn.local:
-            msg = f"session {session} is created twice in one transaction"
-            raise InternalError(msg)
-        draft = txn.local[log.place] = Draft(txn, log, self._seed, head)
-        return draft

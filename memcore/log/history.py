@@ -10,12 +10,10 @@ about the end, and 2,048 records are read in a tenth of a millisecond.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
-from weakref import WeakSet, WeakValueDictionary
 
 from memcore import keys
 from memcore._fast import Ledger
@@ -32,7 +30,7 @@ from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, resolve_view
 
-__all__ = ["History", "Logs", "Recent", "SessionLog", "StoredRow", "read_rows"]
+__all__ = ["CounterOf", "History", "Recent", "SessionLog", "StoredRow", "read_rows"]
 
 CounterOf = Callable[[str], TokenCounter]
 
@@ -375,43 +373,3 @@ def _missing(scope: int, session: int, seq: int) -> CorruptValueError:
     key = keys.session_row(scope, session, Row.ITEM, seq)
     msg = f"item {seq} of session {session} is missing (key {key.hex()}); run 'memcore check'"
     return CorruptValueError(msg, key=key)
-
-
-_all_logs: WeakSet[Logs] = WeakSet()
-
-
-class Logs:
-    """All SessionLogs of a database in this process."""
-
-    __slots__ = ("__weakref__", "_lock", "_logs", "_resolve_counter")
-
-    def __init__(self, resolve_counter: CounterOf) -> None:
-        self._logs: WeakValueDictionary[tuple[int, int], SessionLog] = WeakValueDictionary()
-        self._lock = Lock()
-        self._resolve_counter = resolve_counter
-        _all_logs.add(self)
-
-    def get(self, scope: int, session: int) -> SessionLog:
-        """The one SessionLog of that session."""
-        with self._lock:
-            log = self._logs.get((scope, session))
-            if log is None:
-                log = SessionLog(scope, session, self._resolve_counter)
-                self._logs[scope, session] = log
-            return log
-
-    def start_over(self) -> None:
-        """In the child of a fork: no other thread is left that could release a lock."""
-        self._lock = Lock()
-        for log in list(self._logs.values()):
-            log.lock = Lock()
-            log.forget()
-
-
-def _after_fork_in_child() -> None:
-    for logs in list(_all_logs):
-        logs.start_over()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

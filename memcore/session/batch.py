@@ -64,8 +64,9 @@ class Batch:
         """
         prepared = self._appending.prepare(items, ItemOptions(meta, request_id))
         orphans = self._address.options.orphans
-        self.prepared += prepared
-        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
+        if prepared:  # no items would make a segment without items
+            self.prepared += prepared
+            self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
 
     def record(
         self,

@@ -259,6 +259,28 @@ def test_the_others_are_run_again_when_a_neighbour_fails_after_a_write(db, sessi
     assert [i.seq for i in session] == [1, 2, 3, 6]
 
 
+def test_a_neighbour_that_undoes_and_then_fails_has_undone_nothing(db, session):
+    """It fails before anything was written, so nobody is run again."""
+    session.extend([*turns(2), call("c")])
+
+    def undo_and_fail() -> None:
+        with session.batch() as batch:
+            batch.undo(3)
+            batch.append(result("lost"))
+
+    outcomes = as_one_batch(
+        db,
+        lambda: session.append(user("a")),
+        undo_and_fail,
+        lambda: session.append(result("c")),
+        undo_and_fail,
+    )
+    assert [type(o).__name__ for o in outcomes[1::2]] == ["OrphanResultError"] * 2
+    assert outcomes[2].seq == 7
+    assert outcomes[2].tokens == session.tokens == sum(i.tokens for i in session)
+    assert texts(session) == ["q0", "a0", "q1", "a1", None, "a", "done"]
+
+
 def test_a_batch_that_is_run_again_returns_what_it_undid_once(db, session):
     session.extend(turns(2))
     taken: list[memcore.Item] = []

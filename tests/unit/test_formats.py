@@ -479,3 +479,45 @@ def test_validate_can_raise():
         memcore.validate([user(), result("a"), result("b")], raise_on_error=True)
     assert [v.call_id for v in caught.value.violations] == ["a", "b"]
     assert memcore.validate([user()], raise_on_error=True) == []
+
+
+# --- what a hostile review found ------------------------------------------------------------------
+
+
+def uses_one(call_id: str) -> Message:
+    return {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": call_id, "name": "f", "input": {}}],
+    }
+
+
+def answers_one(call_id: str) -> Message:
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "ok"}],
+    }
+
+
+def test_anthropic_ids_that_come_again_get_ids_of_their_own():
+    turn = [user(), uses_one("c1"), answers_one("c1")]
+    messages = shown([*turn, *turn, *turn], "anthropic")
+    ids = [block["id"] for m in messages[1::3] for block in m["content"]]
+    answered = [block["tool_use_id"] for m in messages[2::3] for block in m["content"]]
+    assert ids == answered == ["c1", "c1_2", "c1_3"]
+    assert [found[0] for found in repairs([*turn, *turn], "anthropic")] == ["renamed"]
+
+
+def test_calls_of_one_response_do_not_pass_each_other_over():
+    calls = [{"type": "function_call", "call_id": f"k{at}", "name": "f"} for at in range(2)]
+    messages = [user(), *calls]
+    assert shown(messages, "openai_responses") == messages
+    assert repairs(messages, "openai_responses") == []
+
+
+def test_an_orphan_does_not_come_between_reasoning_and_its_call():
+    calls = [{"type": "function_call", "call_id": f"k{at}", "name": "f"} for at in range(2)]
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+    orphan = {"type": "function_call_output", "call_id": "lost", "output": "x"}
+    messages = shown([user(), calls[0], reasoning, orphan, calls[1], user()], "openai_responses")
+    at = messages.index(reasoning)
+    assert messages[at + 1] == calls[1]

@@ -295,3 +295,19 @@ def test_a_record_that_belies_its_item_is_found_by_check(broken):
 
     broken.backing.store.transact(lie)
     assert any("tokens" in finding for finding in broken.check())
+
+
+def test_an_item_that_was_replaced_is_found_by_check(broken):
+    """A row with a sound checksum that is not what was appended: the prefix hash knows."""
+    session = broken.session("chat")
+    session.extend(turns(3))
+    log = session._address.log
+    key = keys.session_row(log.scope, log.session, Row.ITEM, 2)
+
+    def forge(txn) -> None:
+        flags, body = open_value(key, txn.get(key))
+        txn.put(key, seal_value(key, body.replace(b"a0", b"XX"), flags))
+
+    broken.backing.store.transact(forge)
+    assert session.get(2).message == {"role": "assistant", "content": "XX"}
+    assert any("prefix hash" in finding for finding in broken.check())

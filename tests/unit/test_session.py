@@ -390,6 +390,16 @@ def test_batch_conflict_stores_nothing(session):
     assert texts(session) == ["a"]
 
 
+def test_a_batch_may_extend_by_nothing(session):
+    session.append(user("a"))
+    with session.batch() as batch:
+        batch.undo()
+        batch.extend([])
+    assert batch.receipt == memcore.Receipt(0, 2, 0, 0, 0)
+    assert session.rewind(0).seq == 0
+    assert session.append(user("b")).seq == 2
+
+
 def test_empty_batch_changes_nothing(db, session):
     with session.batch():
         pass
