@@ -65,7 +65,8 @@ def _row(question: str, durability: str, found: dict[str, Any]) -> Row:
 def count_bytes(place: str, durability: str, items: int, appends: int) -> dict[str, Any]:
     """Bytes and writes of each append, ours and the rival's."""
     import orjson
-    from build import Counter
+
+    from flushcount import Counter
 
     history = chat_items(items)
     more = list(islice(chat_items(items + appends), items, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from conversation import prepared_facts
 from harness import Effort, Row, at_most, compare, race_each
 

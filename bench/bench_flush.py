@@ -112,7 +112,7 @@ def _both(place: str) -> tuple[Any, Any, KeptSqlite]:
 
 
 def count_flushes(place: str, appends: int) -> dict[str, float]:
-    from build import Counter
+    from flushcount import Counter
 
     db, session, rival = _both(place)
     counter = Counter()
@@ -130,7 +130,7 @@ def count_flushes(place: str, appends: int) -> dict[str, float]:
 
 
 def slow_race(place: str, rounds: int, delay_us: int = DELAY_US) -> dict[str, list[float]]:
-    from build import Counter
+    from flushcount import Counter
 
     db, session, rival = _both(place)
     mine, theirs = cycle(chat_items(200)[1:]), cycle(chat_items(200)[1:])
@@ -148,7 +148,7 @@ def slow_race(place: str, rounds: int, delay_us: int = DELAY_US) -> dict[str, li
 
 
 def slow_session_race(place: str, rounds: int, delay_us: int = DELAY_US) -> dict[str, list[float]]:
-    from build import Counter
+    from flushcount import Counter
 
     async def run() -> Race:
         rival = sqlite_session(Path(place) / "sqlite.db")

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+
 from conversation import chat_items, open_filled
 from harness import Effort, Race, Row, compare, race_each, scratch
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from conversation import chat_items, open_filled
 from harness import Effort, Row, at_most, compare, race, scratch
 

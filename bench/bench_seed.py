@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from harness import Effort, Row, compare, race, scratch
 
 SIZES = (100, 400)

@@ -68,9 +68,8 @@ def rates(
     place: str, rounds: int, appends: int, *, shared: bool, delay_us: int = DELAY_US
 ) -> dict[str, list[float]]:
     """Appends a second of many threads and of one, in turn."""
-    from build import Counter
-
     import memcore
+    from flushcount import Counter
 
     items = chat_items(200)[1:]
     found: dict[str, list[float]] = {"many": [], "one": []}

@@ -344,7 +344,7 @@ def in_child(module: str, function: str, *, shim: bool = False, **arguments: Any
     environment = dict(os.environ)
     if shim:
         try:
-            environment = runpy.run_path(str(SHIM / "build.py"))["preloaded"]()
+            environment = runpy.run_path(str(SHIM / "flushcount.py"))["preloaded"]()
         except (RuntimeError, OSError) as error:
             raise NotInstalled(f"no flush counter: {error}") from error
     paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]

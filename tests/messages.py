@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import oracle
-
 import memcore
+import oracle
 
 Message = dict[str, Any]
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
+
 from oracle import BY_NAME, EVENT, SECOND, Event, Facts
 
 Item = dict[str, Any]

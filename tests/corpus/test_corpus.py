@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import memcore
 import strategies
 from messages import attempt, illegal, recount
-
-import memcore
 
 GENERATED = 400
 SHARES = (100, 60, 30, 10)

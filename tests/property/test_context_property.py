@@ -7,14 +7,14 @@ import os
 from collections import Counter
 from typing import Any
 
-import strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from messages import attempt, illegal, recount
-from oracle import RESULT, SYSTEM, Event, classify
 
 import memcore
+import strategies
 from memcore.formats import POLICIES
+from messages import attempt, illegal, recount
+from oracle import RESULT, SYSTEM, Event, classify
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 relaxed = settings(

@@ -6,14 +6,14 @@ import struct
 from itertools import pairwise
 from typing import Any
 
-import oracle
 import pytest
-import strategies
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from strategies import no_deadline
 
+import oracle
+import strategies
 from memcore import _fast
+from strategies import no_deadline
 
 SEED = bytes(range(16))
 SMALL_PAGE = 7

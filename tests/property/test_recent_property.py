@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from messages import assistant, attempt, call, failing, result, user
-from oracle import Event
 
 import memcore
+import strategies
 from memcore.formats import POLICIES
 from memcore.log import history as log_history
 from memcore.session import reading
+from messages import assistant, attempt, call, failing, result, user
+from oracle import Event
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 relaxed = settings(

@@ -32,10 +32,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from messages import assistant, attempt, call, failing, illegal, recount, result, user
 
 import memcore
 from memcore.log import history as log_history
+from messages import assistant, attempt, call, failing, illegal, recount, result, user
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 WHOLE = ("user", "assistant")

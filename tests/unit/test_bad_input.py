@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from messages import result, turns, user
 
 import memcore
 from memcore import limits
+from messages import result, turns, user
 
 CIRCULAR: dict[str, Any] = {"role": "user"}
 CIRCULAR["content"] = CIRCULAR

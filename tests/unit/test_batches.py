@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from messages import call, result, user
 
 import memcore
 from memcore.blobs import StagedBlobLost
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.store.base import MapMovedError
 from memcore.store.leader import Leader
+from messages import call, result, user
 
 
 def together(db, *changes: Callable[[], Any]) -> list[Any]:

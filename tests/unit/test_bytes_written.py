@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from messages import call, result, user
 
 import memcore
 from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.store.txn import WriteTxn
+from messages import call, result, user
 
 
 class Meter:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from messages import assistant, attempt, call, failing, illegal, result, system, texts, turns, user
 
 import memcore
+from messages import assistant, attempt, call, failing, illegal, result, system, texts, turns, user
 
 
 def summary_line(session: memcore.Session) -> str | None:

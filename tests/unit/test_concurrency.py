@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from messages import assistant, call, result, texts, turns, user
 
 import memcore
 from memcore.store.txn import WriteTxn
+from messages import assistant, call, result, texts, turns, user
 
 THREADS = 8
 EACH = 25

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from messages import assistant, attempt, call, illegal, recount, result, system, turns, user
 
 import memcore
+from messages import assistant, attempt, call, illegal, recount, result, system, turns, user
 
 
 def test_without_a_budget_everything_is_shown(session):

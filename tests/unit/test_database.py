@@ -6,9 +6,9 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from messages import call, result, texts, turns, user
 
 import memcore
+from messages import call, result, texts, turns, user
 
 
 def test_a_new_file_is_durable_and_says_so(db, path):

@@ -7,11 +7,13 @@ import struct
 from collections import OrderedDict
 from typing import Any
 
-import oracle
 import pytest
-import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+
+import oracle
+import strategies
+from memcore import _fast
 from oracle import (
     ABANDON,
     APPLY_PATCH,
@@ -40,8 +42,6 @@ from oracle import (
     USER,
 )
 from strategies import HostileDict, HostileList, HostileStr, no_deadline
-
-from memcore import _fast
 
 SEED = bytes(range(16))
 

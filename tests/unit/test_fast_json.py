@@ -9,12 +9,12 @@ from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
-import strategies
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import no_deadline
 
+import strategies
 from memcore import _fast
+from strategies import no_deadline
 
 OK, NOT_FINITE, KEY, TYPE, DEPTH, SIZE = range(6)
 INF = float("inf")

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
-from oracle import CALL, EVENT, RESULT, USER, Event, Facts
 
+import oracle
 from memcore import _fast
+from oracle import CALL, EVENT, RESULT, USER, Event, Facts
 
 SEED = bytes(range(16))
 USER_START = 1 << USER

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from messages import Message, assistant, call, illegal, result, system, user
 
 import memcore
 from memcore.formats import POLICIES, get_policy, lead_in_message, summary_message
+from messages import Message, assistant, call, illegal, result, system, user
 
 NO_RESULT = "[no result: this tool call was not answered]"
 

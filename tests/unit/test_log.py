@@ -6,7 +6,6 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from messages import call, result, system, texts, turns, user
 
 import memcore
 from memcore import keys
@@ -15,6 +14,7 @@ from memcore.keys import Row
 from memcore.limits import HEAD_SEGMENTS_MAX, INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.log import Head, History, Segment
 from memcore.log.head import BLOCK_SEGMENTS, head_key
+from messages import call, result, system, texts, turns, user
 
 
 def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 
 import pytest
-from messages import assistant, call, result, user
 
 import memcore
 from memcore.log import history
+from messages import assistant, call, result, user
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import copy
 import pickle
 
 import pytest
-from messages import turns, user
 
 import memcore
+from messages import turns, user
 
 
 def test_stored_numbers_of_kinds_never_change():

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from messages import assistant, call, messages_of, result, texts, turns, user
 
 import memcore
 from memcore import limits
+from messages import assistant, call, messages_of, result, texts, turns, user
 
 # --- appending and reading ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from memcore.errors import ClosedError, StorageError, StoreFullError
 from memcore.store import open_store
 
 A, B = b"\x01a", b"\x01b"
-SHIM = Path(__file__).parents[1] / "shim" / "build.py"
+SHIM = Path(__file__).parents[1] / "shim" / "flushcount.py"
 
 
 def shim():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from messages import turns, user
 
 import memcore
 from memcore import keys
 from memcore.views import StoredView, read_view, resolve_view, view_chain, write_view
+from messages import turns, user
 
 
 def view(number: int, parent: int, cut_seq: int, summary: str | None = "s") -> memcore.View:
