@@ -1,5 +1,7 @@
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 def build_flavour() -> str: ...
 def classify(
     item: dict[str, Any],
@@ -57,6 +59,7 @@ class Ledger:
     def open_positions(self) -> list[int]: ...
     def find_call(self, cls: int, text: str, seed: bytes) -> tuple[int, list[int], bool] | None: ...
 
+@disjoint_base
 class HeadFields:
     revision: int
     epoch: int
@@ -79,6 +82,7 @@ class HeadFields:
     flags: int
     policy: str
     counter: str
+    segments: list[Any]
     def changed(self) -> Self: ...
     def pack(self) -> bytes: ...
     def load(self, body: bytes) -> list[tuple[int, int, int]]: ...

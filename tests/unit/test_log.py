@@ -13,8 +13,9 @@ from memcore.codec import open_value, seal_value
 from memcore.keys import Row
 from memcore.limits import HEAD_SEGMENTS_MAX, INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.log import Head, History, Segment
+from memcore.log import history as log_history
 from memcore.log.head import BLOCK_SEGMENTS, head_key
-from messages import call, result, system, texts, turns, user
+from messages import attempt, call, result, system, texts, turns, user
 
 
 def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, bytes]:
@@ -199,6 +200,17 @@ def test_a_fresh_handle_of_a_long_history_answers_all_the_same(open_db):
     assert fresh().append(user()).open_calls == 1
     fresh().set_policy("seed")
     assert fresh().tokens == writer.tokens
+
+
+@pytest.mark.parametrize("records", [3, 5, 6, 8])
+def test_a_late_result_reaches_behind_what_was_loaded(open_db, monkeypatch, records):
+    """The loaded end holds the answer, its call lies before: no cut between the two is safe."""
+    writer = open_db(durability="none").session("chat")
+    writer.extend([user(), call("c"), *[user()] * 14, result("c"), user(), user()])
+    expected = {budget: repr(attempt(writer.context, budget)) for budget in range(8, 70)}
+    monkeypatch.setattr(log_history, "RECENT_RECORDS", records)
+    for budget, outcome in expected.items():
+        assert repr(attempt(open_db().session("chat").context, budget)) == outcome
 
 
 # --- damage ---------------------------------------------------------------------------------------
