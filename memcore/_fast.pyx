@@ -1963,7 +1963,8 @@ cdef class HeadFields:
         at += policy_bytes
         self.counter = body[at:at + counter_bytes].decode()
         p += policy_bytes + counter_bytes
-        for _ in range(count):
+        while count > 0:
+            count -= 1
             session = _take64(&p)
             lo = _take64(&p)
             hi = _take64(&p)
