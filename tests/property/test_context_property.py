@@ -49,8 +49,7 @@ def found_wrong(
     which some are answered and some are open.
     """
     no_cure = {"an id that came before"}
-    if not any(m.get("type") == "program" for m in messages):
-        no_cure.add("a child without its program")
+    no_cure |= {rule for _, rule in illegal(messages, policy)} & {"a child without its program"}
     if policy == "openai_responses":
         no_cure.add("a result without an id")  # a named output may stand alone
     partial = (len(shown) - 1, "results that are not those of the calls right before")
