@@ -452,7 +452,7 @@ hostile_items = st.dictionaries(_keys, _hostile_values, max_size=6).flatmap(
 
 # --- chat conversations like real ones ------------------------------------------------------------
 
-# (quantile, value) points of /work/shared/corpus/README.md, drawn by linear interpolation.
+# (quantile, value) points of the real corpus, drawn by linear interpolation.
 _MESSAGES = (
     (0.0, 2),
     (0.1, 2),
