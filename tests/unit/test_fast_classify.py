@@ -368,6 +368,7 @@ def test_only_a_dict_is_an_item():
             call(None)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python 3.13 tells
 def test_keys_with_code_of_their_own_are_survived():
     class Key:
         def __init__(self, item):
