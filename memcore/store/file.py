@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from memcore.errors import (
 from memcore.limits import PAGE_BYTES
 from memcore.store.freelist import MalformedError, free_pages
 
-__all__ = ["Meta", "inspect", "newest_meta", "open_locked", "publish", "sync_directory"]
+__all__ = ["Meta", "inspect", "newest_meta", "no_room", "open_locked", "publish", "sync_directory"]
 
 PAGE_HEADER_BYTES: Final = 16
 META_IMAGE_BYTES: Final = 136
@@ -36,6 +37,7 @@ _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
 _DEPTH_MAX: Final = 32
 _METAS: Final = 2
 _ATTEMPTS: Final = 20
+_ROOM_BYTES: Final = 1024**2
 _MISSING_PAGES_MAX: Final = 2**24
 
 # LMDB writes native integers; memcore's own files come from little-endian 64-bit machines only.
@@ -296,3 +298,13 @@ def _require_same(fd: int, path: str) -> None:
         if os.path.samestat(Path(path).stat(), os.fstat(fd)):
             return
     raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")
+
+
+def no_room(fd: int, more_bytes: int) -> bool:
+    """Whether a write of so many bytes may have been cut short: by the device or by a limit."""
+    room = _ROOM_BYTES + more_bytes
+    status = os.fstatvfs(fd)
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return status.f_bavail * status.f_frsize < room or (
+        limit != resource.RLIM_INFINITY and os.fstat(fd).st_size + room > limit
+    )

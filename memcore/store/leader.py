@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError
+from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.commit import Batch, Call, CommitQueue
-from memcore.store.file import newest_meta
+from memcore.store.file import newest_meta, no_room
 from memcore.store.lmdb import MapFull, MapResized, RawError
 from memcore.store.redo import RedoLog
 from memcore.store.txn import RawTxn, WriteTxn
@@ -175,9 +175,10 @@ class Leader:
             if redo is not None and recorded:
                 redo.write(txnid, txn.ops)
             raw.commit()
-        except BaseException as error:
-            if not self._was_committed(raw, txnid, error):
-                raise
+        except BaseException as error:  # noqa: BLE001 - raised by _give_up, or kept
+            short = self._is_short_write(error, txn)
+            if not self._was_committed(raw, txnid, error, poisons=not short):
+                self._give_up(error, short=short)
             if not isinstance(error, Exception):
                 interrupt = error
         self.unsynced = redo is not None
@@ -199,6 +200,17 @@ class Leader:
         if interrupt is not None:
             raise interrupt
 
+    def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
+        """Whether LMDB calls EIO what was a write cut short for want of room."""
+        return binding.is_device_error(error) and no_room(self._env.fd, 2 * txn.size)
+
+    def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
+        if short:
+            raise StoreFullError(
+                f"{self._env.path}: no space is left: free some; nothing was stored or lost"
+            ) from error
+        raise error
+
     def _sync(self) -> None:
         raw = self._env.raw
         try:
@@ -208,8 +220,13 @@ class Leader:
             self._poisoned(error)
             raise OutcomeUnknownError(self.poison) from error
 
-    def _was_committed(self, raw: RawTxn, txnid: int, error: BaseException) -> bool:
-        """What became of a commit that raised; if it is not stored, it cannot come back either."""
+    def _was_committed(
+        self, raw: RawTxn, txnid: int, error: BaseException, *, poisons: bool
+    ) -> bool:
+        """What became of a commit that raised; if it is not stored, it cannot come back either.
+
+        ``poisons`` says that a device error is what it says: LMDB calls a short write one, too.
+        """
         fate = [_Fate.UNKNOWN]
         interrupt: BaseException | None = None
         while True:
@@ -221,7 +238,7 @@ class Leader:
                 raise OutcomeUnknownError(self.poison) from unknown
             except BaseException as again:  # noqa: BLE001 - raised below, or superseded
                 interrupt = again
-        if binding.is_device_error(error):
+        if poisons and binding.is_device_error(error):
             self._poisoned(error)
         if interrupt is not None and fate[0] is _Fate.LOST:
             raise interrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from memcore.errors import (
     InvalidOptionError,
     ReadOnlyError,
     StoreAccessError,
+    StoreFullError,
 )
 from memcore.store import open_store
 
@@ -407,3 +409,24 @@ def test_a_file_reached_by_two_names_is_one(path, store, tmp_path) -> None:
     assert other.path == str(path)
     assert os.listdir(link.parent) == ["link"]
     other.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_large_write_on_a_full_device_is_no_device_error(tmp_path) -> None:
+    """LMDB reports a write that was cut short as EIO; nothing is wrong with the device."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], check=True)
+    try:
+        store = open_store(tmp_path / "store")
+        count = 0
+        with pytest.raises(StoreFullError):
+            while True:
+                store.transact(lambda txn, n=count: txn.put(b"\x01%04d" % n, b"x" * 20_000))
+                count += 1
+        assert count > 50
+        assert not store.stats()["poisoned"]
+        store.transact(lambda txn: txn.put(b"\x01small", b"1"))
+        assert store.read(lambda txn: sum(1 for _ in txn.scan(b"\x01", b"\x02"))) == count + 1
+        assert store.check() == []
+        store.close()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
