@@ -96,32 +96,25 @@ def summary_message(policy: PairPolicy, summary: str) -> Message:
     return user_message(policy, SUMMARY_PREFIX + summary)
 
 
-def result_block(shape: str, slot: CallSlot) -> dict[str, Any]:
-    """A synthetic result as a block (Anthropic) or part (Gemini)."""
-    cls, text = slot.key
-    if shape == "anthropic":
-        return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
-    answer: dict[str, Any] = {"name": text, "response": {"error": NO_RESULT}}
-    if not cls & BY_NAME:
-        answer = {"id": text, "name": "", "response": answer["response"]}
-    return {"functionResponse": answer}
-
-
 def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
     """Messages that answer ``slots``, the unanswered calls of ``message``, in its own format."""
     shape = shape_of(message)
     if shape in BLOCK_SHAPES:
         field = "content" if shape == "anthropic" else "parts"
-        return [{"role": "user", field: [_named_block(shape, slot, message) for slot in slots]}]
+        return [{"role": "user", field: [_block(shape, slot, message) for slot in slots]}]
     return [_synthetic(shape, slot) for slot in slots]
 
 
-def _named_block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
-    block = result_block(shape, slot)
-    answer = block.get("functionResponse")
-    if answer is not None and "id" in answer:
-        answer["name"] = _gemini_name(message, slot.key[1])
-    return block
+def _block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
+    """A synthetic result as a block (Anthropic) or part (Gemini)."""
+    cls, text = slot.key
+    if shape == "anthropic":
+        return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
+    response = {"error": NO_RESULT}
+    if cls & BY_NAME:
+        return {"functionResponse": {"name": text, "response": response}}
+    name = _gemini_name(message, text)
+    return {"functionResponse": {"id": text, "name": name, "response": response}}
 
 
 def _gemini_name(message: Message, call_id: str) -> str:
