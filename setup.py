@@ -24,6 +24,7 @@ SANITIZE = asked("MEMCORE_SANITIZE")
 WERROR = asked("MEMCORE_WERROR")
 ANNOTATE = asked("MEMCORE_ANNOTATE")
 CHECKED = TRACE or SANITIZE
+COUNTER = ["memcore/_bpe.c", "memcore/_bpe_utf8.c", "memcore/_bpe_vocab.c"]
 
 if TRACE and SANITIZE:
     raise SystemExit("MEMCORE_TRACE and MEMCORE_SANITIZE are two builds; set one of them.")
@@ -64,7 +65,7 @@ def extension() -> Extension:
         compile_args += ["-Wall", "-Wextra", "-Werror"]
     return Extension(
         "memcore._fast",
-        sources=["memcore/_fast.pyx"],
+        sources=["memcore/_fast.pyx", *COUNTER],
         define_macros=macros,
         extra_compile_args=compile_args,
         extra_link_args=link_args,

@@ -16,8 +16,8 @@ import report  # noqa: E402 - siblings need the path above
 from harness import FULL, QUICK, Effort, Row  # noqa: E402
 
 NAMES = (
-    "push", "cut", "append", "flush", "threads", "open", "tail", "memory", "bytes", "history",
-    "seed",
+    "push", "cut", "append", "flush", "relaxed", "threads", "open", "tail", "memory", "bytes",
+    "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction",
 )  # fmt: skip
 
 

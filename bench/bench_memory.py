@@ -56,7 +56,8 @@ def _grown(place: Path, count: int) -> dict[str, float]:
 # --- in the child --------------------------------------------------------------------------------
 
 
-def _resident() -> dict[str, int]:
+def resident() -> dict[str, int]:
+    """Bytes of this process that are in memory, and of them the anonymous ones."""
     found = {}
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
@@ -82,9 +83,9 @@ def grown_mib(path: str) -> dict[str, float]:
     with memcore.open(":memory:") as db:
         db.session("warm").append({"role": "user", "content": "x"})
         db.session("warm").context(8_000)
-    before = _resident()
+    before = resident()
     db, session = _open(path)
-    after = _resident()
+    after = resident()
     db.close()
     del session
     return {

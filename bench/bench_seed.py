@@ -37,9 +37,9 @@ def _result(call_id: str) -> dict[str, Any]:
 # --- the rule, as the seed documents describe it -------------------------------------------------
 
 
-def plain_preserve_point(history: list[dict[str, Any]]) -> int:
+def plain_preserve_point(history: list[dict[str, Any]], keep_last: int = KEEP_LAST) -> int:
     """Start at the last three items and walk to the beginning until a cut is safe."""
-    for start in range(len(history) - min(KEEP_LAST, len(history)), -1, -1):
+    for start in range(len(history) - min(keep_last, len(history)), -1, -1):
         if _plain_is_safe(history, start):
             return start
     return len(history) - 1

@@ -12,7 +12,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-__all__ = ["chat_items", "open_filled", "prepared_facts"]
+__all__ = ["chat_items", "chat_turns", "open_filled", "prepared_facts"]
 
 _WORDS = (
     "flight", "booking", "customer", "refund", "payment", "airport", "schedule", "passenger",
@@ -66,6 +66,14 @@ def _endless(seed: int) -> Iterator[dict[str, Any]]:
 def chat_items(count: int, seed: int = 7) -> list[dict[str, Any]]:
     """The first ``count`` items of the endless conversation."""
     return list(islice(_endless(seed), count))
+
+
+def chat_turns(count: int, seed: int = 7) -> list[list[dict[str, Any]]]:
+    """The first ``count`` turns of the endless conversation; the first begins with the system."""
+    random = Random(seed)
+    found = [list(_turn(random, number)) for number in range(count)]
+    found[0].insert(0, {"role": "system", "content": _SYSTEM})
+    return found
 
 
 def prepared_facts(count: int) -> list[tuple[bytes, int]]:

@@ -23,7 +23,10 @@ COLUMNS = (
     "question", "durability", "memcore", "rival", "the rival's", "ratio", "target", "met", "n",
 )  # fmt: skip
 _SCHEDULERS = {0: "normal", 1: "real-time", 2: "real-time"}
-PACKAGES = ("lmdb", "orjson", "xxhash", "openai-agents")
+PACKAGES = (
+    "lmdb", "orjson", "xxhash", "openai-agents", "tiktoken", "langchain-core", "langchain",
+    "llama-index-core", "autogen-core", "google-adk",
+)  # fmt: skip
 
 
 def _number(value: float) -> str:

@@ -1,15 +1,18 @@
-"""The only module that imports what memcore is compared with."""
+"""What memcore is compared with is imported in ``rivals*.py`` and nowhere else."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from harness import NotInstalled
 
-__all__ = ["SQLITE_VERSION", "KeptSqlite", "RawLmdb", "sqlite_session"]
+__all__ = ["SQLITE_VERSION", "TOKENIZERS", "KeptSqlite", "RawLmdb", "sqlite_session", "tokenizer"]
 
 SQLITE_VERSION = sqlite3.sqlite_version
 MAP_BYTES = 4 * 1024**3
@@ -79,3 +82,83 @@ class RawLmdb:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+# --- tokenizers: o200k_base, exact, special tokens as ordinary text ------------------------------
+
+
+def _tiktoken(vocabulary: Path) -> Callable[[str], Any]:
+    """``encode_ordinary`` without its Python wrapper: tiktoken's fastest way to count."""
+    import tiktoken
+    from tiktoken.load import load_tiktoken_bpe
+    from tiktoken_ext import openai_public
+
+    os.environ["TIKTOKEN_CACHE_DIR"] = ""  # no copy of the file elsewhere
+    fetch = openai_public.load_tiktoken_bpe
+    openai_public.load_tiktoken_bpe = lambda *_, **__: load_tiktoken_bpe(str(vocabulary))
+    try:
+        encoding = tiktoken.Encoding(**openai_public.o200k_base())
+    finally:
+        openai_public.load_tiktoken_bpe = fetch
+    return encoding._core_bpe.encode_ordinary  # noqa: SLF001 - what we say we race
+
+
+def _bpe_openai(_: Path) -> Callable[[str], Any]:
+    from bpe_openai import _bindings
+
+    return _bindings.tokenizer_for_encoding("o200k_base").count
+
+
+def _quicktok(_: Path) -> Callable[[str], Any]:
+    import quicktok
+
+    return quicktok.get_encoding("o200k_base").count
+
+
+def _toktok(_: Path) -> Callable[[str], Any]:
+    """Its supported function starts threads for each batch; this is what that calls."""
+    import toktok
+
+    return toktok._encoding("o200k_base").count  # noqa: SLF001 - see above
+
+
+def _splintr(_: Path) -> Callable[[str], Any]:
+    import splintr
+
+    return splintr.Tokenizer.from_pretrained("o200k_base").encode_ordinary
+
+
+def _fastokens(vocabulary: Path) -> Callable[[str], Any]:
+    import fastokens
+    from tiktoken_ext import openai_public
+
+    fetch = openai_public.load_tiktoken_bpe
+    openai_public.load_tiktoken_bpe = lambda *_, **__: {}
+    try:
+        pattern = openai_public.o200k_base()["pat_str"]
+    finally:
+        openai_public.load_tiktoken_bpe = fetch
+    return fastokens.Tokenizer.from_tiktoken(str(vocabulary), pattern).encode_ordinary
+
+
+TOKENIZERS: dict[str, Callable[[Path], Callable[[str], Any]]] = {
+    "tiktoken": _tiktoken,
+    "bpe-openai": _bpe_openai,
+    "quicktok-v1": _quicktok,
+    "toktok-rs": _toktok,
+    "splintr-rs": _splintr,
+    "fastokens": _fastokens,
+}
+"""By the name of the package. Some return the count, others ids, whose length is it."""
+
+
+def tokenizer(name: str, vocabulary: Path) -> tuple[Callable[[str], Any], str]:
+    """A rival's fastest exact way to the tokens of a text, and its version.
+
+    Raises:
+        NotInstalled: the package is not there.
+    """
+    try:
+        return TOKENIZERS[name](vocabulary), version(name)
+    except ImportError as error:
+        raise NotInstalled(f"not installed (pip install {name})") from error

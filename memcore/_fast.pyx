@@ -12,7 +12,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memmove
 
@@ -1270,8 +1270,12 @@ cdef class Ledger:
             self.entries.append((facts, tokens))
         return self._push(p, tokens)
 
-    def load(self, bytes page not None, Py_ssize_t skip, Py_ssize_t take, int counter):
+    def load(self, bytes page not None, Py_ssize_t skip, Py_ssize_t take, int counter,
+             bytes counts=None, Py_ssize_t at=0):
         """Append records ``skip .. skip + take`` of an index page.
+
+        ``counts``, if given, holds their tokens as packed u32 from its ``at``-th on: what the
+        records say themselves does not count then.
 
         Returns how many were appended; -1 if the page is malformed; -2 if a record was counted
         by another counter than ``counter``. Below 0 nothing was appended.
@@ -1285,7 +1289,12 @@ cdef class Ledger:
         cdef Py_ssize_t size
         cdef Py_ssize_t n
         cdef uint32_t tokens = 0
+        cdef const uint8_t *given = NULL
         self._need_stacks()
+        if counts is not None:
+            if at < 0 or take < 0 or PyBytes_GET_SIZE(counts) // 4 - at < take:
+                raise ValueError("there are fewer counts than records to take")
+            given = <const uint8_t *>PyBytes_AS_STRING(counts) + 4 * at
         while p < end and skip > 0:
             size = _record_bytes(p, end)
             if size < 0:
@@ -1297,7 +1306,7 @@ cdef class Ledger:
             size = _record_bytes(p, end)
             if size < 0:
                 return -1
-            if _u16(p + 16) != counter:
+            if given is NULL and _u16(p + 16) != counter:
                 return -2
             closes += _u16(p + RECORD_HEADER + 2)
             opens += _u16(p + RECORD_HEADER + 4)
@@ -1307,7 +1316,11 @@ cdef class Ledger:
         n = self.n + items
         p = first
         while self.n < n:
-            memcpy(&tokens, p, 4)
+            if given is NULL:
+                memcpy(&tokens, p, 4)
+            else:
+                memcpy(&tokens, given, 4)
+                given += 4
             self._push(p + RECORD_HEADER, tokens)
             p += RECORD_HEADER + _facts_bytes(p + RECORD_HEADER)
         return items
@@ -1694,6 +1707,28 @@ cdef class Ledger:
                 return i
         return -1
 
+    def last_of(self, uint32_t kinds, Py_ssize_t count, *, Py_ssize_t at_least=0):
+        """The position of the ``count``-th last item of the kinds (a mask of 1 << kind).
+
+        ``at_least`` if there are fewer from there on; the end for a count of 0.
+        """
+        self._need_stacks()
+        cdef Py_ssize_t i = self.n
+        cdef Py_ssize_t first = max(at_least, 0)
+        while count > 0 and i > first:
+            i -= 1
+            count -= kinds >> self.kinds[i] & 1
+        return i if count <= 0 else min(first, self.n)
+
+    def count_of(self, uint32_t kinds, Py_ssize_t start):
+        """How many items of the kinds (a mask of 1 << kind) there are from ``start`` on."""
+        self._need_stacks()
+        cdef Py_ssize_t i
+        cdef Py_ssize_t found = 0
+        for i in range(max(start, 0), self.n):
+            found += kinds >> self.kinds[i] & 1
+        return found
+
     def tokens_of(self, Py_ssize_t start, Py_ssize_t stop):
         """The tokens of each position ``start <= r < stop``."""
         self._need_stacks()
@@ -1814,7 +1849,7 @@ def record_spans(bytes page not None):
 # --- the head of a session ------------------------------------------------------------------------
 
 cdef enum:
-    HEAD_FIXED = 144    # 17 u64, open_calls u32, flags u8, sizes of policy, counter, segments u8
+    HEAD_FIXED = 168    # 20 u64, open_calls u32, flags u8, sizes of policy, counter, segments u8
     SEGMENT_BYTES = 24
 
 
@@ -1843,6 +1878,7 @@ cdef class HeadFields:
     cdef public uint64_t parent_session, parent_seq, base_count
     cdef public uint64_t link_session, link_block, next_block
     cdef public uint64_t created_ms, updated_ms
+    cdef public uint64_t recount_session, recount_number, recount_stop
     cdef public uint32_t open_calls
     cdef public uint8_t flags
     cdef public object policy   # str
@@ -1870,6 +1906,9 @@ cdef class HeadFields:
         other.next_block = self.next_block
         other.created_ms = self.created_ms
         other.updated_ms = self.updated_ms
+        other.recount_session = self.recount_session
+        other.recount_number = self.recount_number
+        other.recount_stop = self.recount_stop
         other.open_calls = self.open_calls
         other.flags = self.flags
         other.policy = self.policy
@@ -1911,6 +1950,9 @@ cdef class HeadFields:
         p = _put64(p, self.next_block)
         p = _put64(p, self.created_ms)
         p = _put64(p, self.updated_ms)
+        p = _put64(p, self.recount_session)
+        p = _put64(p, self.recount_number)
+        p = _put64(p, self.recount_stop)
         # open_calls u32 | flags u8 | policy bytes u8 | counter bytes u8 | segments u8
         p = _put64(p, self.open_calls | <uint64_t>self.flags << 32 | <uint64_t>policy_bytes << 40
                    | <uint64_t>counter_bytes << 48 | <uint64_t>count << 56)
@@ -1951,6 +1993,9 @@ cdef class HeadFields:
         self.next_block = _take64(&p)
         self.created_ms = _take64(&p)
         self.updated_ms = _take64(&p)
+        self.recount_session = _take64(&p)
+        self.recount_number = _take64(&p)
+        self.recount_stop = _take64(&p)
         sizes = _take64(&p)
         self.open_calls = <uint32_t>(sizes & 0xFFFFFFFF)
         self.flags = <uint8_t>(sizes >> 32 & 0xFF)
@@ -1970,3 +2015,6 @@ cdef class HeadFields:
             hi = _take64(&p)
             segments.append((session, lo, hi))
         return segments
+
+
+include "_bpe.pxi"

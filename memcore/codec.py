@@ -79,6 +79,14 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
     raise CorruptValueError(msg, key=key)
 
 
+def is_proven(key: bytes, value: bytes) -> bool:
+    """Whether ``value`` is one that was sealed under ``key``."""
+    if len(value) < HEADER_BYTES or value[0] != VALUE_FORMAT or len(key) > KEY_BYTES_MAX:
+        return False
+    whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
+    return value[2:HEADER_BYTES] == xxh3_64_digest(whole)
+
+
 def check_json(value: Any) -> None:
     """Refuse what JSON cannot hold without loss.
 
@@ -133,7 +141,15 @@ def encode_json(value: Any) -> tuple[bytes, int]:
 
 
 def decode_json(body: bytes, flags: int) -> Any:
-    """The value that ``encode_json`` wrote."""
-    if flags & FLAG_PLAIN_JSON:
-        return json.loads(body.decode("utf-8", "surrogatepass"))
-    return orjson.loads(body)
+    """The value that ``encode_json`` wrote.
+
+    Raises:
+        CorruptValueError: no JSON; only a row that was sealed by others can hold such.
+    """
+    try:
+        if flags & FLAG_PLAIN_JSON:
+            return json.loads(body.decode("utf-8", "surrogatepass"))
+        return orjson.loads(body)
+    except ValueError as exc:
+        msg = f"a value of {len(body)} bytes is no JSON ({exc}); run 'memcore check'"
+        raise CorruptValueError(msg, key=b"") from exc

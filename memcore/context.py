@@ -26,7 +26,7 @@ from memcore.formats import (
     render,
     summary_message,
 )
-from memcore.log import count_message, new_ledger
+from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, ItemKind, Message, Repair, Violation
 from memcore.options import checked_int, checked_optional_int
 from memcore.tokens import TokenCounter, get_counter
@@ -50,6 +50,8 @@ class Material:
     summary: str | None = None
     plain: list[Message] | None = None
     """In place of ``suffix`` when it is known to need no repair."""
+    altered: bool = False
+    """Whether masks change what the ledger knows of the suffix: of repairs, and of imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,11 @@ class Picked:
     open_calls: int
     generation: int = 0
     """Changes when the history is cut or replaced, so that positions mean something else."""
+    budget: int = UNLIMITED
+    """The counted tokens that the context may use."""
 
 
-def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: Demand) -> Choice:
+def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: Demand) -> Choice:
     """Choose the cut.
 
     Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
@@ -133,7 +137,7 @@ def choose(ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: De
 
 
 def choose_whole(
-    ledger: Ledger, policy: PairPolicy, counter: TokenCounter, demand: Demand
+    ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: Demand
 ) -> Choice | None:
     """Everything from ``first`` on, led in if the policy insists on it; None if it does not fit."""
     odd = (
@@ -147,7 +151,7 @@ def choose_whole(
 
 
 def _smallest(
-    ledger: Ledger, policy: PairPolicy, demand: Demand, *, lead_in: int, whole_is_legal: bool
+    ledger: AnyLedger, policy: PairPolicy, demand: Demand, *, lead_in: int, whole_is_legal: bool
 ) -> Choice:
     """The cheapest legal suffix that is not empty."""
     first, led_in = demand.first, demand.summary is not None
@@ -167,7 +171,7 @@ def _smallest(
     return Choice(cut, lead_in=odd, last=True)
 
 
-def _may_start(ledger: Ledger, policy: PairPolicy, position: int) -> bool:
+def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
     end = len(ledger)
     while position < end and ledger.kind_at(position) == ItemKind.EVENT:
         position += 1
@@ -204,7 +208,7 @@ def assemble(
         message = summary_message(policy, material.summary)
         tokens += count_message(message, counter)
         pins.append(message)
-    elif choice.lead_in or (material.kept and _needs_lead_in(shown, policy)):
+    elif choice.lead_in or ((material.kept or material.altered) and _needs_lead_in(shown, policy)):
         message = lead_in_message(policy)
         tokens += count_message(message, counter)
         repairs.insert(0, Repair("lead_in", None))
@@ -337,17 +341,18 @@ def fit(
         else:
             material.suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
         open_calls = open_from(ledger, choice)
-        return Picked(material, choice, rules, by, choice.cut, choice.cut - first, open_calls)
+        cut, omitted = choice.cut, choice.cut - first
+        return Picked(material, choice, rules, by, cut, omitted, open_calls, budget=budget)
 
-    return build(pick, budget) or Context([], 0, 0, 0)
+    return build(pick) or Context([], 0, 0, 0)
 
 
-def open_from(ledger: Ledger, choice: Choice) -> int:
+def open_from(ledger: AnyLedger, choice: Choice) -> int:
     """How many open calls the suffix holds."""
     return sum(position >= choice.cut for position in ledger.open_positions())
 
 
-def is_regular(ledger: Ledger, policy: PairPolicy, cut: int) -> bool:
+def is_regular(ledger: AnyLedger, policy: PairPolicy, cut: int) -> bool:
     """Whether the suffix can be shown as it is.
 
     The ledger knows what stands directly behind its call, but not what is inside a message that
@@ -356,7 +361,7 @@ def is_regular(ledger: Ledger, policy: PairPolicy, cut: int) -> bool:
     return policy.adjacency != "next_message" and not ledger.irregular_from(cut)
 
 
-def build(pick: Callable[[int], Picked | None], budget: int) -> Context | None:
+def build(pick: Callable[[int], Picked | None]) -> Context | None:
     """Pick and assemble; once more from a later cut if the repairs made it too large.
 
     None if there is nothing to pick from.
@@ -376,10 +381,10 @@ def build(pick: Callable[[int], Picked | None], budget: int) -> Context | None:
         messages, tokens, repairs = assemble(
             picked.material, picked.choice, picked.policy, picked.counter
         )
-        if tokens <= budget:
+        if tokens <= picked.budget:
             break
         if picked.choice.last:
-            raise _overflow(tokens, budget)
+            raise _overflow(tokens, picked.budget)
         at_least, generation = picked.choice.cut + 1, picked.generation
     return Context(
         messages=messages,

@@ -9,13 +9,14 @@ MemcoreError
 │   ├── DuplicateRequestError  an idempotency key was used again with other content
 │   ├── RevisionConflict       ``expected_revision`` is not the current revision
 │   ├── PlanStaleError         the history changed under a compaction plan
-│   ├── PolicyMismatchError    the session was created with another policy or counter
+│   ├── PolicyMismatchError    the session has another policy or counter
 │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
 │   ├── ContextOverflowError   the smallest legal context is larger than the budget
 │   ├── NotFoundError          no such session, item, call or blob
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── ReadOnlyError          a write through a read-only handle
-│   └── ClosedError            the database was closed
+│   ├── ClosedError            the database was closed
+│   └── SummarizerError        your model's answer is no summary; a fallback serves
 ├── StorageError               the file or the device is in trouble
 │   ├── StoreFullError         no space on the device, or the map cannot grow
 │   ├── StoreAccessError       the operating system refused to open or write the file
@@ -55,6 +56,7 @@ __all__ = [
     "StoreFormatError",
     "StoreFullError",
     "StoreLockedError",
+    "SummarizerError",
 ]
 
 
@@ -145,6 +147,19 @@ class ReadOnlyError(CallerError):
 
 class ClosedError(CallerError):
     """The database was closed; open it again."""
+
+
+class SummarizerError(CallerError):
+    """What a model answered is no summary; a compaction then takes its fallback.
+
+    ``reason`` is ``cut`` (it reached its token limit), ``refused``, ``empty``, ``tool_calls`` (it
+    called a tool instead) or ``failed`` (the provider says so, or the answer has another form).
+    What a client raises (no connection, a timeout, a status of 400 or more) is raised as it is.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class StorageError(MemcoreError):

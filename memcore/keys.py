@@ -14,6 +14,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
+from memcore.errors import CorruptValueError
 from memcore.limits import KEY_BYTES_MAX
 
 __all__ = ["Kind", "Row", "after", "name_key", "pack_text", "session_row", "text_fits"]
@@ -21,6 +22,7 @@ __all__ = ["Kind", "Row", "after", "name_key", "pack_text", "session_row", "text
 _U64 = Struct(">Q")
 _U64_2 = Struct(">BQQ")
 _SESSION_ROW = Struct(">BQQBQ")
+_TOKEN_PAGE = Struct(">BQQBQQ")
 _U32 = Struct(">I")
 _LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
 _DIGEST_BYTES: Final = 32
@@ -41,6 +43,7 @@ class Kind:
     KV_NAMESPACE: Final = 0x0A
     KV: Final = 0x0B
     EXPIRY: Final = 0x0C
+    REMOVAL: Final = 0x0D
 
 
 class Row:
@@ -53,6 +56,8 @@ class Row:
     SEGMENTS: Final = 0x05
     CHILD: Final = 0x06
     REQUEST: Final = 0x07
+    TOKENS: Final = 0x08
+    USAGE: Final = 0x09
 
 
 class Counter:
@@ -93,8 +98,42 @@ def request_row(scope: int, session: int, digest: bytes) -> bytes:
     return session_rows(scope, session, Row.REQUEST) + digest
 
 
+def token_pages(scope: int, session: int, number: int) -> bytes:
+    """The prefix of the token pages of one recount."""
+    return session_row(scope, session, Row.TOKENS, number)
+
+
+def token_page(scope: int, session: int, number: int, first: int) -> bytes:
+    """``05 | scope u64 | session u64 | 08 | recount u64 | first position u64``."""
+    return token_pages(scope, session, number) + _U64.pack(first)
+
+
+def split_token_page(key: bytes) -> tuple[int, int]:
+    """``(recount, first position)`` of a token page.
+
+    Raises:
+        CorruptValueError: the key is none of a token page.
+    """
+    if len(key) != _TOKEN_PAGE.size:
+        msg = f"the token counts under key {key.hex()} are of no recount; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    _, _, _, _, number, first = _TOKEN_PAGE.unpack(key)
+    return number, first
+
+
+def row_of(key: bytes) -> int:
+    """Which sort of a session's rows this is."""
+    return key[17]
+
+
 def split_session_prefix(key: bytes) -> tuple[int, int]:
-    """``(scope, session)`` of any row of a session."""
+    """``(scope, session)`` of any row of a session.
+
+    Raises:
+        CorruptValueError: the key is too short for one.
+    """
+    if len(key) < _U64_2.size:
+        raise _malformed(key)
     _, scope, session = _U64_2.unpack_from(key)
     return scope, session
 
@@ -105,7 +144,13 @@ def session_prefix(scope: int, session: int) -> bytes:
 
 
 def split_session_row(key: bytes) -> tuple[int, int, int, int]:
-    """``(scope, session, row, number)`` of a session's row."""
+    """``(scope, session, row, number)`` of a session's row.
+
+    Raises:
+        CorruptValueError: the key is none of a session's numbered rows.
+    """
+    if len(key) != _SESSION_ROW.size:
+        raise _malformed(key)
     _, scope, session, row, number = _SESSION_ROW.unpack(key)
     return scope, session, row, number
 
@@ -121,16 +166,37 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack_text(packed: bytes) -> str:
-    """The string of ``pack_text``."""
-    return packed[:-1].replace(b"\x00\xff", b"\x00").decode("utf-8", "surrogatepass")
+    """The string of ``pack_text``.
+
+    Raises:
+        CorruptValueError: it is no packed text.
+    """
+    texts = unpack_texts(packed)
+    if len(texts) != 1:
+        raise _malformed(packed)
+    return texts[0]
 
 
 def unpack_texts(packed: bytes) -> tuple[str, ...]:
-    """The strings of several ``pack_text`` in a row."""
+    """The strings of several ``pack_text`` in a row.
+
+    Raises:
+        CorruptValueError: they are no packed texts.
+    """
     # FE stands in for an escaped 00 while the terminators are split: UTF-8 never holds it, and
     # no packed text starts with FF, so a terminator is never taken for an escape.
-    parts = packed.replace(b"\x00\xff", b"\xfe").split(b"\x00")[:-1]
-    return tuple(p.replace(b"\xfe", b"\x00").decode("utf-8", "surrogatepass") for p in parts)
+    *parts, rest = packed.replace(b"\x00\xff", b"\xfe").split(b"\x00")
+    if rest or b"\xfe" in packed:
+        raise _malformed(packed)
+    try:
+        return tuple(p.replace(b"\xfe", b"\x00").decode("utf-8", "surrogatepass") for p in parts)
+    except UnicodeDecodeError as exc:
+        raise _malformed(packed) from exc
+
+
+def _malformed(key: bytes) -> CorruptValueError:
+    msg = f"the key or name {key[:80].hex()} is malformed; run 'memcore check'"
+    return CorruptValueError(msg, key=key)
 
 
 def text_prefix(text: str) -> bytes:
@@ -193,6 +259,16 @@ def kv_prefix(scope: int, namespace: int) -> bytes:
 def expiry_row(expires_ms: int, key: bytes) -> bytes:
     """``0C | expires_ms u64 | the full key of the row that expires``."""
     return b"".join((bytes((Kind.EXPIRY,)), _U64.pack(expires_ms), key))
+
+
+def removal_row(prefix: bytes) -> bytes:
+    """``0D | scope u64 | kind u8 | rest``: the rows under ``kind | scope | rest`` are to go."""
+    return b"".join((bytes((Kind.REMOVAL,)), prefix[1:9], prefix[:1], prefix[9:]))
+
+
+def split_removal_row(row: bytes) -> bytes:
+    """The prefix that ``removal_row`` was given."""
+    return b"".join((row[9:10], row[1:9], row[10:]))
 
 
 def split_expiry_row(row: bytes) -> tuple[int, bytes]:

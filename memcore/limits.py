@@ -19,6 +19,8 @@ PAGE_BYTES: Final = 4096
 REDO_SLOT_BYTES: Final = 256 * 1024
 """One redo slot; 64 KiB overflows at batches of 32 appends, 256 KiB holds 64 callers."""
 REDO_MAGIC: Final = b"memcore-redo-v1\x00"
+RUN_SCAN_PAGES: Final = 32
+"""The reserved run begins within so many pages of every file."""
 MAP_BYTES_DEFAULT: Final = 64 * 1024**3
 """Virtual address space only; halved until the system grants it."""
 MAP_BYTES_MIN: Final = 1024**2
@@ -26,6 +28,22 @@ MAP_BYTES_MAX: Final = 16 * 1024**4
 READERS_MAX: Final = 1024
 BATCH_CLOSURES_MAX: Final = 256
 """Closures of one group commit; a longer queue makes the next batch."""
+STEADY_INTERVAL_MS_DEFAULT: Final = 50
+STEADY_INTERVAL_MS_MAX: Final = 60_000
+STEADY_COMMITS_HURRY: Final = 128
+"""Commits without a steady point after which one is made before its time."""
+STEADY_COMMITS_MAX: Final = 1024
+"""Commits without a steady point at which writers wait for one: until then the file grows."""
+ROOM_BYTES: Final = 1024**2
+"""What stays free in the file for those who delete when the device is full."""
+ROOM_STEP_BYTES: Final = 512 * 1024
+"""What the file grows by ahead of need."""
+PIECE_ROWS: Final = 1024
+"""Rows that one transaction of a large deletion removes at most."""
+PIECE_PAGES: Final = 400
+"""Pages that it frees at most, about: LMDB lists 510 of them in one page."""
+REMOVAL_PIECES_OPENING: Final = 16
+"""Pieces of a deletion that was cut short which opening the file goes on with."""
 
 # --- items ------------------------------------------------------------------------------------
 ITEM_BYTES_MAX: Final = 64 * 1024**2
@@ -38,17 +56,28 @@ NAME_CHARS_MAX: Final = 65_536
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 65_536
 IDEMPOTENCY_TTL_SECONDS: Final = 7 * 24 * 3600
 
+# --- usage ------------------------------------------------------------------------------------
+USAGE_TOKENS_MAX: Final = 2**48
+"""A report of more is a mistake: no context window comes near."""
+USAGE_MODELS_MAX: Final = 8
+"""Models of one session whose calibration is kept; the one reported longest ago goes first."""
+MODEL_CHARS_MAX: Final = 200
+
 # --- index ------------------------------------------------------------------------------------
 INDEX_TAIL_RECORDS: Final = 32
 """Records of a small index page: the tail page that an append rewrites stays under 1 KiB."""
 INDEX_PAGE_RECORDS: Final = 1024
 """Records of a sealed index page."""
+TOKEN_PAGE_COUNTS: Final = 1000
+"""Counts of one token page: with its headers it fills one page of the file."""
 HEAD_SEGMENTS_MAX: Final = 16
 """Live segments kept in the head; older ones move to immutable blocks."""
 
 # --- blobs ------------------------------------------------------------------------------------
 BLOB_CHUNK_BYTES: Final = 128 * 1024
 BLOB_BYTES_MAX: Final = 4 * 1024**3
+BLOB_CHUNKS_PIECE: Final = 12
+"""Chunks that one transaction of a deletion removes at most; each has 33 pages."""
 BLOB_INLINE_COMMIT_BYTES_MAX: Final = 192 * 1024
 """A blob up to this size is written in its referrer's transaction; a larger one is staged."""
 
@@ -59,3 +88,9 @@ KV_VALUE_BYTES_MAX: Final = 64 * 1024**2
 # --- reading ----------------------------------------------------------------------------------
 ITEMS_PAGE: Final = 256
 """Items that ``Session.items`` reads in one read transaction."""
+
+# --- recounting -------------------------------------------------------------------------------
+RECOUNT_PAGE_BYTES: Final = 4 * 1024**2
+"""Bytes of items after which a page of a recount ends, though it holds fewer than ITEMS_PAGE."""
+RECOUNT_FORKS_MAX: Final = 1000
+"""Forks that a recount looks at to find out which token pages nobody refers to any more."""

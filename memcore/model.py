@@ -6,24 +6,30 @@ frozen dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
+    "VIEW_STATUSES",
+    "Calibration",
     "CallRecord",
     "CompactionResult",
     "Context",
     "Item",
     "ItemKind",
+    "Mask",
     "Message",
     "OpenCall",
     "Plan",
     "Receipt",
+    "RecountResult",
     "Repair",
+    "RepairResult",
     "SessionEntry",
     "Summarize",
+    "Summarizer",
     "SummaryRequest",
     "View",
     "Violation",
@@ -113,7 +119,7 @@ class Repair:
 
     action: str
     """``hoisted``, ``synthesized``, ``orphan``, ``superseded``, ``reasoning``, ``merged``,
-    ``renamed`` or ``lead_in``."""
+    ``renamed`` or ``lead_in``; ``dropped`` only of ``Session.repair``."""
     seq: int | None
     """The item it concerns (its position in a plain list)."""
     call_id: str | None = None
@@ -134,6 +140,48 @@ class Context:
     summary: str | None = None
     repairs: tuple[Repair, ...] = ()
     open_calls: int = 0
+    estimated_tokens: int | None = None
+    """What the provider is estimated to bill for a request with these messages; None if no usage
+    was reported for the model. See ``Session.report_usage``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the reports on one model say of the session's counter."""
+
+    model: str | None
+    """None: reports that named no model."""
+    counter: str
+    """The id of the counter."""
+    factor: float
+    """The provider's tokens for one token of the counter: 0.8 to 2.0, 1.0 before two reports."""
+    reports: int
+    """How many reports were taken in."""
+    anchored: bool
+    """Whether the last report still applies: its messages begin what is sent next."""
+    input_tokens: int = 0
+    """Of the report that serves as the anchor: what the provider billed; 0 without one."""
+    counted_tokens: int = 0
+    """Of the same: what the counter said of the messages."""
+    seq: int = 0
+    """Of the same: the last item that the messages show."""
+
+
+class Mask(NamedTuple):
+    """What a view shows in place of one item; the log keeps the item as it is."""
+
+    seq: int
+    action: str
+    """What a reducer did: ``cleared``, ``elided``, ``arguments``, ``duplicate``, ``similar``,
+    ``offloaded`` or ``reasoning``; or a repair: ``dropped``, ``orphan``, ``superseded`` or
+    ``reasoning``."""
+    tokens: int
+    """Tokens of ``message``; 0 if it is hidden."""
+    message: Message | None
+    """Makes and answers the same calls as the item, unless it is a repair. None: the item is not
+    shown at all."""
+    because: int = 0
+    """Seq of a later item that a repair rests on: without it the mask is not in force. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +189,26 @@ class SummaryRequest:
     """What a summarizer is given."""
 
     messages: Sequence[Message]
-    """The items to fold, oldest first, without those that an earlier summary covers."""
+    """The items to fold, oldest first, without those that an earlier summary covers. With
+    ``level`` above 0: earlier summaries, as user messages."""
     previous_summary: str | None = None
+    """What the new summary has to include and replaces."""
     session_id: str | None = None
+    max_tokens: int | None = None
+    """The summary is to stay within these; a longer one is refused if it saves nothing."""
+    language: str | None = None
+    """``"en"`` or ``"zh"``; None: that of the messages."""
+    instructions: str | None = None
+    """What the policy asks for beside the usual."""
+    level: int = 0
+    """0: of items; above: of the summaries of the level below."""
+
+
+class Summarizer(Protocol):
+    """Makes a summary of items. Any callable serves: raising is allowed, and is handled."""
+
+    def __call__(self, request: SummaryRequest, /) -> str | Awaitable[str]:
+        """The summary; an awaitable of it only under ``memcore.aio``."""
 
 
 Summarize: TypeAlias = Callable[[SummaryRequest], str]
@@ -163,12 +228,20 @@ class Plan:
     pinned: tuple[int, ...] = ()
     """Seqs before the cut that stay visible (beside the leading system items)."""
     tokens_before: int = 0
+    """Of the items from ``fold_from`` on, as they are shown before the compaction."""
     tokens_kept: int = 0
+    """Of those that stay, as they are shown behind it."""
+    masks: tuple[Mask, ...] = ()
+
+    @property
+    def folds(self) -> bool:
+        """Whether items go into the summary, or out of sight."""
+        return self.cut > self.fold_from
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to fold."""
-        return self.cut <= self.fold_from
+        """Whether there is nothing to do."""
+        return not self.folds and not self.masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +258,52 @@ class View:
     summary: str | None
     pinned: tuple[int, ...]
     status: str
-    """``summarized``, ``trimmed``, ``fallback_slice`` or ``fallback_last``."""
+    """One of ``VIEW_STATUSES``."""
     tokens_before: int
     tokens_after: int
     created_at: float
+    counter: str
+    """Id of the counter whose counts ``tokens_before`` and ``tokens_after`` are."""
+    masks: tuple[Mask, ...] = ()
+    """What this view shows in place of items; masks of the views before it stay in force."""
+    policy: str = ""
+    """``POLICY/STAGE`` that asked for it."""
+    reason: str | None = None
+    """Why it is not the summary that was asked for; of a repair how many of each there were."""
+    repair: str | None = None
+    """``drop`` or ``synthesize`` under a repair, of this view or one before it."""
+    repairs: tuple[Repair, ...] = ()
+    """What the repair found, that which rendering mends by itself included."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What ``Session.repair`` did, or would do."""
+
+    status: str
+    """``repaired``; ``planned``: nothing was written; ``nothing``: there was nothing to do."""
+    mode: str
+    repairs: tuple[Repair, ...]
+    """What is broken and not recorded yet."""
+    masks: tuple[Mask, ...]
+    """What contexts show in place of items; what the repairs need beyond that, rendering does."""
+    tokens_before: int
+    """Of the items that a context shows behind its pins."""
+    tokens_after: int
+    open_calls: tuple[OpenCall, ...] = ()
+    """The calls that ``close_open`` gives up."""
+    view: View | None = None
+
+
+VIEW_STATUSES: Final = (
+    "summarized",
+    "trimmed",
+    "masked",
+    "repaired",
+    "fallback_reduce",
+    "fallback_slice",
+    "fallback_last",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +311,28 @@ class CompactionResult:
     """What ``Session.compact`` did."""
 
     status: str
-    """``summarized``, ``trimmed``, ``fallback_slice``, ``fallback_last`` or ``nothing``."""
+    """That of the view; ``nothing``: there was nothing to do; ``refused``: it would have saved too
+    little."""
     plan: Plan
     view: View | None = None
     error: BaseException | None = field(default=None, compare=False)
     """Why the summarizer failed, when a fallback served."""
+    reason: str | None = None
+    """Why it is not the summary that was asked for, or why nothing was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecountResult:
+    """What ``Session.recount`` did."""
+
+    items: int
+    """How many items were counted; 0 if the counter was the session's already."""
+    counter_before: str
+    counter: str
+    tokens_before: int
+    """Tokens of the live history by the counter before."""
+    tokens: int
+    """The same by the counter of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,5 +347,7 @@ class SessionEntry:
     open_calls: int
     revision: int
     policy: str
+    counter: str
+    """Id of the counter whose counts ``tokens`` are."""
     created_at: float
     updated_at: float

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from memcore import keys
 from memcore.codec import open_value, seal_value
-from memcore.errors import InternalError, InvalidOptionError
+from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
 from memcore.keys import Counter, Kind
 from memcore.limits import NAME_CHARS_MAX
 from memcore.store.base import ReadTxn, Txn
@@ -24,6 +24,7 @@ __all__ = [
     "ensure_scope",
     "namespace_of",
     "new_session",
+    "rename_session",
     "scope_names",
     "scope_of",
     "scopes",
@@ -93,7 +94,7 @@ def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
     if value is None:
         msg = f"scope number {scope} has no name row; run 'memcore check' and report it"
         raise InternalError(msg)
-    app, user = keys.unpack_texts(open_value(key, value)[1])
+    app, user = _pair(key, value)
     return app, user
 
 
@@ -101,7 +102,7 @@ def scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
     """``(scope, app, user)`` of all scopes in the order of their numbers."""
     prefix = bytes((Kind.SCOPE,))
     for key, value in txn.scan(prefix, keys.after(prefix)):
-        app, user = keys.unpack_texts(open_value(key, value)[1])
+        app, user = _pair(key, value)
         yield keys.split_scoped(key)[0], app, user
 
 
@@ -140,6 +141,22 @@ def drop_session_name(txn: Txn, scope: int, name: str) -> bool:
     if session_of(txn, scope, name) is None:
         return False
     return txn.delete(_session_key(scope, name))
+
+
+def rename_session(txn: Txn, scope: int, old: str, new: str) -> None:
+    """Give the session ``old`` another name; number and rows stay as they are.
+
+    Raises:
+        InvalidOptionError: the new name is not legal.
+        InternalError: no session has the old name, or one has the new one (callers ask first).
+    """
+    number = session_of(txn, scope, old)
+    if number is None or session_of(txn, scope, new) is not None:
+        msg = f"session {old[:40]!r} of scope {scope} cannot be renamed to {new[:40]!r}"
+        raise InternalError(msg)
+    txn.delete(_session_key(scope, old))
+    key = _session_key(scope, new)
+    txn.put(key, seal_value(key, keys.u64(number) + _pack(new)))
 
 
 def sessions(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
@@ -189,6 +206,41 @@ def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
     return namespace
 
 
+# --- salvage ----------------------------------------------------------------------------------
+
+
+def register_scope(txn: Txn, scope: int, app: str, user: str) -> None:
+    """Write the rows of a scope whose number was given out before."""
+    key = _scope_key(app, user)
+    txn.put(key, seal_value(key, keys.u64(scope) + _pack(app, user)))
+    key = keys.scoped(Kind.SCOPE, scope)
+    txn.put(key, seal_value(key, _pack(app, user)))
+
+
+def register_session(txn: Txn, scope: int, name: str, session: int) -> None:
+    """Write the name of a session whose number was given out before."""
+    key = _session_key(scope, name)
+    txn.put(key, seal_value(key, keys.u64(session) + _pack(name)))
+
+
+def register_namespace(txn: Txn, scope: int, name: str, namespace: int) -> None:
+    """Write the name of a namespace whose number was given out before."""
+    key = _namespace_key(scope, name)
+    txn.put(key, seal_value(key, keys.u64(namespace) + _pack(name)))
+
+
+def register_last(txn: Txn, which: int, number: int) -> None:
+    """Say which number of a sort was the last one given out."""
+    key = keys.counter(which)
+    txn.put(key, seal_value(key, keys.u64(number)))
+
+
+def unpack_name(body: bytes) -> tuple[int, tuple[str, ...]]:
+    """``(number, names)`` of a name row's body."""
+    number, packed = _split(body)
+    return number, keys.unpack_texts(packed)
+
+
 # --- rows -------------------------------------------------------------------------------------
 
 
@@ -208,6 +260,14 @@ def _pack(*names: str) -> bytes:
     return b"".join(map(keys.pack_text, names))
 
 
+def _pair(key: bytes, value: bytes) -> tuple[str, str]:
+    found = keys.unpack_texts(open_value(key, value)[1])
+    if len(found) != 2:  # noqa: PLR2004 - app and user
+        msg = f"the name row {key.hex()} holds {len(found)} names; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return found[0], found[1]
+
+
 def _split(body: bytes) -> tuple[int, bytes]:
     return int.from_bytes(body[:8], "big"), body[8:]
 
@@ -218,11 +278,12 @@ def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
         return None
     number, packed = _split(open_value(key, value)[1])
     if packed != _pack(*names):
+        # Only damage makes a name's row hold another: a digest of 32 bytes does not collide.
         msg = (
-            f"two names share the key {key.hex()}: {names[-1][:40]!r} and one that was stored "
-            "before; rename one and report it"
+            f"the row {key.hex()} of the name {names[-1][:40]!r} holds another name; run "
+            "'memcore check' and restore from a backup"
         )
-        raise InternalError(msg)
+        raise CorruptValueError(msg, key=key)
     return number
 
 

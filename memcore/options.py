@@ -6,7 +6,15 @@ from typing import Any
 
 from memcore.errors import InvalidOptionError
 
-__all__ = ["checked_bool", "checked_int", "checked_optional_int"]
+__all__ = [
+    "checked_bool",
+    "checked_callable",
+    "checked_int",
+    "checked_optional_int",
+    "checked_optional_seconds",
+    "checked_optional_share",
+    "checked_share",
+]
 
 
 def checked_int(name: str, value: Any, *, least: int = 0) -> int:
@@ -37,3 +45,49 @@ def checked_bool(name: str, value: Any) -> bool:
         msg = f"{name}: expected True or False, got {value!r}"
         raise InvalidOptionError(msg)
     return value
+
+
+def checked_callable(name: str, value: Any) -> Any:
+    """``value`` if it can be called; None stays None.
+
+    Raises:
+        InvalidOptionError: it cannot.
+    """
+    if value is not None and not callable(value):
+        msg = f"{name}: expected a callable or None, got {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def checked_optional_seconds(name: str, value: Any) -> float | None:
+    """``value`` if it is a number above 0; None stays None.
+
+    Raises:
+        InvalidOptionError: it is not (NaN and bools are none).
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        msg = f"{name}: expected a number of seconds above 0 or None, got {value!r}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def checked_share(name: str, value: Any) -> float:
+    """``value`` if it is a number of at least 0 and at most 1.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        msg = f"{name}: expected a share between 0 and 1, got {value!r}"
+        raise InvalidOptionError(msg)
+    return float(value)
+
+
+def checked_optional_share(name: str, value: Any) -> float | None:
+    """As ``checked_share``, above 0; None stays None."""
+    if value is not None and not checked_share(name, value):
+        msg = f"{name}: expected a share above 0, got {value!r}"
+        raise InvalidOptionError(msg)
+    return None if value is None else float(value)

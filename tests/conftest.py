@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.store import LmdbStore, open_store
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus" / "conversations.jsonl"
 
@@ -44,15 +45,32 @@ def open_db(path: Path) -> Iterator[Callable[..., memcore.Database]]:
 
 
 @pytest.fixture
+def store(path: Path) -> Iterator[LmdbStore]:
+    """A store without a database on it; checked and closed when the test ends."""
+    store = open_store(path)
+    yield store
+    assert store.check() == []
+    store.close()
+
+
+@pytest.fixture
 def durability(request: pytest.FixtureRequest) -> str:
     """``"full"``; parametrize it indirectly for another one."""
     return str(getattr(request, "param", "full"))
 
 
 @pytest.fixture
-def db(open_db: Callable[..., memcore.Database], durability: str) -> Iterator[memcore.Database]:
+def counter() -> str:
+    """What counts in ``db``: budgets in tests are reckoned in bytes."""
+    return "bytes/4"
+
+
+@pytest.fixture
+def db(
+    open_db: Callable[..., memcore.Database], durability: str, counter: str
+) -> Iterator[memcore.Database]:
     """An open database; ``check()`` is clean when the test ends."""
-    found = open_db(durability=durability)
+    found = open_db(durability=durability, counter=counter)
     yield found
     assert found.check() == []
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import memcore
 import oracle
+from memcore.codec import encode_json
+from memcore.tokens import get_counter
 
 Message = dict[str, Any]
 
@@ -59,9 +61,14 @@ def messages_of(session: memcore.Session) -> list[Message]:
     return [item.message for item in session]
 
 
-def recount(messages: list[Message], counter: str = "bytes/4") -> int:
-    """Tokens of rendered messages, counted anew one by one."""
+def recount(messages: list[Message], counter: str | None = "bytes/4") -> int:
+    """Tokens of rendered messages, counted anew one by one (None: by the default counter)."""
     return memcore.fit(messages, policy="seed", counter=counter).tokens if messages else 0
+
+
+def count(message: Message, counter: str) -> int:
+    """Tokens of one message by a counter."""
+    return get_counter(counter).count_message(message, encode_json(message)[0])
 
 
 def illegal(messages: list[Message], policy: str) -> list[Any]:

@@ -582,6 +582,17 @@ class OracleLedger:
         """The first position of a kind."""
         return next((i for i, item in enumerate(self.items) if item.kind == kind), -1)
 
+    def last_of(self, kinds: int, count: int, *, at_least: int = 0) -> int:
+        """The count-th last position of some kinds."""
+        found = [i for i, item in enumerate(self.items) if kinds >> item.kind & 1 and i >= at_least]
+        if count <= 0:
+            return len(self)
+        return found[-count] if len(found) >= count else min(max(at_least, 0), len(self))
+
+    def count_of(self, kinds: int, start: int) -> int:
+        """How many items of some kinds there are from a position on."""
+        return sum(kinds >> item.kind & 1 for item in self.items[max(start, 0) :])
+
     @property
     def last_shown(self) -> int:
         """The last position that a context can show."""

@@ -295,7 +295,8 @@ _WRITERS: dict[str, Callable[[Step], list[Item]]] = {
 _ABANDONED_CLASSES = (0, 0, 0, 0, 1, 2, BY_NAME, 9)
 
 
-def _write(script: list[Step], fmt: str) -> list[Item | Event]:
+def write(script: list[Step], fmt: str) -> list[Item | Event]:
+    """The steps as items of a wire format."""
     history: list[Item | Event] = []
     for step in script:
         if step.what == "event":
@@ -315,13 +316,13 @@ def histories(
     """Histories of one wire format (None: of any); ``orderly`` ones have few faults."""
     script = _orderly_scripts() if orderly else st.one_of(_scripts, _orderly_scripts())
     formats = st.just(fmt) if fmt is not None else st.sampled_from(FORMATS)
-    return st.builds(_write, script, formats)
+    return st.builds(write, script, formats)
 
 
 def mixed_histories() -> st.SearchStrategy[list[Item | Event]]:
     """Histories whose items come from all formats at once."""
     piece = st.lists(_steps("call", "results", "user", "think", "reasoning", "odd"), max_size=4)
-    pieces = st.lists(st.builds(_write, piece, st.sampled_from(FORMATS)), max_size=6)
+    pieces = st.lists(st.builds(write, piece, st.sampled_from(FORMATS)), max_size=6)
     return pieces.map(lambda parts: [item for part in parts for item in part])
 
 

@@ -9,9 +9,19 @@ CancelledError: the change is then stored or refused, never in doubt. An ``idemp
 a retry safe.
 """
 
+from memcore.aio.compactor import CompactionFailure, Compactor
 from memcore.aio.database import AsyncDatabase, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
 
-__all__ = ["AsyncBlobStore", "AsyncDatabase", "AsyncKeyValue", "AsyncScope", "AsyncSession", "open"]
+__all__ = [
+    "AsyncBlobStore",
+    "AsyncDatabase",
+    "AsyncKeyValue",
+    "AsyncScope",
+    "AsyncSession",
+    "CompactionFailure",
+    "Compactor",
+    "open",
+]

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
-from memcore.database import Database, Scope, open_database
+from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.model import SessionEntry
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
@@ -127,9 +127,13 @@ class AsyncDatabase:
         """As ``Database.stats``."""
         return await asyncio.to_thread(self._database.stats)
 
-    async def backup(self, path: str | os.PathLike[str], *, compact: bool = True) -> None:
+    async def backup(self, path: str | os.PathLike[str], **options: Any) -> None:
         """As ``Database.backup``."""
-        await asyncio.to_thread(lambda: self._database.backup(path, compact=compact))
+        await asyncio.to_thread(lambda: self._database.backup(path, **options))
+
+    async def copy_compact(self, **options: Any) -> CompactReport:
+        """As ``Database.copy_compact``."""
+        return await asyncio.to_thread(lambda: self._database.copy_compact(**options))
 
     async def flush(self) -> None:
         """As ``Database.flush``."""

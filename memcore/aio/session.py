@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+from memcore.aio.commit import commit
+from memcore.aio.compacting import recorded, summarized
 from memcore.blobs import StagedBlobLost
-from memcore.errors import MemcoreError, StorageError
+from memcore.compaction import Pressure
+from memcore.errors import StorageError
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
+    Calibration,
     CallRecord,
     CompactionResult,
     Context,
     Item,
+    Mask,
     OpenCall,
     Plan,
     Receipt,
-    SummaryRequest,
+    RecountResult,
+    RepairResult,
     View,
 )
+from memcore.options import checked_optional_seconds
 from memcore.session import Batch, Session
+from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
+from memcore.session.compacting import AnySummarizer
+from memcore.session.condensed import AnyPolicy
+from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
 
 T = TypeVar("T")
-_STAGE_ATTEMPTS = 8
 
 
 class AsyncSession:
-    """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``."""
+    """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``.
+
+    If the session was opened with ``recount=True``, the first awaited call counts it anew in a
+    thread; a total that is asked for before that counts where it is called.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -67,9 +80,23 @@ class AsyncSession:
         """The application it belongs to."""
         return self._session.app
 
-    async def plan(self, *, keep_last: int | None = None, keep_tokens: int | None = None) -> Plan:
-        """As ``Session.plan``."""
-        return self._session.plan(keep_last=keep_last, keep_tokens=keep_tokens)
+    async def plan(
+        self,
+        *,
+        policy: AnyPolicy | None = None,
+        stage: str | None = None,
+        keep_last: int | None = None,
+        keep_tokens: int | None = None,
+    ) -> Plan:
+        """As ``Session.plan``, in a thread."""
+        await self._ready()
+        return await asyncio.to_thread(
+            self._session.plan,
+            policy=policy,
+            stage=stage,
+            keep_last=keep_last,
+            keep_tokens=keep_tokens,
+        )
 
     @property
     def revision(self) -> int:
@@ -82,9 +109,19 @@ class AsyncSession:
         return self._session.tokens
 
     @property
+    def estimated_tokens(self) -> int:
+        """As ``Session.estimated_tokens``."""
+        return self._session.estimated_tokens
+
+    @property
     def policy(self) -> str:
         """As ``Session.policy``."""
         return self._session.policy
+
+    @property
+    def counter(self) -> str:
+        """As ``Session.counter``."""
+        return self._session.counter
 
     @property
     def open_calls(self) -> list[OpenCall]:
@@ -99,37 +136,53 @@ class AsyncSession:
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""
+        await self._ready()
         return await self._store(*self._session.appending.extend(items, **options))
 
     async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
         """As ``Session.record``."""
+        await self._ready()
         return await self._store(*self._session.appending.record(type, payload, **options))
 
     async def abandon(self, call_id: str) -> Receipt:
         """As ``Session.abandon``."""
+        await self._ready()
         return await self._store(*self._session.appending.abandon(call_id))
+
+    async def report_usage(
+        self, input_tokens: int, *, model: str | None = None, counted_tokens: int | None = None
+    ) -> Calibration:
+        """As ``Session.report_usage``."""
+        await self._ready()
+        return await self._commit(
+            self._session.metering.report(input_tokens, model=model, counted_tokens=counted_tokens)
+        )
 
     @asynccontextmanager
     async def batch(self, *, expected_revision: int | None = None) -> AsyncIterator[Batch]:
         """``async with session.batch() as b``: as ``Session.batch``."""
+        await self._ready()
         batch = self._session.plan_batch(expected_revision)
         yield batch
         batch.receipt = await self._store(batch.prepared, batch.closure())
 
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """As ``Session.undo``."""
-        changes = self._session.changes
-        return await self._commit(changes.undo(count, expected_revision=expected_revision))
+        await self._ready()
+        closure = self._session.changes.undo(count, expected_revision=expected_revision)
+        return await self._commit(closure, makes_room=True)
 
     async def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
         """As ``Session.rewind``."""
-        changes = self._session.changes
-        return await self._commit(changes.rewind(seq, expected_revision=expected_revision))
+        await self._ready()
+        closure = self._session.changes.rewind(seq, expected_revision=expected_revision)
+        return await self._commit(closure, makes_room=True)
 
     async def fork(
         self, session_id: str, *, at: int | None = None, policy: str | None = None
     ) -> AsyncSession:
         """As ``Session.fork``."""
+        await self._ready()
         closure, target = self._session.plan_fork(session_id, at=at, policy=policy)
         await self._commit(closure)
         return AsyncSession(target)
@@ -140,75 +193,96 @@ class AsyncSession:
 
     async def compact(
         self,
-        summarize: Callable[[SummaryRequest], str | Awaitable[str]] | None = None,
+        summarize: AnySummarizer | None = None,
         *,
+        policy: AnyPolicy | None = None,
+        stage: str | None = None,
         keep_last: int | None = None,
         keep_tokens: int | None = None,
+        timeout_seconds: float | None = None,
     ) -> CompactionResult:
         """As ``Session.compact``; ``summarize`` may be a coroutine function.
 
-        A plain function runs in a thread.
+        A plain function runs in a thread, as does all else that takes its time. Cancelled while the
+        summarizer runs, nothing is recorded.
         """
+        await self._ready()
         compacting = self._session.compacting
-        compacting.check(summarize)
-        draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
-        if summarize is None or draft.plan.is_empty:
-            draft = compacting.summarized(draft, None)
-        else:
-            try:
-                summary = await _summary(summarize, compacting.request(draft))
-            except MemcoreError:
-                raise
-            except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
-                draft = compacting.failed(draft, exc)
-            else:
-                draft = compacting.with_summary(draft, summary)
-        if draft.is_empty:
-            return draft.nothing()
-        view = await self._commit(compacting.closure(draft))
-        return CompactionResult(draft.status, draft.plan, view, draft.error)
+        compacting.check(summarize, awaits=True)
+        checked_optional_seconds("timeout_seconds", timeout_seconds)
+        rule = compacting.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
+        chosen = compacting.stage(rule, stage)
+        draft = await asyncio.to_thread(compacting.prepare, rule, chosen)
+        draft = await summarized(self._session, draft, summarize, timeout_seconds)
+        return await recorded(self._session, draft)
+
+    async def repair(self, mode: str = "drop", **options: bool) -> RepairResult:
+        """As ``Session.repair``, in a thread. Cancelled, it goes on there."""
+        return await asyncio.to_thread(self._session.repair, mode, **options)
 
     async def uncompact(self) -> bool:
         """As ``Session.uncompact``."""
-        return await self._commit(self._session.changes.uncompact())
+        await self._ready()
+        return await self._commit(self._session.changes.uncompact(), makes_room=True)
+
+    async def recount(
+        self,
+        counter: str | TokenCounter,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RecountResult:
+        """As ``Session.recount``, in a thread, which ``progress`` is called in too.
+
+        Cancelled, it goes on in its thread.
+        """
+        return await asyncio.to_thread(self._session.recount, counter, progress=progress)
+
+    async def _ready(self) -> None:
+        """What the first use of the handle begins with may take its time."""
+        if self._session.recounting.is_due:
+            await asyncio.to_thread(self._session.recounting.touch)
 
     async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead in a thread."""
         stage = self._session.appending.stage
         if not any(item.payload for item in prepared):
             return await self._commit(closure)
-        for _ in range(_STAGE_ATTEMPTS):
+        for _ in range(STAGE_ATTEMPTS):
             await asyncio.to_thread(stage, prepared)
             with suppress(StagedBlobLost):
                 return await self._commit(closure)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
-    async def _commit(self, closure: Closure[T]) -> T:
-        loop = asyncio.get_running_loop()
-        future = self._session.store.submit(closure, loop)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            while not future.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # it was refused: nobody is left to be told
-            raise
+    async def _commit(self, closure: Closure[T], *, makes_room: bool = False) -> T:
+        return await commit(self._session, closure, makes_room=makes_room)
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def context(
-        self, budget_tokens: int | None = None, *, reserve_tokens: int = 0
+        self,
+        budget_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        calibrated: bool = False,
+        model: str | None = None,
+        view: View | int | None = None,
     ) -> Context:
         """As ``Session.context``."""
-        return self._session.context(budget_tokens, reserve_tokens=reserve_tokens)
+        await self._ready()
+        return self._session.context(
+            budget_tokens,
+            reserve_tokens=reserve_tokens,
+            calibrated=calibrated,
+            model=model,
+            view=view,
+        )
 
     async def items(
         self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
     ) -> AsyncIterator[Item]:
         """As ``Session.items``; lets other tasks run after every page."""
+        await self._ready()
         for count, item in enumerate(self._session.items(start, stop, skip_corrupt=skip_corrupt)):
             if count and count % ITEMS_PAGE == 0:
                 await asyncio.sleep(0)
@@ -216,33 +290,54 @@ class AsyncSession:
 
     async def get(self, seq: int) -> Item:
         """As ``Session.get``."""
+        await self._ready()
         return self._session.get(seq)
 
     async def tail(self, count: int, *, skip_corrupt: bool = False) -> list[Item]:
         """As ``Session.tail``."""
+        await self._ready()
         return self._session.tail(count, skip_corrupt=skip_corrupt)
 
     async def find_call(self, call_id: str) -> CallRecord:
         """As ``Session.find_call``."""
+        await self._ready()
         return self._session.find_call(call_id)
 
     async def exists(self) -> bool:
         """As ``Session.exists``."""
         return self._session.exists()
 
+    async def calibrations(self) -> list[Calibration]:
+        """As ``Session.calibrations``."""
+        await self._ready()
+        return self._session.calibrations()
+
     async def views(self) -> list[View]:
         """As ``Session.views``."""
+        await self._ready()
         return self._session.views()
 
-    def needs_compaction(self, *, max_items: int | None = None) -> bool:
+    def needs_compaction(
+        self, *, policy: AnyPolicy | None = None, max_items: int | None = None
+    ) -> bool:
         """As ``Session.needs_compaction``."""
-        return self._session.needs_compaction(max_items=max_items)
+        return self._session.needs_compaction(policy=policy, max_items=max_items)
 
+    def pressure(self, *, policy: AnyPolicy | None = None) -> Pressure:
+        """As ``Session.pressure``."""
+        return self._session.pressure(policy=policy)
 
-async def _summary(
-    summarize: Callable[[SummaryRequest], str | Awaitable[str]], request: SummaryRequest
-) -> object:
-    if inspect.iscoroutinefunction(summarize):
-        return await summarize(request)
-    found = await asyncio.to_thread(summarize, request)
-    return await found if inspect.isawaitable(found) else found
+    async def masks(self) -> list[Mask]:
+        """As ``Session.masks``."""
+        await self._ready()
+        return self._session.masks()
+
+    async def covered(self, view: View | None = None) -> list[Item]:
+        """As ``Session.covered``, as a list."""
+        await self._ready()
+        return await asyncio.to_thread(lambda: list(self._session.covered(view)))
+
+    async def read_offloaded(self, reference: str) -> str:
+        """As ``Session.read_offloaded``."""
+        await self._ready()
+        return self._session.read_offloaded(reference)

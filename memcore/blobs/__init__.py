@@ -17,25 +17,35 @@ A large blob is *staged*: its chunks are committed in transactions of their own 
 says ``STAGING`` and carries the stager's token. Whoever removes such rows (``collect``) takes the
 token away with them, and the stager notices in its next transaction. A staged blob without a
 reference may vanish at any time; ``acquire`` looks again inside the referrer's transaction.
+
+A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``blobs.removal``).
 """
 
 from memcore.blobs.care import check, collect
 from memcore.blobs.content import acquire, exists, read, release, stream, write
 from memcore.blobs.handle import BlobStore
-from memcore.blobs.rows import BlobRef, StagedBlobLost
+from memcore.blobs.removal import discard, pages_of, removal_of
+from memcore.blobs.rows import STAGING, BlobRef, StagedBlobLost, header_of, references, slot_of
 from memcore.blobs.staging import refer, stage
 
 __all__ = [
+    "STAGING",
     "BlobRef",
     "BlobStore",
     "StagedBlobLost",
     "acquire",
     "check",
     "collect",
+    "discard",
     "exists",
+    "header_of",
+    "pages_of",
     "read",
     "refer",
+    "references",
     "release",
+    "removal_of",
+    "slot_of",
     "stage",
     "stream",
     "write",

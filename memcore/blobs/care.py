@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from memcore import keys
 from memcore.blobs.content import exists
+from memcore.blobs.removal import discard, finish, pages_of
 from memcore.blobs.rows import (
     COMPLETE,
     SLOT_BYTES,
@@ -17,13 +19,14 @@ from memcore.blobs.rows import (
     header_of,
     is_free,
     references,
-    remove,
     slot_of,
 )
 from memcore.codec import open_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Kind
+from memcore.limits import BLOB_BYTES_MAX
 from memcore.store.base import ReadTxn, Store, Txn
+from memcore.store.piece import Piece
 
 __all__ = ["check", "collect"]
 
@@ -41,9 +44,12 @@ def collect(store: Store, scope: int) -> int:
     start, stop = prefix, keys.after(prefix)
     while True:
         page = store.read(lambda txn, start=start: _unreferenced(txn, scope, start, stop))  # type: ignore[misc]
-        seen, slots = page
-        if slots:
-            removed += store.transact(lambda txn, slots=slots: _reap(txn, scope, slots))  # type: ignore[misc]
+        seen, pieces = page
+        for slots in pieces:
+            reaped = store.transact(_reaping(scope, slots), makes_room=True)
+            removed += len(reaped)
+            for slot in reaped:
+                finish(store, scope, slot)
         if seen is None:
             return removed
         start = seen + b"\x00"
@@ -51,12 +57,29 @@ def collect(store: Store, scope: int) -> int:
 
 def _unreferenced(
     txn: ReadTxn, scope: int, start: bytes, stop: bytes
-) -> tuple[bytes | None, list[bytes]]:
-    """The last key of a full page (None: no more) and the slots in it without a reference."""
-    rows = [key for key, _ in txn.scan(start, stop, limit=_COLLECT_PAGE)]
-    slots = [keys.split_scoped(key)[1] for key in rows]
-    idle = [slot for slot in slots if _is_idle(txn, scope, slot)]
-    return (rows[-1] if len(rows) == _COLLECT_PAGE else None), idle
+) -> tuple[bytes | None, list[list[bytes]]]:
+    """The last key of a full page (None: no more), and its slots without a reference in pieces."""
+    key, rows = None, 0
+    pieces: list[list[bytes]] = [[]]
+    piece = Piece()
+    for key, _ in txn.scan(start, stop, limit=_COLLECT_PAGE):
+        rows += 1
+        slot = keys.split_scoped(key)[1]
+        if not _is_idle(txn, scope, slot):
+            continue
+        if not piece.admits(0, more_pages=_pages_of(txn, scope, slot)):
+            piece = Piece()
+            pieces.append([])
+        pieces[-1].append(slot)
+    return (key if rows == _COLLECT_PAGE else None), [slots for slots in pieces if slots]
+
+
+def _pages_of(txn: ReadTxn, scope: int, slot: bytes) -> int:
+    with suppress(CorruptValueError):
+        header = header_of(txn, scope, slot)
+        if header is not None and header.state == COMPLETE:
+            return pages_of(header.size)
+    return pages_of(BLOB_BYTES_MAX)
 
 
 def _is_idle(txn: ReadTxn, scope: int, slot: bytes) -> bool:
@@ -64,11 +87,15 @@ def _is_idle(txn: ReadTxn, scope: int, slot: bytes) -> bool:
     return txn.get(keys.scoped(Kind.BLOB_REFS, scope, slot)) is None
 
 
-def _reap(txn: Txn, scope: int, slots: list[bytes]) -> int:
-    idle = [slot for slot in slots if _is_idle(txn, scope, slot) and not is_free(txn, scope, slot)]
-    for slot in idle:
-        remove(txn, scope, slot)
-    return len(idle)
+def _reaping(scope: int, slots: list[bytes]) -> Callable[[Txn], list[bytes]]:
+    def closure(txn: Txn) -> list[bytes]:
+        idle = [slot for slot in slots if _is_idle(txn, scope, slot)]
+        idle = [slot for slot in idle if not is_free(txn, scope, slot)]
+        for slot in idle:
+            discard(txn, scope, slot)
+        return idle
+
+    return closure
 
 
 def check(txn: ReadTxn, scope: int) -> list[str]:
@@ -112,6 +139,8 @@ def _check_blob(txn: ReadTxn, scope: int, slot: bytes) -> list[str]:
         return [f"{where}: header: {error}"]
     if header is None or header.state != COMPLETE:
         return []
+    if header.size > BLOB_BYTES_MAX:
+        return [f"{where}: its header says {header.size} bytes, more than a blob can have"]
     findings: list[str] = []
     ref = BlobRef(slot[:-1], slot[-1], header.size)
     for number in range(chunk_count(header.size)):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from xxhash import xxh3_128_digest
 
 from memcore import keys
+from memcore.blobs.removal import discard
 from memcore.blobs.rows import (
     COMPLETE,
     DISAMBIGUATORS,
@@ -23,12 +24,11 @@ from memcore.blobs.rows import (
     put_chunk,
     put_header,
     references,
-    remove,
     slot_of,
 )
 from memcore.blobs.sources import check_size, slices
 from memcore.codec import seal_value
-from memcore.errors import CorruptValueError, InternalError, NotFoundError
+from memcore.errors import CorruptValueError, NotFoundError
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Store, Txn
 
@@ -84,21 +84,22 @@ def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
 def release(txn: Txn, scope: int, ref: BlobRef) -> int:
     """Count one reference less, in the transaction that removes the referrer; the new count.
 
-    At 0 the blob's rows are deleted.
+    At 0 the blob is gone. The rows of a large one leave a piece at a time: ``finish`` goes on after
+    the commit, else whoever deletes something next.
 
     Raises:
-        InternalError: the blob had no reference.
+        CorruptValueError: the blob had no reference.
     """
     slot = slot_of(ref)
     count = references(txn, scope, slot)
     if count == 0:
         msg = (
-            f"the blob {ref.digest.hex()} in scope {scope} was released more often than acquired; "
-            "run 'memcore check' and report it"
+            f"the blob {ref.digest.hex()} in scope {scope} was released more often than acquired: "
+            "its reference count is damaged; run 'memcore check'"
         )
-        raise InternalError(msg)
+        raise CorruptValueError(msg, key=keys.scoped(Kind.BLOB_REFS, scope, slot))
     if count == 1:
-        remove(txn, scope, slot)
+        discard(txn, scope, slot)
     return _set_references(txn, scope, slot, count - 1)
 
 

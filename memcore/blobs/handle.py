@@ -11,11 +11,17 @@ from xxhash import xxh3_128_digest
 from memcore import keys
 from memcore.blobs.care import collect
 from memcore.blobs.content import acquire, read, release, stream, write
-from memcore.blobs.rows import BlobRef
+from memcore.blobs.removal import finish
+from memcore.blobs.rows import BlobRef, StagedBlobLost, slot_of
 from memcore.blobs.sources import Source, changed, opened
 from memcore.blobs.staging import refer_source
 from memcore.codec import open_value, seal_value
-from memcore.errors import InternalError, InvalidOptionError, NotFoundError
+from memcore.errors import (
+    CorruptStoreError,
+    InternalError,
+    InvalidOptionError,
+    NotFoundError,
+)
 from memcore.keys import Kind
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.store.base import ReadTxn, Store, Txn
@@ -95,7 +101,13 @@ class BlobStore:
         key = keys.scoped(Kind.BLOB_ADDRESS, scope, sha256)
         if txn.get(key) is None:
             ref = write(txn, scope, payload, seed=self._seed)
-            acquire(txn, scope, ref)
+            try:
+                acquire(txn, scope, ref)
+            except StagedBlobLost as lost:  # written a moment ago: only a bent tree hides it
+                raise CorruptStoreError(
+                    "a blob cannot be found behind its own writing: the file is damaged; close the"
+                    " store and run check on a copy"
+                ) from lost
             txn.put(key, seal_value(key, ref.pack()))
 
     def get(self, address: str) -> bytes:
@@ -139,15 +151,17 @@ class BlobStore:
         """
         sha256 = _parse_address(address)
 
-        def closure(txn: Txn) -> bool:
+        def closure(txn: Txn) -> tuple[int, BlobRef] | None:
             found = self._resolve(txn, sha256)
-            if found is None:
-                return False
-            scope, ref = found
-            release(txn, scope, ref)
-            return txn.delete(keys.scoped(Kind.BLOB_ADDRESS, scope, sha256))
+            if found is not None:
+                release(txn, *found)
+                txn.delete(keys.scoped(Kind.BLOB_ADDRESS, found[0], sha256))
+            return found
 
-        return self._store.transact(closure)
+        found = self._store.transact(closure, makes_room=True)
+        if found is not None:
+            finish(self._store, found[0], slot_of(found[1]))
+        return found is not None
 
     def collect(self) -> int:
         """Remove blobs of this scope that nothing refers to; how many."""

@@ -44,11 +44,11 @@ class BlobRef:
         """The reference that ``pack`` wrote.
 
         Raises:
-            InternalError: not 25 bytes.
+            CorruptValueError: not 25 bytes.
         """
         if len(packed) != _REF.size:
-            msg = f"a blob reference has {_REF.size} bytes, got {len(packed)}"
-            raise InternalError(msg)
+            msg = f"a blob reference has {_REF.size} bytes, got {len(packed)}; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
         return cls(*_REF.unpack(packed))
 
 
@@ -81,7 +81,15 @@ def header_of(txn: ReadTxn, scope: int, slot: bytes) -> Header | None:
     """The header of the slot, whatever its state."""
     key = keys.scoped(Kind.BLOB, scope, slot)
     value = txn.get(key)
-    return None if value is None else Header(*_HEADER.unpack(open_value(key, value)[1]))
+    return None if value is None else unpack_header(key, open_value(key, value)[1])
+
+
+def unpack_header(key: bytes, body: bytes) -> Header:
+    """The header of a header row's body."""
+    if len(body) != _HEADER.size:
+        msg = f"the blob header under key {key.hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return Header(*_HEADER.unpack(body))
 
 
 def put_header(txn: Txn, scope: int, slot: bytes, header: Header) -> None:
@@ -120,12 +128,6 @@ def references(txn: ReadTxn, scope: int, slot: bytes) -> int:
     key = keys.scoped(Kind.BLOB_REFS, scope, slot)
     value = txn.get(key)
     return 0 if value is None else int.from_bytes(open_value(key, value)[1], "big")
-
-
-def remove(txn: Txn, scope: int, slot: bytes) -> None:
-    """Remove chunks and header."""
-    txn.delete_range(*chunk_range(scope, slot))
-    txn.delete(keys.scoped(Kind.BLOB, scope, slot))
 
 
 def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> Header | None:

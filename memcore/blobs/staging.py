@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from xxhash import xxh3_128
 
 from memcore.blobs.content import exists, stream
+from memcore.blobs.removal import discard, finish
 from memcore.blobs.rows import (
     COMPLETE,
     DISAMBIGUATORS,
@@ -23,7 +24,6 @@ from memcore.blobs.rows import (
     put_chunk,
     put_header,
     references,
-    remove,
     slot_of,
 )
 from memcore.blobs.sources import Source, changed, opened, rechunked
@@ -132,7 +132,8 @@ def _fill(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
                 return False
     except BaseException:
         with suppress(MemcoreError):
-            store.transact(lambda txn: _unstage(txn, scope, slot_of(ref), token))
+            store.transact(lambda txn: _unstage(txn, scope, slot_of(ref), token), makes_room=True)
+            finish(store, scope, slot_of(ref))
         raise
     return True
 
@@ -183,4 +184,4 @@ def _batches(source: Source) -> Iterator[tuple[int, list[bytes], bool]]:
 def _unstage(txn: Txn, scope: int, slot: bytes, token: bytes) -> None:
     header = header_of(txn, scope, slot)
     if header is not None and header.token == token and not references(txn, scope, slot):
-        remove(txn, scope, slot)
+        discard(txn, scope, slot)

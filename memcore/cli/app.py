@@ -11,7 +11,24 @@ import typer
 from typer.core import TyperGroup
 
 import memcore
-from memcore.cli import backup, check, compact, context, demo, importing, listing, show, stats
+from memcore.cli import (
+    backup,
+    check,
+    compact,
+    context,
+    copy_compact,
+    demo,
+    doctor,
+    exporting,
+    importing,
+    listing,
+    recount,
+    repair,
+    restore,
+    salvage,
+    show,
+    stats,
+)
 from memcore.cli.entry import Settings
 from memcore.cli.exits import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
@@ -92,13 +109,20 @@ def options(
 
 for _name, _verb in (
     ("import", importing.import_file),
+    ("export", exporting.export_sessions),
     ("ls", listing.list_sessions),
     ("show", show.show_session),
     ("context", context.show_context),
     ("compact", compact.compact_session),
+    ("repair", repair.repair_session),
+    ("recount", recount.recount_sessions),
     ("stats", stats.show_stats),
     ("check", check.check_store),
+    ("doctor", doctor.examine_store),
     ("backup", backup.back_up),
+    ("restore", restore.restore_backup),
+    ("copy-compact", copy_compact.copy_compact),
+    ("salvage", salvage.salvage_file),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

@@ -1,4 +1,4 @@
-"""``memcore backup``: a copy while others write."""
+"""``memcore backup``: a proven copy while others write."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath, reading
-from memcore.cli.output import complain, emit_json, escape
+from memcore.cli.options import AsJson, StorePath, VerifyCopy, reading
+from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = ["back_up"]
 
@@ -22,18 +22,21 @@ def back_up(
     compact: Annotated[
         bool, typer.Option("--compact/--as-is", help="Leave free pages out, or copy all pages.")
     ] = True,
+    verify: VerifyCopy = True,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database to a new file. Readers and writers go on meanwhile."""
+    """Copy the database to a new file and prove the copy. Readers and writers go on meanwhile."""
     started = time.perf_counter()
     with reading(store) as db:
         if os.path.lexists(target):
             complain(f"{target}: exists; a backup never overwrites")
             raise typer.Exit(ExitCode.REFUSED)
-        db.backup(target, compact=compact)
+        with progress("checking the copy") as report:
+            db.backup(target, compact=compact, verify=verify, progress=report)
     size = os.path.getsize(target)
     seconds = time.perf_counter() - started
     if as_json:
-        emit_json("backup", {"target": target, "bytes": size, "seconds": seconds})
+        fields = {"target": target, "bytes": size, "verified": verify, "seconds": seconds}
+        emit_json("backup", fields)
     else:
         print(escape(f"{target}: {size:,} bytes in {seconds:.2f} s"))

@@ -1,33 +1,89 @@
-"""``memcore check``: is the file sound?"""
+"""``memcore check``: is the file sound, and what can be done if not?"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Annotated, Any
+
 import typer
 
+import memcore
 from memcore.cli.exits import ExitCode
 from memcore.cli.options import AsJson, StorePath, reading
 from memcore.cli.output import emit_json, escape, progress
+from memcore.database.repair_plan import RepairPlan, plan_repairs
 
 __all__ = ["check_store"]
 
 
-def check_store(store: StorePath, *, as_json: AsJson = False) -> None:
+def check_store(
+    store: StorePath,
+    *,
+    repair_plan: Annotated[
+        bool, typer.Option("--repair-plan", help="Say what can be done about the findings.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Walk the whole file: structure, checksums, index, chains, references.
 
-    Findings are listed on stdout, and the exit code is 1.
+    Findings are listed on stdout, and the exit code is 1. A file that is too damaged to be opened
+    is an error; with --repair-plan, the error is planned for as a finding is.
     """
+    try:
+        findings, sessions, items = _findings(store)
+    except memcore.CorruptStoreError as error:
+        if repair_plan:
+            _report(store, [str(error)], {}, planned=True, as_json=as_json)
+        raise
+    _report(
+        store,
+        findings,
+        {"sessions": sessions, "items": items},
+        planned=repair_plan,
+        as_json=as_json,
+    )
+    if findings:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _findings(store: str) -> tuple[list[str], int, int]:
+    """Findings, sessions, items."""
     with reading(store) as db:
         with progress("checking") as report:
             findings = db.check(progress=report)
         entries = list(db.sessions())
-    items = sum(entry.items for entry in entries)
+    return findings, len(entries), sum(entry.items for entry in entries)
+
+
+def _report(
+    store: str, findings: list[str], counts: dict[str, int], *, planned: bool, as_json: bool
+) -> None:
+    plan = plan_repairs(findings, store) if planned else None
     if as_json:
-        fields = {"ok": not findings, "findings": findings, "sessions": len(entries)}
-        emit_json("check", fields | {"items": items})
-    else:
+        fields: dict[str, Any] = {"ok": not findings, "findings": findings, **counts}
+        if plan is not None:
+            fields["repair_plan"] = asdict(plan)
+        emit_json("check", fields)
+        return
+    if plan is None:
         for finding in findings:
             print(escape(finding))
-        verdict = f"{len(findings):,} findings" if findings else "ok"
-        print(f"{verdict}: {len(entries):,} sessions, {items:,} items")
-    if findings:
-        raise typer.Exit(ExitCode.FINDINGS)
+    else:
+        _print_plan(plan)
+    verdict = f"{len(findings):,} findings" if findings else "ok"
+    found = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    print(f"{verdict}: {found}" if found else verdict)
+
+
+def _print_plan(plan: RepairPlan) -> None:
+    """The steps, then the findings by what they concern."""
+    for number, step in enumerate(plan.steps, 1):
+        print(escape(f"{number}. {step}"))
+    for repair in plan.repairs:
+        print(f"\n{repair.about}: a salvage {repair.salvage}")
+        if repair.instead:
+            print(f"  or: {repair.instead}")
+        for finding in repair.findings:
+            print(escape(f"  - {finding}"))
+    if plan.steps:
+        print()

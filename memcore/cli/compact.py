@@ -1,10 +1,12 @@
-"""``memcore compact``: represent older items by an extractive summary."""
+"""``memcore compact``: what a policy folds and masks, with an extractive summary."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,15 +15,18 @@ from memcore.cli.exits import ExitCode
 from memcore.cli.options import (
     App,
     AsJson,
+    DryRun,
     SessionName,
     StorePath,
     User,
+    Yes,
     find_session,
     reading,
     writing,
 )
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
 from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
+from memcore.compaction import CompactionPolicy
 
 __all__ = ["compact_session"]
 
@@ -32,16 +37,22 @@ def compact_session(
     *,
     user: User = None,
     app: App = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     keep_last: Annotated[
         int | None, typer.Option(metavar="ITEMS", help="Keep at least this many items (3).")
     ] = None,
     keep_tokens: Annotated[
         int | None,
         typer.Option(metavar="TOKENS", help="Keep the longest safe suffix within these tokens."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET|FILE", help="A preset, or a TOML or JSON file."),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The stage to run (the one that is due)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,58 +63,87 @@ def compact_session(
     if dry_run == yes:
         complain("say --dry-run to see what would be folded, or --yes to compact")
         raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    rule = _policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         if dry_run:
-            _show_plan(session, keep_last, keep_tokens, as_json=as_json)
+            _show_plan(session, rule, stage, as_json=as_json)
         else:
-            _compact(session, keep_last, keep_tokens, as_json=as_json)
+            _compact(session, rule, stage, as_json=as_json)
+
+
+def _policy(given: str | None) -> CompactionPolicy:
+    """A preset by name, else the policy of a file."""
+    if given is None or given in memcore.PRESETS or not os.path.exists(given):
+        return memcore.compaction_policy(given)
+    return memcore.read_policy(given)
 
 
 def _compact(
-    session: memcore.Session, keep_last: int | None, keep_tokens: int | None, *, as_json: bool
+    session: memcore.Session, rule: CompactionPolicy, stage: str | None, *, as_json: bool
 ) -> None:
-    result = session.compact(memcore.extractive, keep_last=keep_last, keep_tokens=keep_tokens)
+    result = session.compact(memcore.extractive, policy=rule, stage=stage)
     if as_json:
-        view = None if result.view is None else asdict(result.view)
-        fields = {"dry_run": False, "status": result.status, "plan": asdict(result.plan)}
+        view = None if result.view is None else _view_fields(result.view)
+        fields = {
+            "dry_run": False,
+            "status": result.status,
+            "reason": result.reason,
+            "plan": _plan_fields(result.plan),
+        }
         emit_json("compact", fields | {"view": view})
     elif result.view is None:
-        print("nothing to compact")
+        print("nothing to compact" if result.reason is None else f"nothing done: {result.reason}")
     else:
         print(
-            f"{result.status}: seq {result.view.cut_seq:,} and before; "
-            f"{result.view.tokens_before:,} tokens before, {result.view.tokens_after:,} after"
+            f"{result.status}: seq {result.view.cut_seq:,} and before, {len(result.plan.masks):,} "
+            f"items masked; {result.view.tokens_before:,} tokens before, "
+            f"{result.view.tokens_after:,} after"
         )
+
+
+def _view_fields(view: memcore.View) -> dict[str, Any]:
+    return asdict(view) | {"masks": [mask._asdict() for mask in view.masks]}
+
+
+def _plan_fields(plan: memcore.Plan) -> dict[str, Any]:
+    return asdict(plan) | {"masks": [mask._asdict() for mask in plan.masks]}
 
 
 def _show_plan(
-    session: memcore.Session,
-    keep_last: int | None,
-    keep_tokens: int | None,
-    *,
-    as_json: bool,
+    session: memcore.Session, rule: CompactionPolicy, stage: str | None, *, as_json: bool
 ) -> None:
     """The plan and the summary, exactly as ``compact`` would make them."""
     compacting = session.compacting
-    draft = compacting.prepare(compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens))
+    draft = compacting.prepare(rule, compacting.stage(rule, stage))
     draft = compacting.summarized(draft, memcore.extractive)
     plan = draft.plan
     rows = list(_fates(session, plan))
+    after = 0 if draft.is_empty else compacting.tokens_after(draft)
+    before = 0 if draft.is_empty else compacting.tokens_before(draft)
     if as_json:
-        fields = {"dry_run": True, "status": "nothing" if plan.is_empty else draft.status}
         items = [{"seq": item.seq, "fate": fate} for item, fate in rows]
-        emit_json(
-            "compact", fields | {"plan": asdict(plan), "summary": draft.summary, "items": items}
-        )
+        fields = {
+            "dry_run": True,
+            "status": "nothing" if draft.is_empty and draft.reason is None else draft.status,
+            "policy": f"{draft.policy.name}/{draft.stage.name}",
+            "reason": draft.reason,
+            "plan": _plan_fields(plan),
+            "tokens_before": before,
+            "tokens_after": after,
+            "summary": draft.summary,
+            "items": items,
+        }
+        emit_json("compact", fields)
         return
-    if plan.is_empty:
-        print("nothing to compact")
+    if draft.is_empty:
+        print("nothing to compact" if draft.reason is None else f"nothing to do: {draft.reason}")
         return
+    fates = Counter(fate for _, fate in rows)
     print(
-        f"cut behind seq {plan.cut_seq:,}: {plan.cut - plan.fold_from:,} items are folded, "
-        f"{len(rows) - plan.cut:,} kept; {plan.tokens_before:,} tokens before, "
-        f"{plan.tokens_kept:,} kept beside the summary"
+        f"{draft.policy.name}/{draft.stage.name}, {draft.status}: cut behind seq {plan.cut_seq:,}; "
+        f"{fates['fold']:,} items are folded, {fates['keep'] + fates['mask']:,} kept, "
+        f"{fates['mask']:,} of them masked; {before:,} tokens before, {after:,} after"
     )
     print_table(
         ("fate", "seq", "kind", "tokens", "text"),
@@ -112,7 +152,7 @@ def _show_plan(
             for item, fate in rows
         ),
     )
-    print("\nsummary:")
+    print("\nsummary:" if draft.summary else "\nno summary")
     for line in (draft.summary or "").splitlines():
         print(escape(f"  {line}"))
     print("\nnothing was written")
@@ -121,10 +161,11 @@ def _show_plan(
 def _fates(session: memcore.Session, plan: memcore.Plan) -> Iterator[tuple[memcore.Item, str]]:
     """Every live item with what the plan does to it."""
     pins = True
+    masked = {mask.seq for mask in plan.masks}
     for position, item in enumerate(session.items()):
         pins = pins and item.kind in (memcore.ItemKind.SYSTEM, memcore.ItemKind.EVENT)
         if position >= plan.cut:
-            yield item, "keep"
+            yield item, "mask" if item.seq in masked else "keep"
         elif item.seq in plan.pinned:
             yield item, "pin"
         elif position >= plan.fold_from:

@@ -25,6 +25,9 @@ def show_context(
     reserve: Annotated[
         int, typer.Option(metavar="TOKENS", help="Of these, leave so many free.")
     ] = 0,
+    calibrated: Annotated[
+        bool, typer.Option(help="Keep what the provider is estimated to bill within the budget.")
+    ] = False,
     user: User = None,
     app: App = None,
     as_json: AsJson = False,
@@ -32,7 +35,7 @@ def show_context(
     """Show the context within a budget: its messages, tokens and repairs."""
     with reading(store) as db:
         session = find_session(db, session_id, user=user, app=app)
-        found = session.context(budget, reserve_tokens=reserve)
+        found = session.context(budget, reserve_tokens=reserve, calibrated=calibrated)
         policy = session.policy
     violations = memcore.validate(found.messages, policy)
     if as_json:
@@ -41,6 +44,7 @@ def show_context(
             "policy": policy,
             "budget_tokens": budget,
             "reserve_tokens": reserve,
+            "calibrated": calibrated,
             "violations": [asdict(violation) for violation in violations],
         }
         emit_json("context", fields)
@@ -59,9 +63,12 @@ def describe(found: memcore.Context, budget: int | None) -> str:
     """One line: how much is shown and how much is left out."""
     limit = "" if budget is None else f" of {budget:,}"
     summary = " (summarized)" if found.summary is not None else ""
+    billed = ""
+    if found.estimated_tokens is not None:
+        billed = f"; the provider is estimated to bill {found.estimated_tokens:,}"
     return (
         f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} "
-        f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls"
+        f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls{billed}"
     )
 
 

@@ -1,4 +1,4 @@
-"""``memcore import``: OpenAI chat conversations, one a line, into a database."""
+"""``memcore import``: conversations, one a line, or what ``memcore export`` wrote."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -17,7 +18,9 @@ import typer
 import memcore
 from memcore._fast import classify
 from memcore.cli.exits import ExitCode
-from memcore.cli.output import emit_json, print_pairs, progress, warn
+from memcore.cli.exported import Renaming, is_export, load_export, summarize_export
+from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
+from memcore.database.exchange import FORMATS
 from memcore.formats import get_policy
 
 __all__ = ["import_file"]
@@ -97,15 +100,25 @@ def import_file(
         ),
     ],
     *,
-    user: Annotated[str, typer.Option(help="The user who owns the sessions.")] = "default",
-    app: Annotated[str, typer.Option(help="The application they belong to.")] = "default",
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}.")
+    ] = "auto",
+    user: Annotated[
+        str | None, typer.Option(help="The user who owns the sessions (default, or as exported).")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option(help="The application they belong to (default, or as exported).")
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="Pair policy of new sessions (openai_chat).")
     ] = None,
+    counter: Annotated[
+        str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
     orphans: Annotated[
-        str, typer.Option(help="Results without their call: keep (left out of contexts) or raise.")
-    ] = "keep",
+        str | None, typer.Option(help="Results without their call: keep (the default) or raise.")
+    ] = None,
     append: Annotated[
         bool, typer.Option("--append", help="Add what is new to sessions that exist.")
     ] = False,
@@ -119,21 +132,28 @@ def import_file(
     imported again; with --append, the messages that it lacks are added. A line without an id makes
     a session named after the file and the line. Lines that cannot be loaded are reported with their
     number, the others are loaded, and the exit code is 1.
+
+    A file of 'memcore export' (jsonl) is known by its first line: its sessions come back with
+    their policies, seqs, times, events and compactions.
     """
     if store == ":memory:":
         msg = "--store: an import into ':memory:' would be gone at once; name a file"
         raise memcore.InvalidOptionError(msg)
-    _check_options(policy, orphans)
-    started = time.perf_counter()
-    tally = Tally()
-    with _lines(file) as (source, total), memcore.open(store) as db:
-        target = Target(db.scope(user=user, app=app), policy, orphans, append)
-        with progress("importing") as report:
-            for number, line in enumerate(source, 1):
-                tally.bytes += len(line)
-                _load(target, line, tally, _Place(file, number, prefix))
-                if report is not None:
-                    report(tally.bytes, max(total, tally.bytes))
+    policy = _policy(form, policy)
+    _check_options(orphans, user=user, app=app)
+    with _lines(file) as (source, total):
+        lines = _Peeked(source)
+        if form == "jsonl" or (form == "auto" and is_export(lines.first)):
+            _refuse_options(policy=policy, orphans=orphans, append=append or None)
+            renaming = Renaming(user, app, prefix)
+            done = load_export(lines, total, store, renaming=renaming, counter=counter)
+            summarize_export(done, file, as_json=as_json)
+            return
+        started = time.perf_counter()
+        with memcore.open(store, counter=counter) as db, progress("importing") as report:
+            scope = db.scope(user=user or "default", app=app or "default")
+            target = Target(scope, policy, orphans or "keep", append)
+            tally = _load_all(target, lines, _Place(file, 0, prefix), total, report)
     tally.file_bytes = os.path.getsize(store)
     tally.seconds = time.perf_counter() - started
     _summarize(tally, as_json=as_json)
@@ -141,11 +161,62 @@ def import_file(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _check_options(policy: str | None, orphans: str) -> None:
-    """Wrong options fail before a file is made, not once a line."""
+def _load_all(
+    target: Target, lines: Iterable[bytes], place: _Place, total: int, report: Progress | None
+) -> Tally:
+    tally = Tally()
+    for number, line in enumerate(lines, 1):
+        tally.bytes += len(line)
+        _load(target, line, tally, replace(place, number=number))
+        if report is not None:
+            report(tally.bytes, max(total, tally.bytes))
+    return tally
+
+
+class _Peeked:
+    """Lines of which the first that is not blank may be looked at beforehand."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._read: list[bytes] = []
+        self.first = b""
+        for line in source:
+            self._read.append(line)
+            if line.strip():
+                self.first = line
+                break
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain(self._read, self._source)
+
+
+def _policy(form: str, policy: str | None) -> str | None:
+    """The pair policy of new sessions: as asked, or the one that the format is named after."""
+    if form not in ("auto", *FORMATS):
+        msg = f"--format: expected auto, {', '.join(FORMATS)}; got {form!r}"
+        raise memcore.InvalidOptionError(msg)
+    if policy is None and form not in ("auto", "jsonl"):
+        policy = form.replace("-", "_")
     if policy is not None:
         get_policy(policy)
-    if orphans not in ("keep", "raise"):
+    return policy
+
+
+def _refuse_options(**given: object) -> None:
+    """An export says all of a session itself."""
+    for name, value in given.items():
+        if value is not None:
+            msg = f"--{name}: has no meaning for a file of 'memcore export'; leave it out"
+            raise memcore.InvalidOptionError(msg)
+
+
+def _check_options(orphans: str | None, **names: str | None) -> None:
+    """Wrong options fail before a file is made, not once a line."""
+    for what, name in names.items():
+        if name == "":  # an unset variable of a script must not mean: whoever the file says
+            msg = f"--{what}: is empty; give a name, or leave the option out"
+            raise memcore.InvalidOptionError(msg)
+    if orphans not in (None, "keep", "raise"):
         msg = f"--orphans: expected keep or raise, got {orphans!r}"
         raise memcore.InvalidOptionError(msg)
 

@@ -16,9 +16,12 @@ from memcore.cli.output import warn
 __all__ = [
     "App",
     "AsJson",
+    "DryRun",
     "SessionName",
     "StorePath",
     "User",
+    "VerifyCopy",
+    "Yes",
     "find_session",
     "reading",
     "writing",
@@ -31,7 +34,13 @@ StorePath = Annotated[
 ]
 User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
 App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+VerifyCopy = Annotated[
+    bool,
+    typer.Option("--verify/--no-verify", help="Check the copy in full, or its structure only."),
+]
 SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.")]
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "print_pairs",
     "print_table",
     "progress",
+    "stages",
     "timestamp",
     "warn",
 ]
@@ -178,6 +179,13 @@ def _width(text: str) -> int:
 @contextmanager
 def progress(label: str) -> Iterator[Progress | None]:
     """``report(done, total)`` for a bar on stderr; None if stderr is no terminal."""
+    with stages() as report:
+        yield None if report is None else lambda done, total: report(label, done, total)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None] | None]:
+    """``report(what, done, total)`` for a bar on stderr; None if stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -193,5 +201,7 @@ def progress(label: str) -> Iterator[Progress | None]:
         transient=True,
     )
     with bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )

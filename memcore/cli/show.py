@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+import memcore
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.cli.transcript import Line, kind_of, transcribe
@@ -38,11 +39,14 @@ def show_session(
             "revision": session.revision,
             "open_calls": [asdict(call) for call in session.open_calls],
         }
+        calibration = _calibration_of(session)
     lines = [line for line in transcribe(items) if line.item.seq >= start]
     if tail is not None:
         lines = lines[len(lines) - tail :] if tail < len(lines) else lines
     if as_json:
-        emit_json("show", {"session": totals, "items": [_fields(line) for line in lines]})
+        emit_json(
+            "show", {"session": totals | calibration, "items": [_fields(line) for line in lines]}
+        )
         return
     print(
         escape(
@@ -51,12 +55,40 @@ def show_session(
             f"{len(session_calls(lines))} open calls shown, policy {totals['policy']}"
         )
     )
+    for found in calibration["calibrations"]:
+        print(escape(_calibrated(found)))
+    if calibration["damaged_calibration"]:
+        print("the calibration is damaged: the next report_usage writes it anew")
     print_table(("seq", "kind", "tokens", "text"), (line.row for line in lines))
 
 
 def session_calls(lines: list[Line]) -> list[str]:
     """The open calls of the lines."""
     return [call for line in lines for call in line.open_calls]
+
+
+def _calibration_of(session: memcore.Session) -> dict[str, Any]:
+    """What is known of the provider's counts; a damaged row keeps nobody from the items."""
+    try:
+        estimated, known = session.estimated_tokens, session.calibrations()
+    except memcore.CorruptValueError:
+        return {"estimated_tokens": None, "calibrations": [], "damaged_calibration": True}
+    return {
+        "estimated_tokens": estimated,
+        "calibrations": [asdict(found) for found in known],
+        "damaged_calibration": False,
+    }
+
+
+def _calibrated(found: dict[str, Any]) -> str:
+    """One line on a calibration."""
+    text = (
+        f"calibration (model {found['model'] or 'unnamed'}): {found['factor']:.3f} tokens of the "
+        f"provider for one of {found['counter']}, {found['reports']:,} reports"
+    )
+    if found["anchored"]:
+        text += f"; {found['input_tokens']:,} tokens were billed up to item {found['seq']:,}"
+    return text
 
 
 def _fields(line: Line) -> dict[str, Any]:

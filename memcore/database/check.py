@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from struct import unpack
 from typing import Final
 
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts, record_spans
 from memcore.codec import FLAG_BLOB, checksum_of, open_value
-from memcore.errors import CorruptValueError, CounterUnavailableError, MemcoreError
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    MemcoreError,
+    StorageError,
+)
 from memcore.formats import get_policy
 from memcore.keys import Kind, Row
 from memcore.log import Head, decode_item, index, new_ledger
+from memcore.log.counts import Counts, check_counts
 from memcore.log.head import head_key
-from memcore.log.history import History, StoredRow, read_rows
+from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
+from memcore.log.positions import History
 from memcore.model import ItemKind
-from memcore.session import Backing
+from memcore.session import Backing, check_removals, is_leaving
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
-from memcore.views import read_view
+from memcore.usage import read_usage
+from memcore.views import view_chain
 
-__all__ = ["check_database"]
+__all__ = ["SessionCheck", "check_database", "sessions_of"]
 
 
 _ROWS_PAGE: Final = 1000
-_UNSEALED: Final = (Kind.EXPIRY,)
+_TOLD_MAX: Final = 1000
+_DAMAGED: Final = "the value under key "
+"""How the text of a damaged row begins: its session names it once more, and better."""
+_UNSAFE: Final = (
+    "the rows were not checked: reading a file of damaged structure may end the process; restore a "
+    "backup or salvage what can be read"
+)
 
 
 def check_database(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
@@ -37,19 +52,32 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
     findings.
     """
     findings = list(backing.store.check())
-    findings += _damaged_rows(backing)
+    if findings:
+        return [*findings, _UNSAFE]
+    try:
+        damaged = list(_damaged_rows(backing))
+        rows = _check_rows(backing, progress)
+    except StorageError as exc:
+        return [f"the check was cut short: {exc}"]
+    told = {what[what.find(_DAMAGED) :] for what in rows}
+    return [what for what in damaged if what not in told] + rows
+
+
+def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
+    """What rows promise of each other."""
+    findings = backing.store.read(check_removals)
     named: dict[tuple[int, int], str] = {}
     scopes = _scopes(backing, findings)
     for scope in scopes:
-        findings += backing.store.read(lambda txn, scope=scope: blobs.check(txn, scope))  # type: ignore[misc]
+        findings += backing.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
         named.update(_names_of(backing, scope, findings))
-    sessions = _heads(backing)
+    sessions = backing.store.read(sessions_of)
     for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
         findings.append(f"scope {scope} has sessions, but no row names it")
     for done, (scope, session) in enumerate(sessions):
         name = named.get((scope, session))
         where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"
-        checker = _SessionCheck(backing, scope, session, named=name is not None)
+        checker = SessionCheck(backing, scope, session, named=name is not None)
         findings += [f"{where}: {what}" for what in backing.store.read(checker.run)]
         if progress is not None:
             progress(done + 1, len(sessions))
@@ -57,6 +85,13 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
         if not backing.store.read(lambda txn, place=place: _is_deleted(txn, *place)):  # type: ignore[misc]
             findings.append(f"session {named[place]!r}: its head is missing")
     return findings
+
+
+def _blobs_of(txn: ReadTxn, scope: int) -> list[str]:
+    try:
+        return blobs.check(txn, scope)
+    except MemcoreError as exc:
+        return [f"the blobs of scope {scope} cannot be checked: {exc}"]
 
 
 def _damaged_rows(backing: Backing) -> Iterator[str]:
@@ -73,8 +108,6 @@ def _check_page(txn: ReadTxn, start: bytes) -> tuple[list[str], bytes | None]:
     rows = 0
     for key, value in txn.scan(start, b"\xff", limit=_ROWS_PAGE):
         rows += 1
-        if key[0] in _UNSEALED:
-            continue
         try:
             open_value(key, value)
         except CorruptValueError as exc:
@@ -112,21 +145,17 @@ def _names_of(backing: Backing, scope: int, findings: list[str]) -> dict[tuple[i
     return {(scope, session): name for name, session in listed}
 
 
-def _heads(backing: Backing) -> list[tuple[int, int]]:
-    """Every session that has rows."""
-
-    def collect(txn: ReadTxn) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
-        while True:
-            row = next(iter(txn.scan(start, stop, limit=1)), None)
-            if row is None:
-                return found
-            scope, session = keys.split_session_prefix(row[0])
-            found.append((scope, session))
-            start = keys.after(keys.session_prefix(scope, session))
-
-    return backing.store.read(collect)
+def sessions_of(txn: ReadTxn) -> list[tuple[int, int]]:
+    """``(scope, session)`` of every session that has rows."""
+    found: list[tuple[int, int]] = []
+    start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope, session = keys.split_session_prefix(row[0])
+        found.append((scope, session))
+        start = keys.after(keys.session_prefix(scope, session))
 
 
 def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
@@ -134,7 +163,7 @@ def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
     return all(number != session for _, number in names.sessions(txn, scope))
 
 
-class _SessionCheck:
+class SessionCheck:
     """The check of one session on one snapshot."""
 
     def __init__(self, backing: Backing, scope: int, session: int, *, named: bool) -> None:
@@ -144,6 +173,7 @@ class _SessionCheck:
         self.named = named
 
     def run(self, txn: ReadTxn) -> list[str]:
+        """What is wrong with the session, in words."""
         if names_gone(txn, self.scope, self.session):
             return []  # deleted since it was listed
         try:
@@ -158,6 +188,8 @@ class _SessionCheck:
             yield "its head is missing"
             return
         head = Head.unpack(key, value)
+        if head.hidden and is_leaving(txn, self.scope, self.session):
+            return  # deleted, and not all of its rows are gone yet
         if not self.named and not head.hidden and not self._has_name(txn):
             yield "it has rows but no name"
         history = History(head.all_segments(txn, self.scope))
@@ -165,18 +197,25 @@ class _SessionCheck:
             yield f"its segments hold {history.count} items, its head says {head.count}"
             return
         yield from self._own_rows(txn, head)
+        yield from self._strays(txn, head)
+        try:
+            yield from check_counts(txn, self.scope, self.session, head)
+        except CorruptValueError as exc:
+            yield str(exc)
         yield from self._live(txn, head, history)
         yield from self._relatives(txn, head)
+        yield from self._usage(txn, head)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""
+        last = None
+        for stored in view_chain(txn, self.scope, head.view_session, head.view_number):
+            last = stored
         owner, number = head.view_session, head.view_number
-        while number:
-            stored = read_view(txn, self.scope, owner, number)
-            if stored is None:
-                yield f"view {number} of session {owner} is missing"
-                break
-            owner, number = stored.parent_owner, stored.view.parent
+        if last is not None:
+            owner, number = last.parent_owner, last.view.parent
+        if number:
+            yield f"view {number} of session {owner} is missing"
         parent = head.parent_session
         if parent:
             row = keys.session_row(self.scope, parent, Row.CHILD, self.session)
@@ -189,6 +228,13 @@ class _SessionCheck:
             if txn.get(head_key(self.scope, child)) is None:
                 yield f"it lists session {child} as a fork, which is gone"
 
+    def _usage(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """What providers reported is about items that there were."""
+        for learned in read_usage(txn, self.scope, self.session):
+            anchor = learned.anchor
+            if anchor is not None and anchor.seq >= head.next_seq:
+                yield f"its usage is anchored at item {anchor.seq}, which it never had"
+
     def _has_name(self, txn: ReadTxn) -> bool:
         return any(number == self.session for _, number in names.sessions(txn, self.scope))
 
@@ -199,16 +245,30 @@ class _SessionCheck:
             return
         records = self._records(txn, self.session, first, stop - 1)
         rows = read_rows(txn, self.scope, self.session, position=0, lo=first, hi=stop - 1)
+        told = 0
         for row in rows:
             record = next(records, None)
             if isinstance(row, CorruptValueError):
                 yield str(row)
+                told += 1
+                if told == _TOLD_MAX:  # a damaged head may claim any number of items
+                    yield f"more than {told} of its {stop - first} items are damaged or missing"
+                    return
             elif record is None:
                 yield f"item {row[1]} has no index record"
             else:
                 yield from self._item(txn, row, record)
         if next(records, None) is not None:
             yield "its index holds more records than items"
+
+    def _strays(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """Items and index pages that the head does not know: it is older than they are."""
+        first, stop = head.parent_seq + 1, head.next_seq
+        for row, what in ((Row.ITEM, "items"), (Row.INDEX, "index pages")):
+            for lo, hi in ((0, first), (stop, 2**64 - 1)):
+                start, end = (keys.session_row(self.scope, self.session, row, n) for n in (lo, hi))
+                if any(True for _ in txn.scan(start, end, limit=1)):
+                    yield f"it has {what} outside of {first}..{stop - 1}, which its head claims"
 
     def _records(self, txn: ReadTxn, session: int, lo: int, hi: int) -> Iterator[bytes]:
         expected = lo
@@ -238,8 +298,8 @@ class _SessionCheck:
                 return
         try:
             item = decode_item(seq, body, flags, 0, payload)
-        except (ValueError, KeyError) as exc:
-            yield f"item {seq} cannot be decoded: {exc}"
+        except CorruptValueError as exc:
+            yield str(exc)
             return
         if item.kind == ItemKind.EVENT:
             return
@@ -253,14 +313,28 @@ class _SessionCheck:
         with suppress(CounterUnavailableError):
             counter = self.backing.counter_named(head.counter)
         ledger = new_ledger(get_policy(head.policy), counter)
-        for _, session, lo, hi in history.spans(0, history.count):
+        counts, tag = Counts.of(head), index.counter_tag(head.counter)
+        counted: Sequence[int] = ()
+        try:
+            edge = history.position_from(counts.stop)
+            counted = unpack(f"<{edge}I", counts.read(txn, self.scope, 0, edge))
+        except CorruptValueError as exc:
+            yield str(exc)
+            counter, edge = None, history.count  # the sum cannot be told
+        for position, session, lo, hi in history.spans(0, history.count):
             records = self._records(txn, session, lo, hi)
             for seq in range(lo, hi + 1):
                 record = next(records, None)
                 if record is None:
                     yield f"item {seq} has no index record"
                     return
-                tokens, _, found, _ = index.RECORD.unpack_from(record)
+                tokens, _, found, by = index.RECORD.unpack_from(record)
+                at = position + seq - lo
+                if at >= edge and by != tag:
+                    yield f"item {seq} was not counted by {head.counter!r}, the session's counter"
+                    return
+                if at < len(counted):
+                    tokens = counted[at]
                 ledger.push(record[index.RECORD.size :], tokens)
                 chain = self._chain(txn, session, seq, chain)
                 if chain not in (found, -1):

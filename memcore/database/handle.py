@@ -1,38 +1,35 @@
-"""Database: the open file, the administrator's handle. Scope: the handle that serves one user."""
+"""Database: the open file, the administrator's handle."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from memcore import names
-from memcore.blobs import BlobStore
-from memcore.compaction import CompactionRule
-from memcore.database.check import check_database
-from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
-from memcore.formats import policy_name
-from memcore.kv import KeyValue
-from memcore.log import Head
-from memcore.log.head import head_key
+from memcore.compaction import CompactionPolicy
+from memcore.database.check import check_database, sessions_of
+from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
+from memcore.database.exchange import Title
+from memcore.database.exporting import check_form, export_sessions
+from memcore.database.importing import Imported, import_lines
+from memcore.database.scope import Scope
 from memcore.model import SessionEntry
-from memcore.session import Address, Backing, Session, SessionOptions, delete_session
-from memcore.store.base import ReadTxn, Txn
+from memcore.options import checked_bool
+from memcore.session import Backing, Session
+from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
+from memcore.usage import usage_key
 
-__all__ = ["Database", "Scope"]
-
-_LIST_PAGE = 256
-_ORPHANS = ("raise", "keep")
+__all__ = ["Database"]
 
 
 class Database:
     """An open memcore file. Use it as a context manager, or close it."""
 
-    def __init__(self, backing: Backing, rule: CompactionRule) -> None:
+    def __init__(self, backing: Backing) -> None:
         self._backing = backing
-        self._rule = rule
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +57,7 @@ class Database:
 
     @property
     def durability(self) -> str:
-        """What an acknowledged change has survived: ``"full"`` or ``"none"``."""
+        """The mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``; see ``memcore.open``."""
         return self._backing.store.durability
 
     @property
@@ -83,7 +80,7 @@ class Database:
         """The handle that serves one user of one application and can reach nothing else."""
         names.check_name(app, "app")
         names.check_name(user, "user")
-        return Scope(self._backing, self._rule, app, user)
+        return Scope(self._backing, app, user)
 
     def session(
         self,
@@ -94,11 +91,19 @@ class Database:
         policy: str | None = None,
         orphans: str = "raise",
         counter: str | TokenCounter | None = None,
+        recount: bool | None = None,
+        compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
         create: bool = True,
     ) -> Session:
         """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
         return self.scope(user=user, app=app).session(
-            session_id, policy=policy, orphans=orphans, counter=counter, create=create
+            session_id,
+            policy=policy,
+            orphans=orphans,
+            counter=counter,
+            recount=recount,
+            compaction=compaction,
+            create=create,
         )
 
     def scopes(self) -> list[tuple[str, str]]:
@@ -142,162 +147,129 @@ class Database:
                 items += entry.items
                 tokens += entry.tokens
         found.update(scopes=scopes, sessions=sessions, items=items, tokens=tokens)
+        found["calibrated_sessions"] = self._backing.store.read(_calibrated)
         return found
 
-    def backup(self, path: str | os.PathLike[str], *, compact: bool = True) -> None:
+    def backup(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
         """Copy the database to a new file while others read and write.
+
+        The copy is made under another name, flushed and proven sound before it gets its own.
+
+        Args:
+            path: the file to make.
+            compact: leave free pages out.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
 
         Raises:
             StoreAccessError: the target exists or cannot be written.
             StoreFullError: no space is left for the copy.
+            CorruptStoreError: the copy has findings, so the database has them; nothing was made.
         """
-        self._backing.store.backup(os.fspath(path), compact=compact)
+        checked_bool("compact", compact)
+        judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
+        self._backing.store.backup(os.fspath(path), compact=compact, judge=judge)
+
+    def copy_compact(
+        self,
+        *,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        verify: bool = True,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Give free pages back to the file system: swap the file for a compact, proven copy.
+
+        It needs the file alone: no other process may have it open. Handles of this process go on;
+        writers wait until it is done. Killed or cut off at any point it leaves the old file or the
+        new one, whole. The copy needs room beside the file.
+
+        Args:
+            durability: the mode from now on; this is how a database changes its mode.
+            allow_unsafe: consent to ``durability="none"``.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            StoreLockedError: another process has the file open; nothing was changed.
+            StoreFullError: no space is left for the copy; nothing was changed.
+            CorruptStoreError: the copy has findings; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
+            StorageError: the swap may not survive a power cut; open the database anew.
+        """
+        check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
+        judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
+        before, after = self._backing.store.copy_compact(durability=durability, judge=judge)
+        return CompactReport(before, after, self.durability)
 
     def flush(self) -> None:
         """Push everything committed so far to the device."""
         self._backing.store.flush()
 
+    # --- export and import ------------------------------------------------------------------------
 
-class Scope:
-    """Everything of one ``(app, user)``. No method of it reaches another scope."""
-
-    def __init__(self, backing: Backing, rule: CompactionRule, app: str, user: str) -> None:
-        self._backing = backing
-        self._rule = rule
-        self._app = app
-        self._user = user
-
-    def __repr__(self) -> str:
-        return f"Scope(user={self._user!r}, app={self._app!r})"
-
-    @property
-    def user(self) -> str:
-        """The user whom it serves."""
-        return self._user
-
-    @property
-    def app(self) -> str:
-        """The application it belongs to."""
-        return self._app
-
-    def session(
+    def export(
         self,
-        session_id: str,
+        session_id: str | None = None,
         *,
-        policy: str | None = None,
-        orphans: str = "raise",
-        counter: str | TokenCounter | None = None,
-        create: bool = True,
-    ) -> Session:
-        """A session by name; it comes into being with its first change.
+        user: str | None = None,
+        app: str | None = None,
+        format: str = "jsonl",  # noqa: A002 - the command line's name
+        undone: bool = False,
+        left_out: Callable[[str], None] | None = None,
+    ) -> Iterator[bytes]:
+        """All sessions, or those of one name, user or application, as pieces of JSON lines.
 
         Args:
-            session_id: any non-empty string.
-            policy: the pair policy of a new session; an existing one must have it.
-            orphans: ``"raise"`` refuses results without their call, ``"keep"`` stores them as they
-                come and leaves them out of every context.
-            counter: the token counter of a new session; an existing one must have it.
-            create: False raises NotFoundError if there is no such session.
+            session_id: only sessions of this name.
+            user: only this user's.
+            app: only this application's.
+            format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"`` and
+                ``"anthropic"`` are a line ``{"id", "messages"}`` a session; nothing is converted.
+            undone: with the items that were undone (jsonl only).
+            left_out: gets a line of text for each session of which messages cannot hold
+                everything (events, meta, compactions); without it, that is an error.
 
         Raises:
-            InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
+            InvalidOptionError, NotFoundError, CorruptValueError
         """
-        names.check_name(session_id, "session")
-        if orphans not in _ORPHANS:
-            msg = f"orphans: expected 'raise' or 'keep', got {orphans!r}"
-            raise InvalidOptionError(msg)
-        name = None if policy is None else policy_name(policy)
+        check_form(format, undone=undone)
+        entries = self.sessions(user=user, app=app)
+        places = ((found.app, found.user, found.session_id) for found in entries)
+        chosen = (place for place in places if session_id in (None, place[2]))
+        return export_sessions(self._backing, chosen, form=format, undone=undone, left_out=left_out)
+
+    def import_(
+        self,
+        lines: Iterable[bytes],
+        *,
+        rename: Callable[[Title], Title] | None = None,
+        counter: str | TokenCounter | None = None,
+    ) -> Imported:
+        """Store the sessions of an export (jsonl) with their seqs, times, events and views.
+
+        A session that is there already, the same, is skipped; one that is another, or that cannot
+        be read to its end, is listed in ``failures``, and the others are stored.
+
+        Args:
+            lines: a file opened with ``"rb"``, or any lines.
+            rename: may give a session another name, user or application.
+            counter: counts tokens in place of the counter that the export names.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
         by = None if counter is None else get_counter(counter)
-        if by is not None:
-            self._backing.counters.setdefault(by.id, by)
-        options = SessionOptions(name, by, orphans, self._rule)
-        session = Session(Address(self._backing, self._app, self._user, session_id, options))
-        if not session.exists() and not create:
-            msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
-            raise NotFoundError(msg)
-        return session
+        return import_lines(self._backing, lines, rename=rename, counter=by)
 
-    def sessions(self) -> Iterator[SessionEntry]:
-        """The scope's sessions in the order of their names, a page a read transaction."""
-        after: str | None = None
-        while True:
-            page = self._backing.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
-            yield from page
-            if len(page) < _LIST_PAGE:
-                return
-            after = page[-1].session_id
 
-    def _page(self, txn: ReadTxn, after: str | None) -> list[SessionEntry]:
-        scope = names.scope_of(txn, self._app, self._user)
-        found: list[SessionEntry] = []
-        if scope is None:
-            return found
-        for name, session in names.sessions(txn, scope, after):
-            key = head_key(scope, session)
-            value = txn.get(key)
-            if value is not None:
-                found.append(self._entry(name, Head.unpack(key, value)))
-            if len(found) == _LIST_PAGE:
-                break
-        return found
-
-    def _entry(self, name: str, head: Head) -> SessionEntry:
-        return SessionEntry(
-            session_id=name,
-            app=self._app,
-            user=self._user,
-            items=head.count,
-            tokens=head.tokens,
-            open_calls=head.open_calls,
-            revision=head.revision,
-            policy=head.policy,
-            created_at=head.created_ms / 1000,
-            updated_at=head.updated_ms / 1000,
-        )
-
-    def delete_session(self, session_id: str) -> bool:
-        """Delete a session; its rows leave when no fork shares them. Whether there was one."""
-        names.check_name(session_id, "session")
-        self._need_writable()
-
-        def closure(txn: Txn) -> bool:
-            scope = names.scope_of(txn, self._app, self._user)
-            return scope is not None and delete_session(txn, self._backing, scope, session_id)
-
-        return self._backing.store.transact(closure)
-
-    def kv(self, namespace: str) -> KeyValue:
-        """Ordered key/value storage of this scope under a namespace.
-
-        Raises:
-            InvalidOptionError: the namespace is no non-empty string.
-        """
-        names.check_name(namespace, "namespace")
-
-        def find(txn: ReadTxn) -> tuple[int, int] | None:
-            scope = self._find(txn)
-            number = None if scope is None else names.namespace_of(txn, scope, namespace)
-            return None if scope is None or number is None else (scope, number)
-
-        def ensure(txn: Txn) -> tuple[int, int]:
-            scope = self._ensure(txn)
-            return scope, names.ensure_namespace(txn, scope, namespace)
-
-        return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
-
-    @property
-    def blobs(self) -> BlobStore:
-        """Content-addressed bytes of this scope."""
-        seed = int.from_bytes(self._backing.seed[:8], "little")
-        return BlobStore(self._backing.store, self._find, seed=seed, ensure=self._ensure)
-
-    def _find(self, txn: ReadTxn) -> int | None:
-        return names.scope_of(txn, self._app, self._user)
-
-    def _ensure(self, txn: Txn) -> int:
-        return names.ensure_scope(txn, self._app, self._user)
-
-    def _need_writable(self) -> None:
-        if self._backing.store.read_only:
-            msg = "the database is open read-only; open it for writing"
-            raise ReadOnlyError(msg)
+def _calibrated(txn: ReadTxn) -> int:
+    """How many sessions have a usage row."""
+    return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from memcore.compaction import CompactionRule
+from memcore.compaction import CompactionPolicy, compaction_policy
+from memcore.compaction.reducer import Embed
+from memcore.database.copies import check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import policy_name
-from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
+from memcore.limits import (
+    MAP_BYTES_DEFAULT,
+    MAP_BYTES_MAX,
+    MAP_BYTES_MIN,
+    REMOVAL_PIECES_OPENING,
+    STEADY_INTERVAL_MS_DEFAULT,
+    STEADY_INTERVAL_MS_MAX,
+)
 from memcore.options import checked_bool, checked_int
-from memcore.session import Backing
-from memcore.store import open_store
+from memcore.session import Backing, resume_removals
+from memcore.store import LmdbStore, open_store
+from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
-
-_MODES = ("full", "none")
 
 
 def open_database(
@@ -27,28 +36,38 @@ def open_database(
     read_only: bool = False,
     create: bool = True,
     counter: str | TokenCounter | None = None,
+    recount: bool = False,
     policy: str = "openai_chat",
-    compaction: CompactionRule | None = None,
+    compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
+    embed: Embed | None = None,
     allow_unsafe: bool = False,
     map_bytes: int = MAP_BYTES_DEFAULT,
+    steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
+    allow_network_fs: bool = False,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
     Args:
         path: the file, or ``":memory:"`` for a private one that is gone at close.
-        durability: ``"full"`` (every acknowledged change is on the device) or ``"none"`` (for
-            tests and caches: a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed
-            when the file is made; None follows it, and is ``"full"`` for a new one.
+        durability: ``"full"`` (every acknowledged change is on the device), ``"relaxed"`` (a power
+            cut takes back at most the last ``steady_interval_ms``, a killed process nothing) or
+            ``"none"`` (a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed when
+            the file is made; None follows it, and is ``"full"`` for a new one.
         read_only: look, write nothing, create nothing.
         create: make the file if it is missing.
-        counter: what new sessions count tokens with: ``"bytes/4"`` (default), ``"tiktoken:NAME"``
-            or a TokenCounter.
+        counter: what new sessions count with: ``"o200k_base"``, any of ``get_counter``.
+        recount: count sessions of other counters anew, each when first used.
         policy: the pair policy of new sessions.
-        compaction: the rule that ``needs_compaction`` and ``compact`` start from.
+        compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
+            ``memcore.PRESETS``; None: ``"default"``.
+        embed: gives a vector for each of a list of texts; for reducers that compare by meaning.
         allow_unsafe: consent to ``durability="none"``.
         map_bytes: virtual address space to map at first; it grows by itself.
+        steady_interval_ms: how long after a change a ``"relaxed"`` file begins to make it durable.
+            The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
+        allow_network_fs: consent to a network file system; no other host may open the file.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -56,46 +75,70 @@ def open_database(
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
     file = _checked_path(path)
-    for name, value in (
-        ("read_only", read_only),
-        ("create", create),
-        ("verify", verify),
-        ("allow_unsafe", allow_unsafe),
-    ):
-        checked_bool(name, value)
+    _check_flags(
+        read_only=read_only, create=create, verify=verify, recount=recount,
+        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
+    )  # fmt: skip
+    _check_recount(recount, counter, read_only=read_only)
     in_memory = file == ":memory:"
-    _check_durability(durability, allow_unsafe=allow_unsafe or in_memory)
-    if checked_int("map_bytes", map_bytes, least=MAP_BYTES_MIN) > MAP_BYTES_MAX:
-        msg = f"map_bytes: expected at most {MAP_BYTES_MAX}, got {map_bytes}"
-        raise InvalidOptionError(msg)
-    if compaction is not None and not isinstance(compaction, CompactionRule):
-        msg = f"compaction: expected a CompactionRule, got {type(compaction).__name__}"
-        raise InvalidOptionError(msg)
-    if (read_only or not create) and not in_memory and not os.path.lexists(file):
-        msg = f"{file!r}: there is no such file; open it for writing to make it"
-        raise NotFoundError(msg)
-    by = get_counter(counter)
-    preset = policy_name(policy)
+    check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
+    _check_numbers(map_bytes, steady_interval_ms)
+    by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
+    _check_embed(embed)
+    if (read_only or not create) and not in_memory:
+        _need_file(file)
+    if not (in_memory or allow_network_fs):
+        refuse_network(os.path.realpath(file))
     store = open_store(
         file,
         read_only=read_only,
         create=create and not read_only,
         durability=durability,
         map_bytes=map_bytes,
+        steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return Database(Backing(store, by, preset), compaction or CompactionRule())
+    return _opened(store, Backing(store, by, preset, recount, rule, embed))
 
 
-def _check_durability(durability: object, *, allow_unsafe: bool) -> None:
-    if durability not in (None, *_MODES):
-        msg = f"durability: expected one of {', '.join(map(repr, _MODES))}, got {durability!r}"
+def _need_file(file: str) -> None:
+    if not os.path.lexists(file):
+        msg = f"{file!r}: there is no such file; open it for writing to make it"
+        raise NotFoundError(msg)
+
+
+def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
+    _check_within("map_bytes", map_bytes, MAP_BYTES_MIN, MAP_BYTES_MAX)
+    _check_within("steady_interval_ms", steady_interval_ms, 1, STEADY_INTERVAL_MS_MAX)
+
+
+def _check_embed(embed: object) -> None:
+    if embed is not None and not callable(embed):
+        msg = f"embed: expected a callable or None, got {type(embed).__name__}"
         raise InvalidOptionError(msg)
-    if durability == "none" and not allow_unsafe:
-        msg = (
-            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
-            "if the file is a cache or a test's, else leave durability out"
-        )
+
+
+def _opened(store: LmdbStore, backing: Backing) -> Database:
+    """The database, when deletions that were cut short have been gone on with."""
+    if not store.read_only:
+        resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
+    return Database(backing)
+
+
+def _check_flags(**flags: bool) -> None:
+    for name, value in flags.items():
+        checked_bool(name, value)
+
+
+def _check_recount(recount: bool, counter: object, *, read_only: bool) -> None:
+    if recount and (counter is None or read_only):
+        msg = "recount: needs a counter= to count with, and a file that is open for writing"
+        raise InvalidOptionError(msg)
+
+
+def _check_within(name: str, number: int, least: int, most: int) -> None:
+    if checked_int(name, number, least=least) > most:
+        msg = f"{name}: expected at most {most}, got {number}"
         raise InvalidOptionError(msg)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from memcore._fast import Ledger
@@ -57,6 +57,13 @@ class PairPolicy:
             expect_items=expect_items,
             expect_calls=expect_items // 2,
         )
+
+    @property
+    def mended(self) -> PairPolicy:
+        """What a repaired view is rendered by: the rules of OpenAI chat, if this has none."""
+        if self.repairs:
+            return self
+        return replace(self, repairs=True, adjacency="behind", standalone_results=False)
 
     def pin_count(self, ledger: Ledger) -> int:
         """How many leading positions are pinned."""

@@ -44,7 +44,7 @@ def _names(block: Any, kinds: tuple[str, ...], field: str) -> str | None:
     if not isinstance(block, dict) or block.get("type") not in kinds:
         return None
     name = block.get(field)
-    return name if isinstance(name, str) else None
+    return name if isinstance(name, str) and name else None  # an empty id names no call
 
 
 def _new_ids(blocks: list[Any], used: set[str]) -> dict[str, str]:

@@ -13,10 +13,10 @@ from memcore.model import Message
 
 __all__ = [
     "lead_in_message",
-    "longest_synthetic_result",
     "shape_of",
     "summary_message",
     "synthetic_results",
+    "synthetic_samples",
     "user_message",
 ]
 
@@ -61,14 +61,22 @@ def _has_block(message: Message, kind: str) -> bool:
     )
 
 
-def longest_synthetic_result() -> Message:
-    """The longest form of a synthetic result, with an id of 64 characters."""
-    return {
-        "lc": 1,
-        "type": "constructor",
-        "id": ["langchain", "schema", "messages", "ToolMessage"],
-        "kwargs": {"type": "tool", "tool_call_id": "x" * 64, "content": NO_RESULT},
-    }
+def synthetic_samples() -> list[Message]:
+    """Synthetic results, one of which costs the most; ids have 64 characters, names 40.
+
+    A longer function name may cost more, and the screenshot that answers a computer call.
+    """
+    text = "x" * 64
+    answer = {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
+    response = {"id": text, "name": "x" * 40, "response": {"error": NO_RESULT}}
+    path = ["langchain", "schema", "messages", "ToolMessage"]
+    body = {"type": "tool", "tool_call_id": text, "content": NO_RESULT}
+    return [
+        {"role": "user", "content": [answer]},
+        {"role": "user", "parts": [{"functionResponse": response}]},
+        {"role": "function", "name": text, "content": NO_RESULT},
+        {"lc": 1, "type": "constructor", "id": path, "kwargs": body},
+    ]
 
 
 def user_message(policy: PairPolicy, text: str) -> Message:

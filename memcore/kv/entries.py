@@ -11,6 +11,7 @@ from memcore.codec import FLAG_BYTES, FLAG_EXPIRES, decode_json, open_value, sea
 from memcore.errors import CorruptValueError
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Txn
+from memcore.store.piece import Piece
 
 __all__ = ["Entry", "Page", "Reader", "Writer", "clear_scope", "scan_pages", "sweep"]
 
@@ -23,6 +24,8 @@ _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 4 * 1024**2
 """A page of a scan ends here even if it holds fewer rows: values reach 64 MiB."""
 _EXPIRY_BYTES: Final = 8
+_EXPIRY_PAGES: Final = 4
+"""What the removal of an expiry row costs: it lies anywhere."""
 SWEEP_LIMIT: Final = 1000
 """Entries that one sweep removes unless told otherwise."""
 
@@ -80,11 +83,20 @@ def _write(txn: Txn, key: bytes, entry: Entry, now_ms: int) -> None:
     txn.put(row, seal_value(row, b""))
 
 
-def _clear(txn: Txn, start: bytes, stop: bytes, now_ms: int) -> int:
-    """Remove a range of entries with their expiry rows; how many were visible."""
+def _clear(txn: Txn, start: bytes, stop: bytes, now_ms: int) -> tuple[int, bytes | None]:
+    """Remove the first piece of a range of entries with their expiry rows.
+
+    Returns how many were visible, and where the next piece starts (None: nothing is left).
+    """
     visible = 0
+    piece = Piece()
     expiry_rows: list[bytes] = []
+    following = None
     for key, value in txn.scan(start, stop):
+        expires = bool(value[1:2] and value[1] & FLAG_EXPIRES)
+        if not piece.admits(len(value), more_pages=_EXPIRY_PAGES * expires):
+            following = key
+            break
         try:
             entry = _entry(key, value)
         except CorruptValueError:
@@ -93,10 +105,10 @@ def _clear(txn: Txn, start: bytes, stop: bytes, now_ms: int) -> int:
         visible += entry.is_visible(now_ms)
         if entry.expires_ms is not None:
             expiry_rows.append(keys.expiry_row(entry.expires_ms, key))
-    txn.delete_range(start, stop)
+    txn.delete_range(start, following or stop)
     for row in expiry_rows:
         txn.delete(row)
-    return visible
+    return visible, following
 
 
 def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
@@ -105,12 +117,20 @@ def clear_scope(txn: Txn, scope: int, *, now_ms: int) -> int:
     Expiry rows hold full keys outside the scope's own ranges: an erasure must come through here.
     """
     prefix = keys.scoped(Kind.KV, scope)
-    return _clear(txn, prefix, keys.after(prefix), now_ms)
+    visible = 0
+    start: bytes | None = prefix
+    while start is not None:
+        more, start = _clear(txn, start, keys.after(prefix), now_ms)
+        visible += more
+    return visible
 
 
 def sweep(txn: Txn, *, now_ms: int, limit: int = SWEEP_LIMIT) -> int:
-    """Remove at most ``limit`` expired entries, the oldest first, in all scopes; how many."""
-    return _expire(txn, _due(txn, bytes((Kind.KV,)), now_ms, limit), now_ms)
+    """Remove at most ``limit`` expired entries, the oldest first, in all scopes; how many.
+
+    One transaction removes one piece: call it again until it returns 0.
+    """
+    return _expire(txn, _due(txn, bytes((Kind.KV,)), now_ms, limit), now_ms)[0]
 
 
 def _due(txn: ReadTxn, prefix: bytes, now_ms: int, limit: int) -> list[bytes]:
@@ -125,12 +145,16 @@ def _due(txn: ReadTxn, prefix: bytes, now_ms: int, limit: int) -> list[bytes]:
     return due
 
 
-def _expire(txn: Txn, due: list[bytes], now_ms: int) -> int:
+def _expire(txn: Txn, due: list[bytes], now_ms: int) -> tuple[int, list[bytes]]:
+    """Remove a piece of what is due: how many entries, and what is left for the next piece."""
     removed = 0
-    for row in due:
-        txn.delete(row)
+    piece = Piece()
+    for at, row in enumerate(due):
         expires_ms, key = keys.split_expiry_row(row)
         value = txn.get(key)
+        if not piece.admits(len(value or b""), more_pages=_EXPIRY_PAGES):
+            return removed, due[at:]
+        txn.delete(row)
         if value is None:
             continue
         try:
@@ -140,7 +164,7 @@ def _expire(txn: Txn, due: list[bytes], now_ms: int) -> int:
         # The entry may have been written anew since the rows were listed.
         if entry.expires_ms == expires_ms and not entry.is_visible(now_ms):
             removed += txn.delete(key)
-    return removed
+    return removed, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +295,17 @@ class Writer(Reader):
         self._txn.delete(self._prefix + packed)
         return visible
 
-    def clear(self, low: bytes, high: bytes | None) -> int:
-        """Remove a range of entries; how many were visible."""
+    def clear(self, low: bytes, high: bytes | None) -> tuple[int, bytes | None]:
+        """Remove the first piece of a range; how many were visible, and where the next starts."""
         if self._prefix is None:
-            return 0
+            return 0, None
         stop = keys.after(self._prefix) if high is None else self._prefix + high
-        return _clear(self._txn, self._prefix + low, stop, self._now_ms)
+        visible, following = _clear(self._txn, self._prefix + low, stop, self._now_ms)
+        return visible, following and following[len(self._prefix) :]
 
-    def expire(self, due: list[bytes]) -> int:
-        """Remove the entries behind these expiry rows if they are still due; how many."""
+    def expire(self, due: list[bytes]) -> tuple[int, list[bytes]]:
+        """Remove the entries behind a piece of these expiry rows if they are still due.
+
+        Returns how many, and the expiry rows of the next piece.
+        """
         return _expire(self._txn, due, self._now_ms)

@@ -162,7 +162,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal.
         """
         packed = packed_key(key)
-        return self._write(lambda writer: writer.remove(packed))
+        return self._write(lambda writer: writer.remove(packed), makes_room=True)
 
     def scan(
         self,
@@ -191,16 +191,26 @@ class KeyValue:
         return scan_pages(next_page, low, high, reverse=reverse, limit=count)
 
     def delete_range(self, start: str, stop: str | None) -> int:
-        """Remove all keys with ``start <= key < stop`` in one commit; how many were visible.
+        """Remove all keys with ``start <= key < stop``; how many were visible.
+
+        Some hundred small entries go in one commit; of more of them, or large ones, each piece has
+        its own, in key order. After an error or a crash, call it again.
 
         Raises:
             InvalidOptionError: a bound is no string.
         """
         low, high = bounds(start, stop)
-        return self._write(lambda writer: writer.clear(low, high))
+        removed, following = 0, low
+        while following is not None:
+            visible, following = self._write(
+                lambda writer, low=following: writer.clear(low, high),  # type: ignore[misc]
+                makes_room=True,
+            )
+            removed += visible
+        return removed
 
     def clear(self) -> int:
-        """Remove all keys of the namespace in one commit; how many were visible."""
+        """Remove all keys of the namespace, as ``delete_range`` does; how many were visible."""
         return self.delete_range("", None)
 
     def transact(self, fn: Callable[[KeyValueTxn], T]) -> T:
@@ -246,7 +256,7 @@ class KeyValue:
         return None if entry is None else entry.expires_ms
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Remove at most ``limit`` expired keys of this namespace in one commit; how many.
+        """Remove at most ``limit`` expired keys of this namespace; how many.
 
         Call it again until it returns less than ``limit``.
 
@@ -255,13 +265,17 @@ class KeyValue:
         """
         count = checked_count(limit, "limit") or 0
         due = self._read(lambda reader: reader.due(count))
-        return self._write(lambda writer: writer.expire(due)) if due else 0
+        removed = 0
+        while due:
+            gone, due = self._write(lambda writer, due=due: writer.expire(due), makes_room=True)  # type: ignore[misc]
+            removed += gone
+        return removed
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
         return self._store.read(lambda txn: fn(Reader(txn, self._find, self._now_ms())))
 
-    def _write(self, fn: Callable[[Writer], T]) -> T:
+    def _write(self, fn: Callable[[Writer], T], *, makes_room: bool = False) -> T:
         def closure(txn: Txn) -> T:
             return fn(Writer(txn, self._find, self._ensure, self._now_ms()))
 
-        return self._store.transact(closure)
+        return self._store.transact(closure, makes_room=makes_room)

@@ -20,8 +20,9 @@ from memcore.errors import (
 )
 from memcore.log import index
 from memcore.log.head import Head
-from memcore.log.history import History, Recent, SessionLog, StoredRow, read_rows
+from memcore.log.history import Recent, SessionLog, StoredRow, read_rows
 from memcore.log.item import Prepared, orphan_error
+from memcore.log.positions import History
 from memcore.model import Receipt
 from memcore.store.base import Txn
 
@@ -142,6 +143,19 @@ class Draft:
             seq += 1
         return first
 
+    def lay_aside(self, items: Sequence[Prepared]) -> None:
+        """Put items into the log that were never live: they take seqs, as if undone at once.
+
+        It writes, so a change that does this cannot be restored to a mark.
+        """
+        self._write_waiting()
+        head = self.head
+        chain, first = head.chain, head.next_seq
+        head.next_seq += len(items)
+        self._waiting = list(enumerate(items, first))
+        self._write_waiting()
+        head.chain = chain  # the live history goes on as if they were not there
+
     def _whole(self) -> Recent:
         """The ledger of the whole history that the base is the end of."""
         with self.log.lock:
@@ -221,7 +235,7 @@ class Draft:
             NotFoundError: it is not live.
         """
         self._write_waiting()
-        found = self._locate(seq)
+        found = self.locate(seq)
         if found is None:
             msg = f"item {seq} is not in the live history"
             raise NotFoundError(msg)
@@ -241,11 +255,11 @@ class Draft:
 
     def position_of(self, seq: int) -> int | None:
         """The position of a live seq, None if it is not live."""
-        found = self._locate(seq)
+        found = self.locate(seq)
         return None if found is None else found[0]
 
-    def _locate(self, seq: int) -> tuple[int, int] | None:
-        """``(position, owner session)`` of a live seq."""
+    def locate(self, seq: int) -> tuple[int, int] | None:
+        """``(position, owner session)`` of a live seq, None if it is not live."""
         segments, before = self.head.segments, self.head.base_count
         if self.head.link_block and seq < segments[0].lo:
             segments, before = self.head.all_segments(self.txn, self.log.scope), 0

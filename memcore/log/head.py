@@ -23,8 +23,12 @@ __all__ = ["Head", "Segment", "head_key"]
 _SEGMENT = Struct("<QQQ")
 _BLOCK = Struct("<QQQ")
 BLOCK_SEGMENTS: Final = HEAD_SEGMENTS_MAX // 2
+SEQ_END: Final = 2**63
+_COUNTER_BITS: Final = 62
 FLAG_HIDDEN: Final = 1
 """The session was deleted while forks still share its rows."""
+FLAG_UNFINISHED: Final = 2
+"""An import has not stored the session to its end."""
 
 
 class Segment(NamedTuple):
@@ -63,6 +67,11 @@ class Head(HeadFields):
         """Whether the session was deleted and lives on for its forks only."""
         return bool(self.flags & FLAG_HIDDEN)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether an import makes the session, or was killed while it did."""
+        return bool(self.flags & FLAG_UNFINISHED)
+
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> Head:
         """The head of a stored row.
@@ -74,9 +83,16 @@ class Head(HeadFields):
         head = cls.__new__(cls)
         try:
             head.segments = [Segment(*found) for found in head.load(body)]
-        except Exception as exc:
-            msg = f"the session head under key {key.hex()} is malformed; run 'memcore check'"
-            raise CorruptValueError(msg, key=key) from exc
+        except ValueError as exc:
+            raise _malformed("session head", key) from exc
+        _check_segments(head.segments, head.next_seq, "session head", key)
+        if head.recount_stop > head.next_seq or head.recount_number >> _COUNTER_BITS:
+            raise _malformed("session head", key)
+        if head.base_count + sum(segment.size for segment in head.segments) != head.count:
+            raise _malformed("session head", key)
+        counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
+        if (counters | head.tokens) >> _COUNTER_BITS:  # no life is long enough
+            raise _malformed("session head", key)
         return head
 
     # --- the live history -------------------------------------------------------------------------
@@ -136,7 +152,11 @@ class Head(HeadFields):
             return []
         blocks: list[list[Segment]] = []
         session, block = self.link_session, self.link_block
+        seen: set[tuple[int, int]] = set()
         while block:
+            if (session, block) in seen:
+                raise _malformed("chain of segment blocks", head_key(scope, session))
+            seen.add((session, block))
             found, session, block, _ = _read_block(txn, scope, session, block)
             blocks.append(found)
         return [segment for found in reversed(blocks) for segment in found]
@@ -156,6 +176,23 @@ def _read_block(
         msg = f"segment block {block} of session {session} is missing; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
     _, body = open_value(key, value)
+    if len(body) <= _BLOCK.size or (len(body) - _BLOCK.size) % _SEGMENT.size:
+        raise _malformed("segment block", key)
     link_session, link_block, before = _BLOCK.unpack_from(body)
     found = [Segment(*found) for found in _SEGMENT.iter_unpack(body[_BLOCK.size :])]
+    _check_segments(found, SEQ_END, "segment block", key)
     return found, link_session, link_block, before
+
+
+def _check_segments(segments: list[Segment], next_seq: int, what: str, key: bytes) -> None:
+    """Seqs ascend along a live history and end before the next one to be given out."""
+    last = 0
+    for _, lo, hi in segments:
+        if not last < lo <= hi < next_seq:
+            raise _malformed(what, key)
+        last = hi
+
+
+def _malformed(what: str, key: bytes) -> CorruptValueError:
+    msg = f"the {what} under key {key.hex()} is malformed; run 'memcore check'"
+    return CorruptValueError(msg, key=key)

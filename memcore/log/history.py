@@ -10,7 +10,6 @@ about the end, and 2,048 records are read in a tenth of a millisecond.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
@@ -23,14 +22,18 @@ from memcore.formats import get_policy
 from memcore.formats.policy import PairPolicy
 from memcore.keys import Row
 from memcore.log import index
+from memcore.log.counts import NO_COUNTS, Counts
 from memcore.log.head import Head, Segment, head_key
-from memcore.log.ledger import new_ledger
-from memcore.model import ItemKind
+from memcore.log.ledger import open_call_tokens
+from memcore.log.masked import AnyLedger
+from memcore.log.masks import Masks
+from memcore.log.positions import History
+from memcore.model import ItemKind, Mask, View
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
-from memcore.views import StoredView, resolve_view
+from memcore.views import StoredView, choose_view, resolve_view, view_chain
 
-__all__ = ["CounterOf", "History", "Recent", "SessionLog", "StoredRow", "read_rows"]
+__all__ = ["CounterOf", "Recent", "SessionLog", "StoredRow", "read_rows"]
 
 CounterOf = Callable[[str], TokenCounter]
 
@@ -40,57 +43,6 @@ RECENT_RECORDS: Final = 2048
 
 StoredRow: TypeAlias = tuple[int, int, int, bytes]
 """``(position, seq, flags, body)`` of an item's row, its value opened."""
-
-
-class History:
-    """Segments with their positions: position <-> (session, seq)."""
-
-    __slots__ = ("count", "segments", "starts")
-
-    def __init__(self, segments: list[Segment]) -> None:
-        self.segments = segments.copy()
-        self.starts: list[int] = []
-        at = 0
-        for _, lo, hi in segments:
-            self.starts.append(at)
-            at += hi - lo + 1
-        self.count = at
-
-    def locate(self, position: int) -> tuple[int, int]:
-        """``(owner session, seq)`` at a position."""
-        at = bisect_right(self.starts, position) - 1
-        segment = self.segments[at]
-        return segment.session, segment.lo + position - self.starts[at]
-
-    def seq_at(self, position: int) -> int:
-        """The seq at a position."""
-        return self.locate(position)[1]
-
-    def position_of(self, seq: int) -> int | None:
-        """The position of a seq, None if it is not live. Seqs ascend along a live history."""
-        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
-        if at < 0 or seq > self.segments[at].hi:
-            return None
-        return self.starts[at] + seq - self.segments[at].lo
-
-    def position_from(self, seq: int) -> int:
-        """The first position whose seq is at least ``seq``."""
-        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
-        if at < 0:
-            return 0
-        segment = self.segments[at]
-        return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
-
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
-        at = max(bisect_right(self.starts, start) - 1, 0)
-        while at < len(self.segments) and start < stop:
-            segment = self.segments[at]
-            lo = segment.lo + start - self.starts[at]
-            count = min(stop - start, segment.hi - lo + 1)
-            yield start, segment.session, lo, lo + count - 1
-            start += count
-            at += 1
 
 
 class Recent(NamedTuple):
@@ -112,9 +64,12 @@ class SessionLog:
     __slots__ = (
         "__weakref__",
         "_history",
+        "_masks",
         "_older",
+        "_open_tokens",
         "_recent",
         "counter",
+        "counts",
         "head",
         "head_bytes",
         "head_key",
@@ -150,6 +105,7 @@ class SessionLog:
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
         self._recent: Recent | None = None
+        self.counts = NO_COUNTS
 
     def forget_all(self) -> None:
         """``forget``, for callers without the lock."""
@@ -201,7 +157,10 @@ class SessionLog:
         self.forget()
         self.policy: PairPolicy = get_policy(head.policy)
         self.counter: TokenCounter = self.resolve_counter(head.counter)
+        self._masks = Masks(self.counter)
+        self._open_tokens = open_call_tokens(self.counter)
         self.tag = index.counter_tag(head.counter)
+        self.counts = Counts.of(head)  # each recount makes another epoch
         self._older = head.older_segments(txn, self.scope)
         self._history = History(self._older + head.segments)
 
@@ -275,7 +234,7 @@ class SessionLog:
         """A new ledger of the positions ``start .. stop`` of the live (or the given) history."""
         history = history or self.history
         stop = history.count if stop is None else min(stop, history.count)
-        ledger = new_ledger(self.policy, self.counter, expect_items=stop - start)
+        ledger = self.policy.new_ledger(self._open_tokens, expect_items=stop - start)
         self.load_into(txn, ledger, history, start, stop)
         return ledger
 
@@ -283,14 +242,28 @@ class SessionLog:
         self, txn: ReadTxn, ledger: Ledger, history: History, start: int, stop: int
     ) -> None:
         """Append the index records at positions ``start .. stop`` of a history to a ledger."""
-        for _, session, lo, hi in history.spans(start, stop):
+        edge = min(max(history.position_from(self.counts.stop), start), stop)
+        if start < edge:
+            counts = self.counts.read(txn, self.scope, start, edge)
+            self._load_spans(txn, ledger, history.spans(start, edge), counts)
+        self._load_spans(txn, ledger, history.spans(edge, stop), None)
+
+    def _load_spans(
+        self,
+        txn: ReadTxn,
+        ledger: Ledger,
+        spans: Iterator[tuple[int, int, int, int]],
+        counts: bytes | None,
+    ) -> None:
+        done = 0
+        for _, session, lo, hi in spans:
             wanted = hi - lo + 1
             for first, body in index.pages(txn, self.scope, session, lo, hi):
-                found = ledger.load(body, max(lo - first, 0), wanted, self.tag)
+                found = ledger.load(body, max(lo - first, 0), wanted, self.tag, counts, done)
                 if found == -2:  # noqa: PLR2004 - the status of Ledger.load
                     msg = (
                         f"session {self.session}: the index holds counts that were not made by "
-                        f"counter {self.counter.id!r}; recount the session"
+                        f"counter {self.counter.id!r}; session.recount() counts them anew"
                     )
                     raise PolicyMismatchError(msg)
                 if found < 0:
@@ -298,6 +271,7 @@ class SessionLog:
                     msg = f"index page {key.hex()} is malformed; run 'memcore check'"
                     raise CorruptValueError(msg, key=key)
                 wanted -= found
+                done += found
             if wanted:
                 key = index.page_key(self.scope, session, lo)
                 msg = f"the index of session {session} lacks {wanted} records; run 'memcore check'"
@@ -328,17 +302,33 @@ class SessionLog:
         assert head is not None  # noqa: S101 - what catch_up promises
         wanted = (head.epoch, head.view_session, head.view_number)
         if self.view is None or self.view[0] != wanted:
-
-            def chain_at(seq: int) -> int | None:
-                position = self.history.position_of(seq)
-                if position is None:
-                    return None
-                record = index.record_at(txn, self.scope, *self.history.locate(position))
-                return int(index.RECORD.unpack_from(record)[2])
-
-            found = resolve_view(txn, self.scope, *wanted[1:], chain_at)
+            found = resolve_view(txn, self.scope, *wanted[1:], lambda seq: self._chain_at(txn, seq))
             self.view = (wanted, found)
         return self.view[1]
+
+    def chosen_view(self, txn: ReadTxn, view: View | int) -> StoredView | None:
+        """A view of the session's chain that applies to the live history; None for 0: no view.
+
+        Raises:
+            NotFoundError: there is none, or the history was cut back below it.
+            InvalidOptionError: ``view`` is neither a View nor a number.
+        """
+        head = self.head
+        assert head is not None  # noqa: S101 - what catch_up promises
+        chain = view_chain(txn, self.scope, head.view_session, head.view_number)
+        return choose_view(chain, view, lambda seq: self._chain_at(txn, seq))
+
+    def _chain_at(self, txn: ReadTxn, seq: int) -> int | None:
+        return self.history.chain_at(txn, self.scope, seq)
+
+    def masks(self, txn: ReadTxn, stored: StoredView | None) -> dict[int, Mask]:
+        """The masks in force under a view, by seq. Needs ``lock``, after ``catch_up``."""
+        assert self.head is not None  # noqa: S101 - what catch_up promises
+        return self._masks.under(txn, self.scope, stored, (self.head.epoch, self.history))
+
+    def seen_through(self, ledger: Ledger, offset: int, masks: dict[int, Mask]) -> AnyLedger:
+        """A ledger whose positions begin at ``offset``, with masked items at their masked size."""
+        return self._masks.seen_through(ledger, offset, masks, self.history)
 
     def rows(self, txn: ReadTxn, start: int, stop: int) -> Iterator[StoredRow | CorruptValueError]:
         """The rows at positions ``start .. stop``; a damaged or missing one as its error."""
@@ -354,6 +344,8 @@ def read_rows(
     expected = lo
     shift = position - lo
     for key, value in txn.scan(start, keys.session_row(scope, session, Row.ITEM, hi + 1)):
+        if len(key) != len(start):
+            continue  # a damaged key, which stands for no seq: its item is missing
         seq = keys.number_of(key)
         if seq != expected:
             for missing in range(expected, seq):

@@ -120,6 +120,18 @@ def _merge(txn: Txn, scope: int, session: int, first: int, stop: int) -> None:
     txn.put(start, seal_value(start, body))
 
 
+def laid_out(own_first: int, records: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """``(first seq, body)`` of the pages that appending ``records`` one by one would leave."""
+    at, stop = own_first, own_first + len(records)
+    while at < stop:
+        end = (at - 1) // INDEX_PAGE_RECORDS * INDEX_PAGE_RECORDS + INDEX_PAGE_RECORDS + 1
+        if end > stop:
+            end = (at - 1) // INDEX_TAIL_RECORDS * INDEX_TAIL_RECORDS + INDEX_TAIL_RECORDS + 1
+        end = min(end, stop)
+        yield at, b"".join(records[at - own_first : end - own_first])
+        at = end
+
+
 def pages(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
     """``(first seq, body)`` of the pages that hold seqs ``lo .. hi``.
 

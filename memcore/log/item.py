@@ -7,6 +7,7 @@ reference instead. The envelope holds ``meta`` and ``request_id`` and is absent 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
@@ -14,15 +15,21 @@ from typing import Any, Final
 
 from memcore import codec
 from memcore._fast import classify, pack_event, pack_facts
-from memcore.errors import InvalidItemError, InvalidOptionError, OrphanResultError
+from memcore.errors import (
+    CorruptValueError,
+    InvalidItemError,
+    InvalidOptionError,
+    OrphanResultError,
+)
 from memcore.limits import (
     CALLS_PER_ITEM_MAX,
     ITEM_BYTES_MAX,
     ITEM_INLINE_BYTES_MAX,
+    ITEM_TOKENS_MAX,
     META_BYTES_MAX,
 )
 from memcore.model import Item, ItemKind, Message
-from memcore.tokens import TokenCounter, checked_count
+from memcore.tokens import TokenCounter, checked_count, checked_tokens
 
 __all__ = ["Prepared", "decode_item", "prepare_event", "prepare_item", "split_body"]
 
@@ -100,7 +107,9 @@ def _prepare(
         )
         raise InvalidItemError(msg)
     if tokens is None:
-        tokens = checked_count(counter, message, encoded)
+        tokens = counter.count_message(message, encoded)  # no frame between an append and C
+        if type(tokens) is not int or not 0 <= tokens <= ITEM_TOKENS_MAX:
+            tokens = checked_tokens(counter.id, tokens)
     prefix = _HEADER.pack(kind, 1 if envelope else 0, 0, len(envelope), now_us) + envelope
     created_s = now_us // 1_000_000
     if len(encoded) > ITEM_INLINE_BYTES_MAX:
@@ -192,7 +201,14 @@ def orphan_error(item: Prepared, at: int) -> OrphanResultError:
 
 
 def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
-    """``(kind, created microseconds, envelope, rest)`` of an item's row."""
+    """``(kind, created microseconds, envelope, rest)`` of an item's row.
+
+    Raises:
+        CorruptValueError: the row is cut short.
+    """
+    if len(body) < _HEADER.size:
+        msg = f"the row of an item has {len(body)} bytes; run 'memcore check'"
+        raise CorruptValueError(msg, key=b"")
     kind, _, _, size, created = _HEADER.unpack_from(body)
     at = _HEADER.size + size
     return kind, created, body[_HEADER.size : at], body[at:]
@@ -201,13 +217,27 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
 def decode_item(
     seq: int, body: bytes, flags: int, tokens: int, payload: bytes | None = None
 ) -> Item:
-    """The item of a row's body; ``payload`` is the content of its blob if it has one."""
-    kind, _, _, size, created = _HEADER.unpack_from(body)
+    """The item of a row's body; ``payload`` is the content of its blob if it has one.
+
+    Raises:
+        CorruptValueError: the row is sealed, but no item.
+    """
     meta = request_id = None
     at = _HEADER.size
-    if size:
-        found = codec.decode_json(body[at + 1 : at + size], body[at])
-        meta, request_id = found["meta"], found["request_id"]
-        at += size
-    message = codec.decode_json(body[at:] if payload is None else payload, flags)
-    return Item(seq, _KINDS[kind], message, tokens, created / 1e6, meta, request_id)
+    try:
+        kind, _, _, size, created = _HEADER.unpack_from(body)
+        if size:
+            found = codec.decode_json(body[at + 1 : at + size], body[at])
+            meta, request_id = found["meta"], found["request_id"]
+            at += size
+        message = codec.decode_json(body[at:] if payload is None else payload, flags)
+        if type(message) is dict:
+            return Item(seq, _KINDS[kind], message, tokens, created / 1e6, meta, request_id)
+    except (CorruptValueError, struct.error, LookupError, TypeError) as exc:
+        raise _malformed(seq, exc) from exc
+    raise _malformed(seq, f"a {type(message).__name__} in place of an object")
+
+
+def _malformed(seq: int, why: object) -> CorruptValueError:
+    msg = f"item {seq} cannot be decoded: {why}; run 'memcore check'"
+    return CorruptValueError(msg, key=b"")

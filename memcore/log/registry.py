@@ -93,6 +93,22 @@ class Drafts:
         draft.drop()
         txn.on_commit(shared.forget_all)
 
+    def flush_opened(self, txn: Txn, scope: int, session: int) -> None:
+        """Write what the draft of a session holds, if this transaction has one."""
+        draft: Draft | None = txn.local.get(self._logs.get(scope, session).place)
+        if draft is not None:
+            draft.flush()
+
+    def close_unused(self, txn: Txn, scope: int, session: int) -> None:
+        """As ``close``, for who changes the session's rows without a draft."""
+        log = self._logs.get(scope, session)
+        draft: Draft | None = txn.local.get(log.place)
+        if draft is not None:
+            self.close(txn, draft)
+            return
+        shared: SessionLog = txn.local.setdefault((CLOSED, log.place), log)
+        txn.on_commit(shared.forget_all)
+
     def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
         """The draft of a session that this transaction creates."""
         log = self._logs.get(scope, session)

@@ -38,7 +38,7 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
     """The request of an ``idempotency_key`` argument; None without one.
 
     Raises:
-        InvalidOptionError: the key is no non-empty str of at most 4,096 characters.
+        InvalidOptionError: the key is no str, empty or too long.
     """
     if key is None:
         return None
@@ -64,6 +64,8 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
 def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | None:
     """The first receipt of this request, if it was made before and its items are live.
 
+    After a recount it has the tokens of now: counts of two counters must not be mixed.
+
     Raises:
         DuplicateRequestError: the key was used for other content.
     """
@@ -81,6 +83,8 @@ def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | No
             f"{seq}); a new request needs a new key"
         )
         raise DuplicateRequestError(msg)
+    if seq < draft.head.recount_stop:
+        tokens = draft.tokens  # it was told by a counter that may not be the session's any more
     return Receipt(seq, revision, tokens, open_calls, count)
 
 

@@ -3,17 +3,29 @@
 from memcore.session.address import Address, Backing, SessionOptions
 from memcore.session.batch import Batch
 from memcore.session.changes import Changes
+from memcore.session.compactor import Compactor
 from memcore.session.handle import Session
 from memcore.session.reading import Reading
-from memcore.session.removal import delete_session
+from memcore.session.removal import (
+    check_removals,
+    delete_session,
+    is_leaving,
+    resume_removals,
+    start_removal,
+)
 
 __all__ = [
     "Address",
     "Backing",
     "Batch",
     "Changes",
+    "Compactor",
     "Reading",
     "Session",
     "SessionOptions",
+    "check_removals",
     "delete_session",
+    "is_leaving",
+    "resume_removals",
+    "start_removal",
 ]

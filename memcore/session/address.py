@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import TypeVar
 
 from memcore import names
-from memcore.compaction import CompactionRule
+from memcore.compaction import CompactionPolicy, compaction_policy
+from memcore.compaction.reducer import Embed
 from memcore.errors import (
+    CorruptValueError,
     CounterUnavailableError,
     InvalidOptionError,
     PolicyMismatchError,
     ReadOnlyError,
 )
+from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
+from memcore.log.head import head_key
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
@@ -35,6 +41,12 @@ class Backing:
     """What new sessions count with."""
     policy: str
     """What new sessions are held to."""
+    recount: bool = False
+    """Whether handles of sessions recount what another counter counted, unless they say not to."""
+    compaction: CompactionPolicy = field(default_factory=compaction_policy)
+    """How sessions are compacted, unless their handle or a call says otherwise."""
+    embed: Embed | None = None
+    """What semantic de-duplication compares texts by."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     seed: bytes = field(init=False)
@@ -57,7 +69,8 @@ class Backing:
             except InvalidOptionError as exc:
                 msg = (
                     f"the session is counted by {name!r}, which is none of memcore's counters: "
-                    "pass it as counter= when opening the database or the session"
+                    "pass it as counter= when opening the database or the session, or open the "
+                    "session with another one and recount=True"
                 )
                 raise CounterUnavailableError(msg) from exc
         return found
@@ -85,13 +98,26 @@ class SessionOptions:
     policy: str | None
     counter: TokenCounter | None
     orphans: str
-    rule: CompactionRule
+    compaction: CompactionPolicy | None = None
+    recount: bool = False
+    """Whether the handle's first use recounts a session that another counter counted."""
 
 
 class Address:
     """The name of a session, and its numbers once they are known to be committed."""
 
-    __slots__ = ("app", "backing", "log", "name", "options", "scope", "user")
+    __slots__ = (
+        "_process",
+        "_touching",
+        "app",
+        "backing",
+        "due",
+        "log",
+        "name",
+        "options",
+        "scope",
+        "user",
+    )
 
     def __init__(
         self, backing: Backing, app: str, user: str, name: str, options: SessionOptions
@@ -103,6 +129,37 @@ class Address:
         self.options = options
         self.scope: int | None = None
         self.log: SessionLog | None = None
+        self.due: Callable[[], bool] | None = None
+        """What the first use of the handle begins with; it tells whether it is done for good."""
+        self._process, self._touching = os.getpid(), RLock()
+
+    def touch(self) -> None:
+        """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""
+        if self.due is not None:
+            if self._process != os.getpid():  # who held the lock is not in the child of a fork
+                self._process, self._touching = os.getpid(), RLock()
+            with self._touching:
+                if self.due is not None and self.due():
+                    self.due = None
+
+    def peek(self) -> Head | None:
+        """The head as it is now, None if there is no session. Needs no counter."""
+
+        def look(txn: ReadTxn) -> Head | None:
+            found = self.find(txn)
+            value = None if found is None else txn.get(head_key(*found))
+            if found is None or value is None:
+                self.need_gone(txn)
+                return None
+            return Head.unpack(head_key(*found), value)
+
+        return self.backing.store.read(look)
+
+    def beside(self, name: str, *, policy: str | None) -> Address:
+        """The address of a fork: it takes its counter over with the history."""
+        wanted = None if policy is None else policy_name(policy)
+        options = replace(self.options, policy=wanted, counter=None, recount=False)
+        return Address(self.backing, self.app, self.user, name, options)
 
     def find(self, txn: ReadTxn) -> tuple[int, int] | None:
         """``(scope, session)`` as the transaction sees it, without remembering it."""
@@ -150,7 +207,23 @@ class Address:
                 self.check_head(draft.head)
                 txn.on_commit(lambda: self.settle(*found))
                 return draft
+            raise self.headless(*found)
         return self._create(txn) if create else None
+
+    def need_gone(self, txn: ReadTxn) -> None:
+        """Refuse to call a session gone whose name is there.
+
+        Raises:
+            CorruptValueError: its head is missing.
+        """
+        found = self.find(txn)
+        if found is not None and txn.get(head_key(*found)) is None:
+            raise self.headless(*found)
+
+    def headless(self, scope: int, session: int) -> CorruptValueError:
+        """The error for a session that has a name and no head."""
+        msg = f"the head of session {self.name[:40]!r} is missing; run 'memcore check'"
+        return CorruptValueError(msg, key=head_key(scope, session))
 
     def _create(self, txn: Txn) -> Draft:
         scope = names.ensure_scope(txn, self.app, self.user)
@@ -175,10 +248,11 @@ class Address:
                 "without policy=, or change it with set_policy()"
             )
             raise PolicyMismatchError(msg)
-        if counter is not None and counter.id != head.counter:
+        if counter is not None and counter.id != head.counter and self.due is None:
             msg = (
                 f"session {self.name!r} is counted by {head.counter!r}, not {counter.id!r}: open "
-                "it without counter="
+                "it without counter=, or with recount=True to count it anew (see also "
+                "session.recount() and 'memcore recount')"
             )
             raise PolicyMismatchError(msg)
 
@@ -187,8 +261,23 @@ class Address:
         if self.options.policy is not None:
             self.options = replace(self.options, policy=policy)
 
+    def allow_counter(self, counter: TokenCounter) -> None:
+        """The handle asked for this counter from now on."""
+        self.due = None
+        if self.options.counter is not None:
+            self.options = replace(self.options, counter=counter)
+
     def need_writable(self) -> None:
-        """Refuse writes early, before anything is encoded.
+        """Refuse writes early, before anything is encoded; then do what is due.
+
+        Raises:
+            ReadOnlyError: the database was opened read-only.
+        """
+        self.refuse_read_only()
+        self.touch()
+
+    def refuse_read_only(self) -> None:
+        """Refuse writes.
 
         Raises:
             ReadOnlyError: the database was opened read-only.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore import blobs, names
-from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
+from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError, StorageError
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
@@ -34,6 +34,7 @@ from memcore.tokens import TokenCounter
 
 __all__ = ["Appending", "ItemOptions", "Planned"]
 
+T = TypeVar("T")
 Planned: TypeAlias = tuple[list[Prepared], Closure[Receipt]]
 
 
@@ -46,6 +47,7 @@ class ItemOptions:
 
 
 PLAIN: Final = ItemOptions()
+STAGE_ATTEMPTS: Final = 8
 
 
 class Appending:
@@ -86,6 +88,7 @@ class Appending:
 
     def _counter(self) -> TokenCounter:
         """The session's own counter, so that its counts are never mixed."""
+        self._address.touch()
         log = self._address.resolve()
         if log is None:
             return self._address.options.counter or self._address.backing.counter
@@ -250,3 +253,20 @@ class Appending:
             assert item.payload is not None  # noqa: S101 - chosen above
             item.staged = blobs.stage(backing.store, scope, item.payload, seed=seed)
         return True
+
+    def store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+        """Commit; very large items are staged ahead, again if they were collected meanwhile."""
+        transact = self._address.backing.store.transact
+        for item in prepared:
+            if item.payload is not None:
+                break
+        else:
+            return transact(closure)
+        for _ in range(STAGE_ATTEMPTS):
+            self.stage(prepared)
+            try:
+                return transact(closure)
+            except blobs.StagedBlobLost:
+                continue
+        msg = "a large item was collected again and again before it could be referred to; try again"
+        raise StorageError(msg)

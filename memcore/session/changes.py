@@ -24,6 +24,7 @@ from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.store.base import Txn
+from memcore.usage import inherit_usage
 from memcore.views import read_view
 
 __all__ = ["Changes", "Closure"]
@@ -154,6 +155,7 @@ class Changes:
             child = self._address.backing.drafts.create(txn, log.scope, session, head)
             head.chain = child.chain_at(seq) if count else 0
             child.finish(now_ms=self._address.backing.now_ms())
+            inherit_usage(txn, log.scope, log.session, session, at=seq)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)
@@ -182,6 +184,7 @@ def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
     head.revision = head.epoch = 0
     head.next_view = head.next_block = 1
     head.flags = 0
+    head.recount_stop = min(head.recount_stop, seq + 1)
     head.created_ms = now_ms
 
 

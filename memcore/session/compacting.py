@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Final
 
 from memcore.compaction import (
-    CompactionRule,
-    fallback_plan,
-    is_due,
-    make_plan,
+    CompactionPolicy,
+    Keep,
+    Mended,
+    Outcome,
+    Pressure,
+    Reduction,
+    Stage,
+    compaction_policy,
     record_view,
+    shape,
 )
+from memcore.compaction.mended import NOTHING as NO_REPAIR
+from memcore.compaction.presets import LIGHT
 from memcore.context import fixed_cost
-from memcore.errors import InvalidOptionError, MemcoreError
-from memcore.formats import Entry, bind
-from memcore.log import Draft, SessionLog
-from memcore.model import (
-    CompactionResult,
-    Item,
-    ItemKind,
-    Message,
-    Plan,
-    Summarize,
-    SummaryRequest,
-    View,
-)
+from memcore.errors import ClosedError, InvalidOptionError, StorageError
+from memcore.log import Draft
+from memcore.model import CompactionResult, Message, Plan, SummaryRequest, View
+from memcore.options import checked_callable
 from memcore.session.address import Address
+from memcore.session.asking import ask
+from memcore.session.basis import Planned, mended_plan, read_basis
 from memcore.session.changes import Changes, Closure
-from memcore.session.reading import PINS_LOOK, Reading, decoded, head_of
-from memcore.store.base import ReadTxn
+from memcore.session.picking import Picking
+from memcore.session.pressure import pressure_of
+from memcore.session.reading import Reading
 
-__all__ = ["Compacting"]
+__all__ = ["AnySummarizer", "Compacting", "CompactionDraft", "checked_summarizer"]
 
-_EMPTY_PLAN = Plan(0, 0, 0, 0)
+AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
+REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
+"""What masks instead of a fold when there is no summary to be had."""
+_NOTHING: Final = Plan(0, 0, 0, 0)
 _log = logging.getLogger("memcore")
 
 
@@ -42,126 +48,137 @@ _log = logging.getLogger("memcore")
 class CompactionDraft:
     """A plan on its way to a view."""
 
-    plan: Plan
-    fallback: tuple[str, Plan]
-    messages: tuple[Message, ...]
+    policy: CompactionPolicy
+    stage: Stage
+    planned: Planned | None
+    """None: there is no session."""
+    plan: Plan = _NOTHING
+    messages: tuple[Message, ...] = ()
     """What the plan folds."""
-    based_on: tuple[int, int]
-    """The view that was current when the plan was made."""
-    previous_summary: str | None
-    session: int = 0
-    """The number of the session that was planned for; its name may stand for another one now."""
     status: str = "trimmed"
     summary: str | None = None
     error: Exception | None = None
+    reason: str | None = None
+    work: Mended = NO_REPAIR
+    """What the policy mends of what stays."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to record."""
-        return self.status == "nothing" or self.plan.is_empty
+        return self.planned is None or self.status in ("nothing", "refused") or self.plan.is_empty
+
+    @property
+    def wants_summary(self) -> bool:
+        """Whether a summarizer is to be asked."""
+        return self.plan.folds and self.stage.summary is not None
 
     def nothing(self) -> CompactionResult:
-        """The result of a compaction that had nothing to do."""
-        return CompactionResult("nothing", self.plan, None, self.error)
+        """The result of a compaction that recorded nothing."""
+        status = "refused" if self.status == "refused" else "nothing"
+        return CompactionResult(status, self.plan, None, self.error, self.reason)
+
+    def recorded(self, view: View) -> CompactionResult:
+        """The result of a compaction that recorded this view."""
+        return CompactionResult(self.status, self.plan, view, self.error, self.reason)
 
 
 class Compacting:
     """The compaction of one session."""
 
-    __slots__ = ("_address", "_changes", "_reading")
+    __slots__ = ("_address", "_changes", "_picking", "_reading")
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._changes = Changes(address)
         self._reading = Reading(address)
+        self._picking = Picking(self._reading)
 
-    def rule(self, **given: int | None) -> CompactionRule:
-        """The handle's rule with what the call gave."""
-        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return replace(self._address.options.rule, **found)
+    # --- when -------------------------------------------------------------------------------------
 
-    def is_due(self, log: SessionLog, txn: ReadTxn, rule: CompactionRule) -> bool:
-        """Whether the rule's trigger is met."""
-        stored = log.current_view(txn)
-        covered = 0 if stored is None else stored.view.covered
-        recent = log.recent(txn, head_of(log))
-        start = log.load(txn, stop=PINS_LOOK) if recent.offset else recent.ledger
-        first = max(covered, log.policy.pin_count(start))
-        return is_due(recent.ledger, rule, uncovered=log.history.count - first)
+    def policy(self, given: object = None) -> CompactionPolicy:
+        """The policy of a call: what it gives, else the handle's, else the database's."""
+        if given is None:
+            return self._address.options.compaction or self._address.backing.compaction
+        return compaction_policy(given)
+
+    def pressure(self, policy: CompactionPolicy) -> Pressure:
+        """How full the session is, and which stage of the policy is due."""
+        now_ms = self._address.backing.now_ms()
+        return self._reading.run(
+            lambda log, txn: pressure_of(log, txn, (self._picking, self._reading), policy, now_ms),
+            Pressure(),
+        )
+
+    def stage(self, policy: CompactionPolicy, name: str | None) -> Stage:
+        """The stage that a compaction runs: the named one, else the heaviest that is due.
+
+        If none is due, whoever compacts all the same means the heaviest.
+        """
+        if name is not None:
+            return policy.stage(name)
+        if len(policy.stages) == 1:
+            return policy.stages[0]
+        due = self.pressure(policy).stage
+        return policy.stages[-1] if due is None else policy.stage(due)
 
     # --- plan -------------------------------------------------------------------------------------
 
-    def prepare(self, rule: CompactionRule) -> CompactionDraft:
-        """Plan on the current history and collect what is to be folded; writes nothing."""
-        found = self._reading.run(lambda log, txn: self._collect(log, txn, rule), None)
-        if found is None:
-            return CompactionDraft(_EMPTY_PLAN, ("nothing", _EMPTY_PLAN), (), (0, 0), None)
-        plan, fallback, rows, based_on, previous, session = found
-        messages = tuple(item.message for item in decoded(rows) if _is_foldable(item))
-        return CompactionDraft(plan, fallback, messages, based_on, previous, session)
+    def prepare(
+        self,
+        policy: CompactionPolicy,
+        stage: Stage,
+        *,
+        fold: bool = True,
+        protect: Keep | None = None,
+    ) -> CompactionDraft:
+        """Plan on the current history and collect what is to be folded; writes nothing.
 
-    def _collect(self, log: SessionLog, txn: ReadTxn, rule: CompactionRule) -> Any:
-        assert log.head is not None  # noqa: S101 - what catch_up promises
-        head, stored = log.head, log.current_view(txn)
-        ledger = log.full(txn, head).ledger
-        covered = 0 if stored is None else stored.view.covered
+        Without ``fold`` the plan is the same, but there are no messages to summarize. What
+        ``protect`` keeps by name or place no reducer touches; None: what the stage so keeps.
+        """
+        planned = read_basis((self._reading, self._picking), policy, stage, fold=fold)
+        if planned is None:
+            return CompactionDraft(policy, stage, None, status="nothing")
+        plan, messages = shape(planned.basis, stage, self._reduction(planned), protect=protect)
+        plan, work = mended_plan(plan, planned, policy.repair)
+        status = "trimmed" if plan.folds else "masked"
+        summary = planned.previous_summary
+        return CompactionDraft(policy, stage, planned, plan, messages, status, summary, work=work)
 
-        def seq_at(position: int) -> int:
-            return log.history.seq_at(position)
-
-        def answers_of(position: int) -> list[int]:
-            return self._answers_of(log, txn, position)
-
-        plan = make_plan(
-            ledger,
-            log.policy,
-            rule,
-            covered=covered,
-            revision=head.revision,
-            seq_at=seq_at,
+    def _reduction(self, planned: Planned) -> Reduction:
+        return Reduction(
+            planned.pairs,
+            planned.counter,
+            offload=item_reference,
+            embed=self._address.backing.embed,
         )
-        fallback = fallback_plan(
-            ledger,
-            log.policy,
-            covered=covered,
-            revision=head.revision,
-            seq_at=seq_at,
-            answers_of=answers_of,
-        )
-        rows = self._reading.collect(log, txn, plan.fold_from, max(plan.cut, plan.fold_from))
-        previous = None if stored is None else stored.view.summary
-        based_on = (head.view_session, head.view_number)
-        return plan, fallback, rows, based_on, previous, log.session
 
-    def _answers_of(self, log: SessionLog, txn: ReadTxn, position: int) -> list[int]:
-        """Positions of the results of the calls that the item at ``position`` makes."""
-        rows = self._reading.collect(log, txn, position, log.history.count)
-        items = list(decoded(rows))
-        entries = [Entry(i.seq, i.message, event=i.kind == ItemKind.EVENT) for i in items]
-        slots = bind(entries).calls[0]
-        return sorted({position + at for slot in slots for at in slot.results})
-
-    def check(self, summarize: object) -> None:
+    def check(self, summarize: object, *, awaits: bool = False) -> None:
         """Refuse what cannot work before a model is asked.
 
         Raises:
-            InvalidOptionError: ``summarize`` is neither None nor callable.
+            InvalidOptionError: ``summarize`` is neither None nor callable, or a coroutine function
+                that nobody here awaits.
             ReadOnlyError: nothing can be recorded.
         """
         self._address.need_writable()
-        if summarize is not None and not callable(summarize):
-            msg = f"summarize: expected a callable or None, got {type(summarize).__name__}"
-            raise InvalidOptionError(msg)
+        checked_summarizer(summarize, awaits=awaits)
 
     # --- summary ----------------------------------------------------------------------------------
 
-    def summarized(self, draft: CompactionDraft, summarize: Summarize | None) -> CompactionDraft:
-        """The draft with its summary, or the fallback if there is none to be had."""
-        if draft.plan.is_empty or summarize is None:
-            return replace(draft, summary=draft.previous_summary)
+    def summarized(
+        self,
+        draft: CompactionDraft,
+        summarize: AnySummarizer | None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> CompactionDraft:
+        """The draft with its summary, or what serves if there is none to be had."""
+        if summarize is None or not draft.wants_summary:
+            return self.settled(draft)
         try:
-            summary = summarize(self.request(draft))
-        except MemcoreError:
+            summary = ask(summarize, self.request(draft), timeout_seconds)
+        except (StorageError, ClosedError):
             raise
         except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
             return self.failed(draft, exc)
@@ -169,44 +186,152 @@ class Compacting:
 
     def request(self, draft: CompactionDraft) -> SummaryRequest:
         """What the summarizer is given."""
-        return SummaryRequest(draft.messages, draft.previous_summary, self._address.name)
+        style, planned = draft.stage.summary, draft.planned
+        assert style is not None  # noqa: S101 - what wants_summary says
+        assert planned is not None  # noqa: S101 - the same
+        return SummaryRequest(
+            draft.messages,
+            planned.previous_summary,
+            self._address.name,
+            max_tokens=style.max_tokens,
+            language=style.language,
+            instructions=style.instructions,
+        )
 
     def with_summary(self, draft: CompactionDraft, summary: object) -> CompactionDraft:
         """The draft with what the summarizer returned."""
         if not isinstance(summary, str) or not summary.strip():
             kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
             return self.failed(draft, TypeError(f"summarize returned {kind}, expected a text"))
-        return replace(draft, status="summarized", summary=summary)
+        return self.settled(replace(draft, status="summarized", summary=summary))
 
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
-        """The draft of the fallback; an earlier summary stays."""
+        """The draft of what serves without a summary; an earlier summary stays."""
         _log.warning("session %r: the summarizer failed", self._address.name, exc_info=error)
-        status, plan = draft.fallback
-        return replace(draft, plan=plan, status=status, summary=draft.previous_summary, error=error)
+        reason = f"the summarizer failed: {type(error).__name__}: {error}"
+        return self._ladder(replace(draft, error=error, reason=reason))
+
+    # --- guards -----------------------------------------------------------------------------------
+
+    def settled(self, draft: CompactionDraft) -> CompactionDraft:
+        """The draft, if it saves enough; else what serves in its place, or a refusal."""
+        if draft.is_empty:
+            return replace(draft, status="nothing")
+        before, after = self.tokens_before(draft), self.tokens_after(draft)
+        if after < before and before - after >= draft.policy.min_gain * before:
+            return draft
+        reason = (
+            f"{draft.status}: {before:,} tokens before, {after:,} after; it has to save some, and "
+            f"at least {draft.policy.min_gain:.0%}"
+        )
+        _log.warning("session %r: compaction refused: %s", self._address.name, reason)
+        draft = replace(draft, reason=reason)
+        if draft.status != "summarized":
+            return _refused(draft)
+        # Where nothing is due, a summary that saves nothing is no reason to show less.
+        due = self.pressure(draft.policy).stage is not None
+        return self._ladder(draft) if due else _refused(draft)
+
+    def _ladder(self, draft: CompactionDraft) -> CompactionDraft:
+        """What serves in place of a summary: masks, then a short safe suffix, then one item."""
+        planned = draft.planned
+        assert planned is not None  # noqa: S101 - a summary was asked for
+        previous = planned.previous_summary
+        if "reduce" in draft.policy.fallback:
+            tried = self.prepare(draft.policy, REDUCE, protect=draft.stage.keep)
+            tried = replace(tried, error=draft.error, reason=draft.reason)
+            if not tried.is_empty and self._gains(tried, draft.policy.min_gain):
+                return replace(tried, status="fallback_reduce")
+        status, basis = planned.fallback
+        if status.removeprefix("fallback_") in draft.policy.fallback:
+            stage = replace(draft.stage, reducers=(), triggers=())
+            plan, _ = shape(basis, stage, self._reduction(planned))
+            plan, work = mended_plan(plan, planned, draft.policy.repair)
+            tried = replace(draft, plan=plan, status=status, summary=previous, work=work)
+            if plan.folds and self._gains(tried, 0.0):
+                return tried
+        if status == "nothing":
+            return replace(draft, plan=basis.plan, status=status, summary=previous)
+        return _refused(replace(draft, summary=previous))
+
+    def _gains(self, draft: CompactionDraft, least: float) -> bool:
+        before, after = self.tokens_before(draft), self.tokens_after(draft)
+        return after <= before and before - after >= least * before
+
+    def tokens_before(self, draft: CompactionDraft) -> int:
+        """Tokens of what is shown behind the pins at present."""
+        assert draft.planned is not None  # noqa: S101 - no empty draft gets here
+        return draft.plan.tokens_before + draft.planned.summary_tokens
+
+    def tokens_after(self, draft: CompactionDraft) -> int:
+        """Tokens of what would be shown behind the pins."""
+        planned = draft.planned
+        assert planned is not None  # noqa: S101 - no empty draft gets here
+        return draft.plan.tokens_kept + fixed_cost(
+            planned.pairs, planned.counter, pin_tokens=0, summary=draft.summary
+        )
 
     # --- commit -----------------------------------------------------------------------------------
 
     def closure(self, draft: CompactionDraft) -> Closure[View]:
         """Record the view, if the plan still applies."""
-        backing = self._address.backing
+        planned, plan = draft.planned, draft.plan
+        assert planned is not None  # noqa: S101 - no empty draft gets here
+        now_ms = self._address.backing.now_ms()
+        outcome = Outcome(
+            plan,
+            draft.status,
+            draft.summary,
+            tokens_before=self.tokens_before(draft),
+            tokens_after=self.tokens_after(draft),
+            counter=planned.counter.id,
+            policy=f"{draft.policy.name}/{draft.stage.name}",
+            reason=draft.reason,
+            covered=planned.covered,
+            repair=draft.policy.repair or planned.repair,
+            repairs=draft.work.repairs,
+        )
+        pinned = frozenset(plan.pinned)
+        inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
 
         def work(working: Draft) -> View:
-            log = working.log
-            after = draft.plan.tokens_kept + fixed_cost(
-                log.policy, log.counter, pin_tokens=0, summary=draft.summary
-            )
             return record_view(
-                working,
-                draft.plan,
-                based_on=(draft.session, *draft.based_on),
-                summary=draft.summary,
-                status=draft.status,
-                tokens_after=after,
-                now_ms=backing.now_ms(),
+                working, outcome, based_on=planned.base, inherits=inherits, now_ms=now_ms
             )
 
         return self._changes.change(work, create=False, revised=False)
 
+    def recorded(self, draft: CompactionDraft) -> CompactionResult:
+        """Record what there is to record.
 
-def _is_foldable(item: Item) -> bool:
-    return item.kind != ItemKind.EVENT
+        Raises:
+            PlanStaleError, NotFoundError: the session changed under the plan, or is gone.
+        """
+        if draft.is_empty:
+            return draft.nothing()
+        return draft.recorded(self._address.backing.store.transact(self.closure(draft)))
+
+
+def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:
+    """Whether it is a coroutine function.
+
+    Raises:
+        InvalidOptionError: as ``Compacting.check``.
+    """
+    checked_callable("summarize", summarize)
+    call = getattr(summarize, "__call__", None)  # noqa: B004 - an object with async __call__
+    is_async = inspect.iscoroutinefunction(summarize) or inspect.iscoroutinefunction(call)
+    if is_async and not awaits:
+        msg = "summarize: a coroutine function needs memcore.aio, whose compact() awaits it"
+        raise InvalidOptionError(msg)
+    return is_async
+
+
+def _refused(draft: CompactionDraft) -> CompactionDraft:
+    return replace(draft, status="refused")
+
+
+def item_reference(seq: int, call_id: str | None, text: str) -> str:
+    """The reference of an offloaded text: the log keeps it as long as the item."""
+    del text
+    return f"item:{seq}" if call_id is None else f"item:{seq}:{call_id}"

@@ -5,37 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from memcore.blobs import StagedBlobLost
-from memcore.errors import InvalidOptionError, StorageError
-from memcore.formats import policy_name
-from memcore.log import Prepared
+from memcore.errors import InvalidOptionError
 from memcore.model import (
     CallRecord,
-    CompactionResult,
     Context,
     Item,
-    OpenCall,
-    Plan,
     Receipt,
-    Summarize,
+    RecountResult,
     View,
 )
 from memcore.options import checked_int, checked_optional_int
-from memcore.session.address import Address, SessionOptions
+from memcore.session.address import Address
 from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.changes import Changes, Closure
-from memcore.session.compacting import Compacting
-from memcore.session.reading import Reading, head_of
+from memcore.session.changes import Closure
+from memcore.session.condensed import Condensed
+from memcore.session.recounting import Progress, Recounting
 from memcore.store import LmdbStore
+from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["Session"]
 
 T = TypeVar("T")
-_STAGE_ATTEMPTS = 8
 
 
-class Session:
+class Session(Condensed):
     """One append-only conversation in a scope. May be shared by threads.
 
     Made by ``db.session(...)``. A session comes into being with its first change; reading one that
@@ -43,12 +37,11 @@ class Session:
     """
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._reading = Reading(address)
-        # The asynchronous facade commits what these three plan.
-        self.appending = Appending(address)
-        self.changes = Changes(address)
-        self.compacting = Compacting(address)
+        super().__init__(address)
+        self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
+        self.recounting = Recounting(address)
+        if address.options.recount:
+            address.due = self.recounting.lazily
 
     def __repr__(self) -> str:
         address = self._address
@@ -74,38 +67,10 @@ class Session:
         """The application it belongs to."""
         return self._address.app
 
-    # --- totals -----------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self._reading.run(lambda log, _: log.history.count, 0)
-
-    def __bool__(self) -> bool:
-        return True  # an empty session is a session all the same
-
-    def exists(self) -> bool:
-        """Whether anything was ever stored under this name."""
-        return self._reading.run(lambda *_: True, default=False)
-
     @property
-    def revision(self) -> int:
-        """Counter of changes to the log: what ``expected_revision`` is compared with."""
-        return self._reading.run(lambda log, _: head_of(log).revision, 0)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the whole live history."""
-        return self._reading.run(lambda log, _: head_of(log).tokens, 0)
-
-    @property
-    def policy(self) -> str:
-        """The pair policy that the session is held to."""
-        default = self._address.options.policy or self._address.backing.policy
-        return self._reading.run(lambda log, _: log.policy.name, default)
-
-    @property
-    def open_calls(self) -> list[OpenCall]:
-        """Calls that wait for a result, oldest first."""
-        return [call for _, call in self._reading.open_calls()]
+    def counter(self) -> str:
+        """The id of the counter that ``tokens`` and all counts of the session are by."""
+        return self.recounting.counter()
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -132,7 +97,7 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
-        return self._store(
+        return self.appending.store(
             *self.appending.extend(
                 [item],
                 expected_revision=expected_revision,
@@ -152,7 +117,7 @@ class Session:
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
-        return self._store(
+        return self.appending.store(
             *self.appending.extend(
                 items,
                 expected_revision=expected_revision,
@@ -173,7 +138,7 @@ class Session:
         meta: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
-        return self._store(
+        return self.appending.store(
             *self.appending.record(
                 type,
                 payload,
@@ -190,37 +155,18 @@ class Session:
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        return self._store(*self.appending.abandon(call_id))
+        return self.appending.store(*self.appending.abandon(call_id))
 
     def batch(self, *, expected_revision: int | None = None) -> BatchContext:
         """``with session.batch() as b:`` commits b's changes together when the block ends."""
         return BatchContext(
             self.plan_batch(expected_revision),
-            lambda batch: self._store(batch.prepared, batch.closure()),
+            lambda batch: self.appending.store(batch.prepared, batch.closure()),
         )
 
     def plan_batch(self, expected_revision: int | None) -> Batch:
         """An empty batch of this session."""
         return Batch(self._address, expected_revision)
-
-    def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
-        """Commit; very large items are staged ahead, again if they were collected meanwhile."""
-        for item in prepared:
-            if item.payload is not None:
-                break
-        else:
-            return self._commit(closure)
-        for _ in range(_STAGE_ATTEMPTS):
-            self.appending.stage(prepared)
-            try:
-                return self._commit(closure)
-            except StagedBlobLost:
-                continue
-        msg = "a large item was collected again and again before it could be referred to; try again"
-        raise StorageError(msg)
-
-    def _commit(self, closure: Closure[T]) -> T:
-        return self._address.backing.store.transact(closure)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -264,29 +210,48 @@ class Session:
             raise InvalidOptionError(msg)
         return self._reading.find_call(call_id)
 
-    def context(self, budget_tokens: int | None = None, *, reserve_tokens: int = 0) -> Context:
+    def context(
+        self,
+        budget_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        calibrated: bool = False,
+        model: str | None = None,
+        view: View | int | None = None,
+    ) -> Context:
         """What the model receives: legal for the policy and within the budget.
 
         Pins (the leading system items), the summary of a compaction, and the longest suffix from
         a safe cut. Late results stand behind their call, unanswered calls are answered
         synthetically, orphans are left out; ``Context.repairs`` lists it all. Equal histories and
-        budgets give equal messages.
+        budgets give equal messages; ``calibrated`` ones depend on what was reported, too.
 
         Args:
             budget_tokens: at most this many tokens by the session's counter; None: no limit.
             reserve_tokens: of these, leave so many free (for the answer, tool schemas).
+            calibrated: the budget is meant in the provider's tokens as well: what it is estimated
+                to bill for the request stays within it, too (see ``report_usage``). That includes
+                what was part of the reported requests beside the messages, as tool schemas: do not
+                reserve for them again.
+            model: whose calibration to go by; None: that of the model reported last.
+            view: one of ``views()`` or its number: show the history as under that compaction; 0: as
+                without any; None: under the newest that applies.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
+            NotFoundError: the session has no such view, or the history was cut below it.
             InvalidOptionError, CorruptValueError
         """
-        return self._reading.context(budget_tokens, reserve_tokens)
+        return self.metering.context(
+            budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
+        )
 
     # --- taking back and branching ----------------------------------------------------------------
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """Take the last ``count`` items off the live history and return them, oldest first."""
-        return self._commit(self.changes.undo(count, expected_revision=expected_revision))
+        closure = self.changes.undo(count, expected_revision=expected_revision)
+        return self._commit(closure, makes_room=True)
 
     def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
         """Make ``seq`` the last live item; 0 empties the live history.
@@ -294,7 +259,8 @@ class Session:
         Raises:
             NotFoundError: the item is not in the live history.
         """
-        return self._commit(self.changes.rewind(seq, expected_revision=expected_revision))
+        closure = self.changes.rewind(seq, expected_revision=expected_revision)
+        return self._commit(closure, makes_room=True)
 
     def fork(self, session_id: str, *, at: int | None = None, policy: str | None = None) -> Session:
         """A new session of the same scope that shares the history up to and including ``at``.
@@ -315,10 +281,7 @@ class Session:
         self, session_id: str, *, at: int | None, policy: str | None
     ) -> tuple[Closure[None], Session]:
         """The closure of ``fork`` and the handle of the new session."""
-        mine = self._address
-        name = None if policy is None else policy_name(policy)
-        options = SessionOptions(name, None, mine.options.orphans, mine.options.rule)
-        target = Address(mine.backing, mine.app, mine.user, session_id, options)
+        target = self._address.beside(session_id, policy=policy)
         return self.changes.fork(target, at), Session(target)
 
     def set_policy(self, policy: str) -> None:
@@ -326,58 +289,23 @@ class Session:
         self._commit(self.changes.set_policy(policy))
         self._address.allow_policy(policy)
 
-    # --- compaction -------------------------------------------------------------------------------
+    def recount(
+        self, counter: str | TokenCounter, *, progress: Progress | None = None
+    ) -> RecountResult:
+        """Count the whole live history with another counter, which is the session's from now on.
 
-    def needs_compaction(self, *, max_items: int | None = None) -> bool:
-        """Whether more than ``max_items`` items are not covered by a summary; O(1).
-
-        False while the last item is a tool result: the model has yet to see it.
-        """
-        rule = self.compacting.rule(max_items=max_items)
-        return self._reading.run(
-            lambda log, txn: self.compacting.is_due(log, txn, rule), default=False
-        )
-
-    def plan(self, *, keep_last: int | None = None, keep_tokens: int | None = None) -> Plan:
-        """What ``compact`` with the same arguments would fold; writes nothing."""
-        rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
-        return self.compacting.prepare(rule).plan
-
-    def compact(
-        self,
-        summarize: Summarize | None = None,
-        *,
-        keep_last: int | None = None,
-        keep_tokens: int | None = None,
-    ) -> CompactionResult:
-        """Represent the older items by a summary. The log keeps them; ``uncompact`` shows them.
-
-        The cut never splits a call from its result. ``summarize`` is called outside of any
-        transaction; if it fails, a short safe suffix stays without a summary and the result holds
-        the error. Without ``summarize`` the older items are trimmed.
+        Writers go on meanwhile; one commit puts the counts in force. The log, its revision and the
+        views stay. If the counter is the session's already, only damaged counts are made anew.
 
         Args:
-            summarize: gets a SummaryRequest, returns the summary.
-            keep_last: keep at least this many items (default 3).
-            keep_tokens: keep the longest safe suffix within these tokens.
+            counter: ``"bytes/4"``, ``"tiktoken:NAME"`` or a TokenCounter.
+            progress: called with (items counted, live items).
 
         Raises:
-            PlanStaleError: the history was cut or compacted by someone else meanwhile.
-            InvalidOptionError, ReadOnlyError, StorageError
+            NotFoundError: there is no session.
+            CounterUnavailableError, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
-        self.compacting.check(summarize)
-        rule = self.compacting.rule(keep_last=keep_last, keep_tokens=keep_tokens)
-        draft = self.compacting.prepare(rule)
-        draft = self.compacting.summarized(draft, summarize)
-        if draft.is_empty:
-            return draft.nothing()
-        view = self._commit(self.compacting.closure(draft))
-        return CompactionResult(draft.status, draft.plan, view, draft.error)
-
-    def views(self) -> list[View]:
-        """The compaction records, oldest first."""
-        return self._reading.views()
-
-    def uncompact(self) -> bool:
-        """Take the last compaction back; whether there was one."""
-        return self._commit(self.changes.uncompact())
+        by = get_counter(counter)
+        done = self.recounting.run(by, progress)
+        self._address.allow_counter(by)
+        return done

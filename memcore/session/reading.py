@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from memcore import blobs
 from memcore._fast import classify
 from memcore.codec import FLAG_BLOB
-from memcore.context import (
-    Choice,
-    Demand,
-    Material,
-    Picked,
-    build,
-    checked_budget,
-    choose,
-    choose_whole,
-    fixed_cost,
-    is_regular,
-    open_from,
-)
 from memcore.errors import CorruptValueError, NotFoundError
-from memcore.formats import Entry
 from memcore.formats.binding import SECOND
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Head, SessionLog, decode_item
 from memcore.log.history import Recent
 from memcore.log.item import split_body
-from memcore.model import CallRecord, Context, Item, ItemKind, OpenCall, View
+from memcore.model import CallRecord, Item, OpenCall, View
 from memcore.session.address import Address
 from memcore.store.base import ReadTxn
 from memcore.views import view_chain
@@ -41,8 +26,7 @@ D = TypeVar("D")
 Found = tuple[int, bytes, int, int, bytes | None]
 """``(seq, body, flags, tokens, content of its blob)``: what an item is decoded from."""
 
-PINS_LOOK: Final = 64
-"""Leading positions in which pins are looked for when only the end of a history is loaded."""
+
 CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
 """Every class of call id that _fast.classify yields; 0x40 marks calls without an id."""
 
@@ -58,6 +42,7 @@ class Reading:
     def run(self, fn: Callable[[SessionLog, ReadTxn], T], default: D) -> T | D:
         """Run ``fn`` on the caught-up log under its lock; ``default`` if there is no session."""
         address = self._address
+        address.touch()
         for _ in range(2):
             log = address.resolve()
             if log is None:
@@ -70,6 +55,8 @@ class Reading:
             if found:
                 return found[0]
             address.forget()  # deleted since; its name may stand for a new session
+        else:
+            address.backing.store.read(address.need_gone)
         return default
 
     def _caught_up(
@@ -82,6 +69,16 @@ class Reading:
         if log.catch_up(txn):
             self._address.check_head(head_of(log))
             found.append(fn(log, txn))
+
+    def exists(self) -> bool:
+        """Whether there is a session; to look is no use of the handle: what is due stays due."""
+        address = self._address
+        if address.due is None:
+            return self.run(lambda *_: True, default=False)
+        head = address.peek()
+        if head is not None:
+            address.check_head(head)
+        return head is not None
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -200,113 +197,27 @@ class Reading:
 
         return self.run(collect, [])
 
-    # --- context and views ------------------------------------------------------------------------
+    def view(self, wanted: View | int | None) -> View | None:
+        """A view that applies to the live history; None: the newest, 0: none.
 
-    def context(self, budget_tokens: int | None, reserve_tokens: int) -> Context:
-        """What the model receives."""
-        budget = checked_budget(budget_tokens, reserve_tokens)
-
-        def pick(at_least: int) -> Picked | None:
-            picked = self.run(lambda log, txn: self._pick(log, txn, budget, at_least), None)
-            if picked is None:
-                return None
-            build_material, rest = picked
-            return Picked(build_material(), *rest)
-
-        return build(pick, budget) or Context([], 0, 1, 0)
-
-    def _pick(self, log: SessionLog, txn: ReadTxn, budget: int, at_least: int) -> Any:
-        """Choose the cut and collect the rows; decoding is left to the returned function."""
-        head, policy, history = head_of(log), log.policy, log.history
-        stored = log.current_view(txn)
-        view = None if stored is None else stored.view
-        recent = log.recent(txn, head)
-        start = recent if not recent.offset else Recent(0, log.load(txn, stop=PINS_LOOK), 0, 0)
-        pins = policy.pin_count(start.ledger)
-        kept = [] if view is None else self._kept(log, view, pins)
-        if recent.offset and (pins == PINS_LOOK or (kept and kept[0] < recent.offset)):
-            recent = start = log.full(txn, head)
-            pins = policy.pin_count(start.ledger)
-        summary = None if view is None else view.summary
-        pin_tokens = start.ledger.sum_between(0, pins)
-        for at in kept:
-            pin_tokens += recent.ledger.sum_between(at - recent.offset, at - recent.offset + 1)
-        demand = Demand(
-            budget,
-            fixed_cost(policy, log.counter, pin_tokens=pin_tokens, summary=summary),
-            first=pins if view is None else max(pins, view.covered),
-            summary=summary,
-            uncut=view is None or view.covered <= pins,
-            at_least=at_least,
-        )
-        if demand.first < recent.offset and recent.ledger.cost(0) <= budget - demand.fixed_tokens:
-            recent = log.full(txn, head)  # more than the end may fit
-        choice, open_calls = self._choose(log, txn, recent, demand, pins)
-        kept = [at for at in kept if at < choice.cut]
-        pinned_rows = self.collect(log, txn, 0, pins, by=start)
-        kept_rows = [row for at in kept for row in self.collect(log, txn, at, at + 1)]
-        suffix_rows = self.collect(log, txn, choice.cut, history.count)
-        regular = is_regular(recent.ledger, policy, choice.cut - recent.offset)
-
-        def material() -> Material:
-            before, beside, after = (
-                list(decoded(rows)) for rows in (pinned_rows, kept_rows, suffix_rows)
-            )
-            if regular and not beside:
-                items = before + after
-                return Material(
-                    pins=[_entry(item) for item in before],
-                    plain=[item.message for item in after],
-                    tokens=[item.tokens for item in items],
-                    summary=summary,
-                )
-            return Material(
-                pins=[_entry(item) for item in before],
-                kept=[_entry(item) for item in beside],
-                suffix=[_entry(item) for item in after],
-                tokens=[item.tokens for item in (*before, *beside, *after)],
-                summary=summary,
-            )
-
-        end = choice.cut >= history.count
-        cut_seq = head.next_seq if end else history.seq_at(choice.cut)
-        omitted = choice.cut - pins - len(kept)
-        rest = (choice, policy, log.counter, cut_seq, omitted, open_calls, head.epoch)
-        return material, rest
-
-    def _choose(
-        self, log: SessionLog, txn: ReadTxn, recent: Recent, demand: Demand, pins: int
-    ) -> tuple[Choice, int]:
-        """The cut, and how many open calls lie behind it.
-
-        A result may come for a call that the view covers (it was abandoned, or folded by a
-        fallback). Then the items from the last safe cut before the covered end on are shown again
-        behind the summary; if they do not fit, the result is left out as an orphan.
+        Raises:
+            NotFoundError: there is none like ``wanted``.
         """
-        ledger, offset = recent.ledger, recent.offset
-        first, least = max(demand.first - offset, 0), max(demand.at_least - offset, 0)
-        inside = replace(demand, first=first, at_least=least, uncut=demand.uncut and not offset)
-        choice: Choice | None = None
-        if inside.uncut or ledger.is_safe(first) or first >= len(ledger):
-            choice = choose(ledger, log.policy, log.counter, inside)
-        else:
-            earlier = ledger.cut_at_most(first)
-            if earlier + offset >= pins and least <= first:
-                choice = choose_whole(
-                    ledger, log.policy, log.counter, replace(inside, first=earlier)
-                )
-        if choice is None:
-            ledger, offset = log.load(txn, start=demand.first), demand.first
-            least = max(demand.at_least - offset, 0)
-            choice = choose(
-                ledger, log.policy, log.counter, replace(demand, first=0, at_least=least)
-            )
-        return replace(choice, cut=choice.cut + offset), open_from(ledger, choice)
 
-    def _kept(self, log: SessionLog, view: View, pins: int) -> list[int]:
-        """Positions that the view keeps beside its summary."""
-        found = (log.history.position_of(seq) for seq in view.pinned)
-        return sorted(at for at in found if at is not None and at >= pins)
+        def find(log: SessionLog, txn: ReadTxn) -> View | None:
+            stored = log.current_view(txn) if wanted is None else log.chosen_view(txn, wanted)
+            return None if stored is None else stored.view
+
+        return self.run(find, None)
+
+    def pins(self) -> int:
+        """The seq of the last leading item that is pinned, 0 if none is."""
+
+        def find(log: SessionLog, txn: ReadTxn) -> int:
+            count = log.policy.pin_count(log.full(txn, head_of(log)).ledger)
+            return log.history.seq_at(count - 1) if count else 0
+
+        return self.run(find, 0)
 
     def views(self) -> list[View]:
         """All view records of the chain, oldest first, whether they apply now or not."""
@@ -342,10 +253,6 @@ def _damaged(seq: int, cause: Exception) -> CorruptValueError:
     error = CorruptValueError(f"the large content of item {seq} is damaged: {cause}", key=b"")
     error.__cause__ = cause
     return error
-
-
-def _entry(item: Item) -> Entry:
-    return Entry(item.seq, item.message, event=item.kind == ItemKind.EVENT)
 
 
 def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:

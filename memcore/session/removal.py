@@ -1,35 +1,114 @@
-"""Deleting a session: its rows leave at once, or when the last fork that shares them goes."""
+"""Deleting a session: it is gone at once for everybody, its rows leave a piece at a time.
+
+A transaction over all rows of a long session would need room that a full device does not have,
+overflow a redo slot and keep every other writer waiting. So the first transaction takes the name
+away, hides the head and removes the first piece. If rows are left, it writes a ``REMOVAL`` row, and
+each further piece is a transaction of its own; the last takes the head and the ``REMOVAL`` row.
+What a killed process leaves undone is done by whoever deletes next or opens the file for writing.
+
+While forks share its rows a session is only hidden; its last fork takes it along.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
+
 from memcore import blobs, keys, names
 from memcore.codec import FLAG_BLOB, open_value, seal_value
-from memcore.errors import CorruptValueError
-from memcore.keys import Row
+from memcore.errors import CorruptValueError, MemcoreError
+from memcore.keys import Kind, Row
+from memcore.limits import PIECE_ROWS
 from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
 from memcore.session.address import Backing
-from memcore.store.base import ReadTxn, Txn
+from memcore.store.base import ReadTxn, Store, Txn
+from memcore.store.piece import Piece
 
-__all__ = ["delete_session"]
+__all__ = ["check_removals", "delete_session", "is_leaving", "resume_removals", "start_removal"]
 
 
-def delete_session(txn: Txn, backing: Backing, scope: int, name: str) -> bool:
-    """Delete a session by name; whether there was one.
+def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
+    """Delete a session by name; whether there was one. Its rows are gone when this returns.
 
-    While forks share its rows the session is only hidden; its last fork takes it along.
+    If it raises, the session is either untouched or gone, and the rest of its rows leaves with the
+    next deletion or opening.
+    """
+
+    def closure(txn: Txn) -> tuple[bool, list[bytes]]:
+        scope = names.scope_of(txn, app, user)
+        return (False, []) if scope is None else start_removal(txn, backing, scope, name)
+
+    found, rest = backing.store.transact(closure, makes_room=True)
+    _go_on(backing.store, deque(rest))
+    resume_removals(backing.store)
+    return found
+
+
+def start_removal(txn: Txn, backing: Backing, scope: int, name: str) -> tuple[bool, list[bytes]]:
+    """Delete a session and the first piece of its rows; whether there was one, and what is left.
+
+    The rest leaves with ``resume_removals``, after the commit.
     """
     session = names.session_of(txn, scope, name)
     if session is None:
-        return False
-    draft = backing.drafts.open(txn, scope, session)
-    if draft is not None:
-        draft.flush()
-        backing.drafts.close(txn, draft)
+        return False, []
+    # No draft is opened for it: the session's counter need not be at hand.
+    backing.drafts.flush_opened(txn, scope, session)
+    backing.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
-    _remove_or_hide(txn, scope, session)
-    return True
+    return True, _remove_or_hide(txn, scope, session)
+
+
+def resume_removals(store: Store, *, pieces: int | None = None) -> None:
+    """Go on with what others began to remove and did not finish, at most ``pieces`` pieces of it.
+
+    Nobody waits for these rows: what fails here stays for the next one who tries.
+    """
+    with suppress(MemcoreError):
+        for row in () if pieces == 0 else store.read(_under_way):
+            with suppress(MemcoreError):
+                pieces = _go_on(store, deque((row,)), pieces)
+
+
+def _under_way(txn: ReadTxn) -> list[bytes]:
+    start = bytes((Kind.REMOVAL,))
+    return [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
+
+
+def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int | None:
+    """Piece by piece until nothing is left of the work; how many of ``pieces`` are not used up."""
+    while work and pieces != 0:
+        row = work.popleft()
+        work.extend(store.transact(lambda txn, row=row: _piece(txn, row), makes_room=True))  # type: ignore[misc]
+        pieces = None if pieces is None else pieces - 1
+    return pieces
+
+
+def _piece(txn: Txn, row: bytes) -> list[bytes]:
+    """The next piece of what a ``REMOVAL`` row says; the rows that are to be gone on with.
+
+    A flipped bit in its key would make it say to remove what others use: it is proven first.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    value = txn.get(row)
+    if value is None:
+        return []  # somebody else was here
+    open_value(row, value)
+    prefix = keys.split_removal_row(row)
+    scope, slot = keys.split_scoped(prefix)
+    if prefix[0] == Kind.SESSION:
+        place = keys.split_session_prefix(prefix)
+        head = _read_head(txn, *place)
+        # What is in use is check()'s to report.
+        return _remove(txn, *place) if head is None or head.hidden else []
+    return [] if blobs.references(txn, scope, slot) or blobs.discard(txn, scope, slot) else [row]
+
+
+# --- one session ----------------------------------------------------------------------------------
 
 
 def _read_head(txn: ReadTxn, scope: int, session: int) -> Head | None:
@@ -38,25 +117,28 @@ def _read_head(txn: ReadTxn, scope: int, session: int) -> Head | None:
     return None if value is None else Head.unpack(key, value)
 
 
-def _remove_or_hide(txn: Txn, scope: int, session: int) -> None:
+def _hide(txn: Txn, scope: int, session: int, head: Head) -> None:
+    head.flags |= FLAG_HIDDEN
+    key = head_key(scope, session)
+    txn.put(key, seal_value(key, head.pack()))
+
+
+def _mark(txn: Txn, scope: int, session: int) -> bytes:
+    row = _removal_of(scope, session)
+    txn.put(row, seal_value(row, b""))
+    return row
+
+
+def _removal_of(scope: int, session: int) -> bytes:
+    return keys.removal_row(keys.session_prefix(scope, session))
+
+
+def _remove_or_hide(txn: Txn, scope: int, session: int) -> list[bytes]:
     head = _read_head(txn, scope, session)
-    while head is not None:
-        if _has_children(txn, scope, session):
-            head.flags |= FLAG_HIDDEN
-            key = head_key(scope, session)
-            txn.put(key, seal_value(key, head.pack()))
-            return
-        _release_blobs(txn, scope, session)
-        prefix = keys.session_prefix(scope, session)
-        txn.delete_range(prefix, keys.after(prefix))
-        parent = head.parent_session
-        if not parent:
-            return
-        txn.delete(keys.session_row(scope, parent, Row.CHILD, session))
-        head = _read_head(txn, scope, parent)
-        if head is None or not head.hidden:
-            return
-        session = parent
+    if head is not None and _has_children(txn, scope, session):
+        _hide(txn, scope, session, head)
+        return []
+    return _remove(txn, scope, session)
 
 
 def _has_children(txn: ReadTxn, scope: int, session: int) -> bool:
@@ -65,16 +147,94 @@ def _has_children(txn: ReadTxn, scope: int, session: int) -> bool:
     return any(True for _ in txn.scan(start, stop, limit=1))
 
 
-def _release_blobs(txn: Txn, scope: int, session: int) -> None:
-    start = keys.session_row(scope, session, Row.ITEM, 0)
-    stop = keys.session_row(scope, session, Row.ITEM + 1, 0)
-    found = []
+def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
+    """Remove a piece of a session that nobody shares; the ``REMOVAL`` rows to go on with.
+
+    With its last piece go its head and its place under its parent, which may be next.
+    """
+    head = _read_head(txn, scope, session)
+    done, work = _remove_rows(txn, scope, session)
+    if not done:
+        if head is not None and not head.hidden:
+            _hide(txn, scope, session, head)
+        return [*work, _mark(txn, scope, session)]
+    txn.delete(_removal_of(scope, session))
+    txn.delete(head_key(scope, session))
+    parent = 0 if head is None else head.parent_session
+    if parent:
+        txn.delete(keys.session_row(scope, parent, Row.CHILD, session))
+        above = _read_head(txn, scope, parent)
+        if above is not None and above.hidden and not _has_children(txn, scope, parent):
+            work.append(_mark(txn, scope, parent))
+    return work
+
+
+def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]:
+    """Remove rows behind the head; whether none is left, and blobs whose rows are still to go."""
+    start = keys.session_row(scope, session, Row.HEAD + 1, 0)
+    stop = keys.after(keys.session_prefix(scope, session))
+    piece = Piece()
+    found: list[blobs.BlobRef] = []
+    until = stop
     for key, value in txn.scan(start, stop):
-        if value[1] & FLAG_BLOB:
-            try:
-                body = open_value(key, value)[1]
-            except CorruptValueError:
-                continue  # its reference is lost with it; check() reports the blob as unreferenced
-            found.append(blobs.BlobRef.unpack(split_body(body)[3]))
-    for ref in found:
-        blobs.release(txn, scope, ref)
+        ref = _blob_of(key, value)
+        if not piece.admits(len(value), more_pages=0 if ref is None else blobs.pages_of(ref.size)):
+            until = key
+            break
+        if ref is not None:
+            found.append(ref)
+    txn.delete_range(start, until)
+    return until is stop, [row for ref in found for row in _release(txn, scope, ref)]
+
+
+def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
+    """The blob that an item's row refers to."""
+    if keys.row_of(key) != Row.ITEM or not any(flags & FLAG_BLOB for flags in value[1:2]):
+        return None  # a damaged value may have no flags
+    try:
+        return blobs.BlobRef.unpack(split_body(open_value(key, value)[1])[3])
+    except CorruptValueError:
+        return None  # its reference is lost with it; check() reports the blob as unreferenced
+
+
+def _release(txn: Txn, scope: int, ref: blobs.BlobRef) -> list[bytes]:
+    slot = blobs.slot_of(ref)
+    with suppress(CorruptValueError):  # a damaged count is check()'s to report
+        if blobs.references(txn, scope, slot):
+            blobs.release(txn, scope, ref)
+    row = blobs.removal_of(scope, slot)
+    return [] if txn.get(row) is None else [row]
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def is_leaving(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether the session was deleted and some of its rows are still to go."""
+    return txn.get(_removal_of(scope, session)) is not None
+
+
+def check_removals(txn: ReadTxn) -> list[str]:
+    """What is wrong with the ``REMOVAL`` rows; that there are some is no finding."""
+    findings = []
+    start = bytes((Kind.REMOVAL,))
+    for row, _ in txn.scan(start, keys.after(start)):
+        prefix = keys.split_removal_row(row)
+        try:
+            scope, rest = keys.split_scoped(prefix)
+            place = keys.split_session_prefix(prefix)  # a blob's is longer
+        except CorruptValueError:
+            findings.append(f"the row under key {row.hex()} is no mark of a removal")
+            continue
+        try:
+            if prefix[0] == Kind.SESSION:
+                head = _read_head(txn, *place)
+                sound = head is not None and head.hidden
+            else:
+                header = blobs.header_of(txn, scope, rest)
+                sound = header is not None and header.state == blobs.STAGING
+        except CorruptValueError:
+            continue  # found as a damaged row
+        if not sound:
+            findings.append(f"scope {scope}: {prefix.hex()} is listed for removal, but in use")
+    return findings

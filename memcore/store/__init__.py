@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from memcore.store.base import MapMovedError, ReadTxn, Store, Txn
 from memcore.store.handle import LmdbStore, open_store
+from memcore.store.loose import built, examined
 
-__all__ = ["LmdbStore", "MapMovedError", "ReadTxn", "Store", "Txn", "open_store"]
+__all__ = [
+    "LmdbStore",
+    "MapMovedError",
+    "ReadTxn",
+    "Store",
+    "Txn",
+    "built",
+    "examined",
+    "open_store",
+]

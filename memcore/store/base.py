@@ -69,14 +69,23 @@ class Store(Protocol):
     def read(self, fn: Callable[[ReadTxn], T]) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""
 
-    def transact(self, fn: Callable[[Txn], T]) -> T:
+    def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit in the store's durability, return its result.
+
+        ``makes_room``: the closure mostly deletes, and little at a time. It may use the pages that
+        are kept for this when the device is full, and StoreFullError meets all others.
 
         Raises whatever ``fn`` raised (nothing of it is stored then) and StorageError. Not allowed
         inside ``read`` or inside another closure on the same thread (InternalError).
         """
 
-    def submit(self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
+    def submit(
+        self,
+        fn: Callable[[Txn], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+    ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit.
 
         A cancelled future is no rollback: the closure is applied all the same.

@@ -4,9 +4,6 @@ The first caller leads: it runs everything that waits in one transaction on its 
 hands the lead to the next one that waits. There is no timer: the next batch forms while this one
 is being flushed. A lone caller takes one short mutex twice and no waiter lock.
 
-States of a call: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) -> DONE.
-An interrupted batch sends its undecided calls back to QUEUED.
-
 Interrupts (KeyboardInterrupt and its like) may come between any two bytecodes of the main thread.
 Every step that must not stay half done is idempotent and is repeated until it ran to its end; a
 waiter also looks at its state now and then, so a swallowed wake-up costs time, not a hang.
@@ -24,51 +21,14 @@ from typing import Any, Final, TypeVar
 
 from memcore.errors import InternalError
 from memcore.limits import BATCH_CLOSURES_MAX
+from memcore.store.call import DONE, LEAD, QUEUED, TAKEN, Batch, Call
 
-__all__ = ["Batch", "Call", "CommitQueue"]
+__all__ = ["CommitQueue"]
 
 T = TypeVar("T")
 
-NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
 _LOOK_SECONDS: Final = 0.5
 _IDLE_SECONDS: Final = 10.0
-
-
-class Call:
-    """One closure and what became of it."""
-
-    __slots__ = ("done", "error", "fn", "future", "job", "result", "state", "struck", "waiter")
-
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
-        self.fn = fn
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.state = NEW
-        self.done = False
-        self.struck = False
-        self.job = False
-        self.waiter: LockType | None = None
-        self.future: asyncio.Future[Any] | None = None
-
-
-class Batch:
-    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
-
-    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
-    """
-
-    __slots__ = ("back", "calls", "decided", "own", "settled")
-
-    def __init__(self, own: Call | None) -> None:
-        self.own = own
-        self.calls: list[Call] = [] if own is None else [own]
-        self.back: list[Call] = []
-        self.decided = False
-        self.settled = False
-
-    def take_back(self, index: int) -> None:
-        """Leave the calls from ``index`` on to the next batch."""
-        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
 
 
 class CommitQueue:
@@ -111,15 +71,15 @@ class CommitQueue:
 
     # --- callers -----------------------------------------------------------------------------
 
-    def call(self, fn: Callable[[Any], T], *, job: bool = False) -> T:
-        """Run ``fn`` in a batch and return its result.
+    def call(self, fn: Callable[[Any], T], *, job: bool = False, makes_room: bool = False) -> T:
+        """Run ``fn`` in a batch and return its result; ``makes_room``: even on a full device.
 
         A ``job`` runs alone and without a transaction: it has the lead, and so the environment.
         """
         me = get_ident()
         if me in self._reading:
             raise InternalError("a write was asked for inside a read on the same thread")
-        call = Call(fn)
+        call = Call(fn, makes_room=makes_room)
         call.job = job
         try:
             with self._mu:
@@ -304,9 +264,15 @@ class CommitQueue:
 
     # --- asynchronous callers ----------------------------------------------------------------
 
-    def submit(self, fn: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
+    def submit(
+        self,
+        fn: Callable[[Any], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+    ) -> asyncio.Future[T]:
         """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread."""
-        call = Call(fn)
+        call = Call(fn, makes_room=makes_room)
         call.future = future = loop.create_future()
         with self._mu:
             if self._writer is None:

@@ -1,61 +1,63 @@
 """One open file of this process: shared by all its handles and threads.
 
-Only the leader of the commit queue begins write transactions, remaps, reopens and closes, so these
-never meet; before the last three it shuts the gate, so no read meets them.
+Only the leader of the commit queue writes, remaps, reopens and closes, so these never meet; before
+the last three it shuts the gate, so no read meets them.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from threading import RLock
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from memcore.errors import (
-    ClosedError,
-    CorruptStoreError,
-    InternalError,
-    StorageError,
-    StoreAccessError,
-)
+from memcore.errors import ClosedError, InternalError, StorageError, StoreFullError
 from memcore.limits import MAP_BYTES_MAX
 from memcore.store import lmdb as binding
+from memcore.store.attaching import FileKey, attach
 from memcore.store.base import MapMovedError
-from memcore.store.commit import Call, CommitQueue
-from memcore.store.file import inspect, newest_meta, open_locked
+from memcore.store.commit import CommitQueue
+from memcore.store.faults import watched
+from memcore.store.file import inspect, newest_meta
+from memcore.store.fork import Fork
 from memcore.store.format import Format
 from memcore.store.gate import Gate
 from memcore.store.leader import Leader
 from memcore.store.lmdb import MapResized, RawError, ReadersFull
-from memcore.store.redo import HEAD_BYTES, RedoLog, find_run
+from memcore.store.pin import Pin
+from memcore.store.redo import RedoLog
+from memcore.store.room import Room
+from memcore.store.steady import SteadyLog
 from memcore.store.txn import Snapshot
 
 __all__ = ["Environment"]
 
 T = TypeVar("T")
 _WALKS: Final = 5
-
-_leaked: list[binding.RawEnv] = []
-"""Environments of a parent that was in the middle of something: giving them up would harm it."""
+_MAP_MARGIN_BYTES: Final = 256 * 1024
 
 
 class Environment:
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
-    def __init__(self, path: str, *, map_bytes: int) -> None:
+    def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
         self.map_bytes = map_bytes
-        self.key: tuple[int, int] | None = None
+        self.map_size = 0
+        self._is_cramped = False
+        self.interval_seconds = interval_seconds
+        self.key: FileKey | None = None
+        self.next_key: FileKey | None = None
+        """The file that is about to take the place of this one."""
         self.fd = -1
         self.raw: binding.RawEnv | None = None
         self.read_only = True
         self.format: Format | None = None
         self.redo: RedoLog | None = None
+        self.pin: Pin | None = None
+        self.room: Room | None = None
         self.private = False
         self.closing = False
         self.handles: WeakSet[Any] = WeakSet()
@@ -63,9 +65,7 @@ class Environment:
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
         self.queue = CommitQueue(self.leader.run, self.gate.live)
-        self._reopening = RLock()
-        self._claimed: Call | None = None
-        self._quiet = False
+        self.fork = Fork(self)
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -74,79 +74,68 @@ class Environment:
     # --- attaching ---------------------------------------------------------------------------
 
     def attach(self, *, read_only: bool, verify: bool = False) -> None:
-        """Open the file at ``path``: lock, judge, map, recover. Leaves nothing open on failure."""
-        fd = open_locked(self.path, read_only=read_only)
-        try:
-            status = os.fstat(fd)
-            key = self._same_file(status)
-            page, head = find_run(fd, inspect(fd, self.path), self.path)
-            if verify:
-                self.refuse(self.walk(fd))
-            mode = stat.S_IMODE(status.st_mode) & 0o666
-            raw, record = self._map(read_only, head, mode)
-        except BaseException:
-            os.close(fd)
-            raise
-        self.key, self.fd, self.read_only = key, fd, read_only
-        self.raw, self.format = raw, record
-        self.redo = RedoLog(fd, page, head) if record.durability == "full" else None
+        """Open the file at ``path``. Leaves nothing open on failure."""
+        found = attach(
+            self.path,
+            read_only=read_only,
+            map_bytes=self.map_bytes,
+            expected=self.key,
+            judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
+        )
+        mode = found.format.durability
+        self.key, self.fd, self.raw, self.format = found.key, found.fd, found.raw, found.format
+        self.read_only = read_only
+        self.redo = None
+        if mode == "full":
+            self.redo = watched(found.raw, RedoLog(found.fd, found.run))
+        self.pin = None
+        self.room = None
+        if not read_only and mode != "none":
+            self.room = Room(found.fd, self.path)
         self.leader.poison = ""
-        try:
-            self._same_file(Path(self.path).stat())  # LMDB opened the path, not the descriptor
-            raw.reader_check()
-            if self.redo is not None and not read_only:
-                self.leader.recover(raw, self.redo, fd)
-        except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
-            self.detach()
-            binding.raise_from(error, self.path)
-        self.begin = raw.begin
-
-    def _same_file(self, status: os.stat_result) -> tuple[int, int]:
-        key = (status.st_dev, status.st_ino)
-        if self.key not in (None, key):
-            raise StoreAccessError(f"{self.path}: the file was replaced; open it anew")
-        return key
+        self.leader.unsynced = found.recovered
+        self.begin = found.raw.begin
+        self.map_size = found.raw.info()["map_size"]
+        if not read_only and mode == "relaxed":
+            log = watched(found.raw, SteadyLog(found.fd, found.run))
+            self.pin = Pin(self, log, found.fd, self.interval_seconds)
+            last = log.newest()
+            if last is None or last.txnid != newest_meta(found.fd, self.path).txnid:
+                self.pin.remind()  # a process was killed before its steady point
 
     def refuse(self, findings: list[str]) -> None:
         """Raise for what a walk has found."""
         if findings:
             raise binding.corrupt(self.path, findings)
 
-    def _map(self, read_only: bool, head: bytes, mode: int) -> tuple[binding.RawEnv, Format]:
-        """The environment in the mode that the file records."""
-        sync = True  # until the record is known; only "none" has to open a second time
-        while True:
-            raw = binding.open_env(
-                self.path, read_only=read_only, sync=sync, map_bytes=self.map_bytes, mode=mode
-            )
-            try:
-                record = self._record(raw, head)
-            except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
-                raw.close()
-                binding.raise_from(error, self.path)
-            if sync == (record.durability != "none"):
-                return raw, record
-            raw.close()
-            sync = False
-
-    def _record(self, raw: binding.RawEnv, head: bytes) -> Format:
-        row, run = binding.first_rows(raw, HEAD_BYTES)
-        record = Format.unpack(row, self.path)
-        if run != head or record.seed != RedoLog.seed_of(head):
-            raise CorruptStoreError(f"{self.path}: the redo run is not where it should be")
-        return record
-
-    def detach(self) -> None:
+    def detach(self, *, settle: bool = True) -> None:
         """Close LMDB's environment and the descriptor. Needs the lead and a shut gate."""
         self.begin = self._begin_closed
-        raw, self.raw = self.raw, None
-        fd, self.fd = self.fd, -1
         try:
+            if settle and self.raw is not None and not self.leader.poison:
+                self._settle_down()
+        finally:
+            pin, self.pin = self.pin, None
+            raw, self.raw = self.raw, None
+            fd, self.fd = self.fd, -1
+            if pin is not None:
+                pin.end()
             if raw is not None:
                 raw.close()
-        finally:
             if fd >= 0:
                 os.close(fd)
+
+    def _settle_down(self) -> None:
+        """Before closing: leave nothing that a power cut could take, or an opener must redo."""
+        pin = self.pin
+        while pin is not None and pin.is_due:
+            try:
+                pin.point()
+            except MapMovedError:
+                pin.let_go()
+                binding.set_map(self.mapped(), 0)
+        if self.leader.unsynced:
+            self.mapped().sync(True)  # the last meta: read-only openers need no recovery
 
     def _begin_closed(self, **_: Any) -> Any:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
@@ -214,19 +203,20 @@ class Environment:
         """LMDB's environment for a call that must not meet a remap or a close."""
         me = get_ident()
         if me in self.gate.live:
-            yield self._mapped()
+            yield self.mapped()
             return
         try:
             self.gate.enter(me, Snapshot())
             if self.raw is None:
                 self.begin().abort()  # a child of a fork opens here; a closed store refuses
-            yield self._mapped()
-        except RawError as error:
+            yield self.mapped()
+        except (RawError, OSError) as error:
             binding.raise_from(error, self.path)
         finally:
             self.gate.leave(me)
 
-    def _mapped(self) -> binding.RawEnv:
+    def mapped(self) -> binding.RawEnv:
+        """LMDB's environment. For whoever has the lead, or is inside ``hold``."""
         raw = self.raw
         if raw is None:
             raise ClosedError(f"{self.path}: the store is closed; open it again")
@@ -239,10 +229,10 @@ class Environment:
                 self.gate.leave(me)
                 if self.queue.led_here:
                     raise InternalError("the map grew under the write lock") from error
-                self.queue.call(self._follow_map, job=True)
+                self.queue.call(self.follow_map, job=True)
                 self.gate.enter(me, snapshot)
             elif isinstance(error, ReadersFull):
-                self._mapped().reader_check()
+                self.mapped().reader_check()
             else:
                 raise error
             try:
@@ -255,31 +245,76 @@ class Environment:
 
     # --- the map -----------------------------------------------------------------------------
 
+    def is_tight(self, size: int) -> bool:
+        """Whether a commit of so many bytes might find the map full.
+
+        LMDB would let the lock go then, and while others commit nobody could tell any more whether
+        an opener has replayed the record of this one.
+        """
+        if self._is_cramped or 2 * self.map_size > MAP_BYTES_MAX:
+            return False  # it cannot grow: LMDB shall say whether there is a way
+        return self.map_size - os.fstat(self.fd).st_size < 2 * size + _MAP_MARGIN_BYTES
+
     def grow(self) -> None:
         """Double the map. Needs the lead and no transaction of this thread."""
         with self.gate.closed():
-            raw = self._mapped()
+            raw = self.mapped()
+            self.unpin()
             raw.reader_check()  # a dead reader's snapshot may be all that fills the map
-            size = raw.info()["map_size"]
-            size = min(MAP_BYTES_MAX, size)  # set_map says what to do
-            binding.set_map(raw, 2 * size)
-            self.map_bytes = max(self.map_bytes, 2 * size)
+            size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # above it set_map refuses
+            self._remap(raw, size)
+            self.map_bytes = max(self.map_bytes, size)
+            self._is_cramped = False
 
-    def _follow_map(self, _: Any = None) -> None:
+    def grow_ahead(self) -> None:
+        """Double the map before it has to be; go on without if the system refuses."""
+        try:
+            self.grow()
+        except StoreFullError:
+            self._is_cramped = True  # the free pages of the file may do
+
+    def follow_map(self, _: Any = None) -> None:
         """Map what another process made of the file. Needs the lead."""
         with self.gate.closed():
-            binding.set_map(self._mapped(), 0)
+            self.unpin()
+            self._remap(self.mapped(), 0)
+
+    def _remap(self, raw: binding.RawEnv, map_bytes: int) -> None:
+        try:
+            binding.set_map(raw, map_bytes)
+            self.map_size = raw.info()["map_size"]
+        except StorageError:  # LMDB gives up what it cannot map: opened again at the next use
+            self.detach(settle=False)
+            self.open_at_next_use()
+            raise
+
+    def unpin(self) -> None:
+        """Drop the pin of a relaxed file: the map is about to be replaced. Needs the lead."""
+        if self.pin is not None:
+            self.pin.let_go()
 
     def begin_write(self) -> Any:
         """LMDB's write transaction; blocks while another process holds the write lock."""
-        try:
-            return self.begin(write=True)
-        except MapResized:
-            pass
         while True:
-            self._follow_map()
-            with suppress(MapResized):
+            try:
+                if self.raw is None:
+                    self.begin().abort()  # a child of a fork opens here; a closed store refuses
+                if self.pin is not None:
+                    self.pin.ready()
                 return self.begin(write=True)
+            except (MapResized, MapMovedError):
+                self.follow_map()  # which drops the pin
+
+    def steady(self) -> None:
+        """Make everything that was committed before this call survive a power cut."""
+        while True:
+            try:
+                with self.hold():
+                    if self.pin is not None:
+                        self.pin.point()
+                return
+            except MapMovedError:
+                self.queue.call(self.follow_map, job=True)
 
     # --- modes of being open -----------------------------------------------------------------
 
@@ -293,6 +328,7 @@ class Environment:
             if not self.read_only:
                 return
             self.detach()
+            self.open_at_next_use()  # should it not even open as it was
             try:
                 self.attach(read_only=False)
             except BaseException:
@@ -301,15 +337,14 @@ class Environment:
 
     def shut(self) -> None:
         """Close for good, after what is under way."""
-        self.queue.call(self._shut, job=True)
+        try:
+            self.queue.call(self._shut, job=True)
+        except RawError as error:
+            binding.raise_from(error, self.path)
 
     def _shut(self, _: Any) -> None:
         with self.gate.closed():
-            try:
-                if self.leader.unsynced and self.raw is not None and not self.leader.poison:
-                    self.raw.sync(True)  # the last meta page: read-only openers need no recovery
-            finally:
-                self.detach()
+            self.detach()
 
     def needs_recovery(self) -> bool:
         """Whether a redo record waits for somebody who may write. Advisory."""
@@ -318,54 +353,22 @@ class Environment:
         with self.hold():
             return self.redo.pending(newest_meta(self.fd, self.path)) is not None
 
-    # --- fork --------------------------------------------------------------------------------
+    # --- reopening ---------------------------------------------------------------------------
 
-    def quiesce(self, patience_seconds: float) -> None:
-        """Before a fork: let transactions of other threads end, for a while.
+    def open_at_next_use(self) -> None:
+        """The environment is gone: a fork left it to the parent, or it could not be had again."""
+        self.begin = self._begin_lost if self.private else self._begin_reopened
 
-        The child must give up LMDB's environment to open its own, but doing so clears the reader
-        slots of the parent. So the parent shall have none: no read under way, none kept spare.
-        """
-        self._claimed = self.queue.claim(patience_seconds)
-        ended = self.gate.shut(patience_seconds) and get_ident() not in self.gate.live
-        raw = self.raw
-        if raw is not None and self._claimed is not None and ended:
-            binding.set_map(raw, raw.info()["map_size"])  # remapping ends the spare transaction
-            self._quiet = True
-
-    def resume(self) -> None:
-        """After a fork, in the parent."""
-        self._quiet = False
-        self.gate.open()
-        claimed, self._claimed = self._claimed, None
-        if claimed is not None:
-            self.queue.release(claimed)
-
-    def forget(self) -> None:
-        """In the child of a fork: let go of all that belongs to the parent; reopen on next use.
-
-        The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
-        """
-        if not self._quiet and self.raw is not None:
-            _leaked.append(self.raw)
-        self.gate.reset()
-        self.leader.forget()
-        if self.begin != self._begin_closed:
-            self.begin = self._begin_lost if self.private else self._begin_reopened
-        self.raw = None
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-        self._claimed = None
-        self._quiet = False
-        self._reopening = RLock()
-        self.queue.reset()
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed for good."""
+        return self.begin == self._begin_closed
 
     def _begin_lost(self, **_: Any) -> Any:
         raise ClosedError("an in-memory store belongs to the process that opened it, not to a fork")
 
     def _begin_reopened(self, **options: Any) -> Any:
-        with self._reopening:
+        with self.fork.reopening:
             if self.raw is None:
                 try:
                     self.attach(read_only=self.read_only)

@@ -14,10 +14,10 @@ __all__ = ["DURABILITIES", "FORMAT_KEY", "REDO_KEY", "Format"]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
-DURABILITIES: Final = ("full", "none")
+DURABILITIES: Final = ("full", "relaxed", "none")
 """Modes that this version can write; their codes are ``_CODES``."""
 
-_CODES: Final = {"full": 1, "none": 2}  # 3 is reserved for "relaxed"
+_CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 _FEATURES_KNOWN: Final = 0
 _BODY = Struct("<8sHHQB3x16sQ")

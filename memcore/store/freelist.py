@@ -1,96 +1,67 @@
 """LMDB's list of free pages, read from the raw file.
 
+LMDB takes the pages that it writes from this list without a second look: a page in it that is in
+use is overwritten, so what it says is judged before LMDB sees it.
+
 LMDB never writes a page that was allocated and freed within one transaction, so a sound file may
-end before its last page: every page that is missing at the end must then be listed as free. That
-is what this walk finds out, without trusting a byte of it.
+end before its last page: every page that is missing at the end must then be listed as free.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from struct import Struct
+from struct import unpack_from
 from typing import Final
 
-from memcore.limits import PAGE_BYTES
+from memcore.store.structure import DamageError, Row, Tree, Walk
 
-__all__ = ["MalformedError", "free_pages"]
+__all__ = ["free_lists", "free_pages"]
 
-_HEADER_BYTES: Final = 16
-_BRANCH, _LEAF = 0x01, 0x02
-_BIG: Final = 0x01
-_PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
-_NODE = Struct("<HHHH")  # low, high, flags, key size; then key and value
-_U64 = Struct("<Q")
-_KEY_BYTES: Final = 8
-
-
-class MalformedError(Exception):
-    """The tree of free pages breaks a rule; the text says which."""
+_ENTRY_BYTES: Final = 8
+_FIRST_PAGE: Final = 2
+TXNID_MAX: Final = 2**62
 
 
 def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
     """Every page number that the tree at ``root`` lists as free.
 
     Raises:
-        MalformedError: a page, node or list is out of bounds, or the tree has a cycle.
+        DamageError: a page, node or list breaks a rule, or the tree has a cycle.
     """
-    yield from _Walk(fd, last_page).tree(root, depth)
+    walk = Walk(fd, last_page)
+    for pages in free_lists(fd, walk, Tree("free list", root, depth, TXNID_MAX), last_page):
+        yield from pages
 
 
-class _Walk:
-    def __init__(self, fd: int, last_page: int) -> None:
-        self._fd = fd
-        self._last = last_page
-        self._seen: set[int] = set()
+def free_lists(
+    fd: int, walk: Walk, tree: Tree, last_page: int, *, nodes_max: int = 0
+) -> Iterator[tuple[int, ...]]:
+    """The lists in so many nodes of the tree (0: all); no page in them may be in use.
 
-    def _page(self, number: int) -> bytes:
-        if not 1 < number <= self._last or number in self._seen:
-            raise MalformedError(f"the free list refers to page {number}")
-        self._seen.add(number)
-        page = os.pread(self._fd, PAGE_BYTES, number * PAGE_BYTES)
-        if len(page) < PAGE_BYTES or _U64.unpack_from(page)[0] != number:
-            raise MalformedError(f"page {number} of the free list is not what it should be")
-        return page
+    Raises:
+        DamageError: a page, node or list breaks a rule.
+    """
+    for rows in walk.leaves(tree, nodes_max=nodes_max):
+        for row in rows:
+            pages = _decode(fd, walk, row)
+            if pages and not _FIRST_PAGE <= pages[-1] <= pages[0] <= last_page:
+                raise DamageError("a list of free pages names pages outside the file")
+            walk.take(pages, "a list of free pages")
+            yield pages
 
-    def tree(self, number: int, depth: int) -> Iterator[int]:
-        """The free pages under one page of the tree."""
-        page = self._page(number)
-        _, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
-        if flags != (_LEAF if depth == 1 else _BRANCH):
-            raise MalformedError(f"page {number} of the free list has flags {flags:#x}")
-        if not _HEADER_BYTES < lower <= upper <= PAGE_BYTES:
-            raise MalformedError(f"page {number} of the free list has bounds {lower}..{upper}")
-        for at in range(_HEADER_BYTES, lower - 1, 2):
-            node = int.from_bytes(page[at : at + 2], "little")
-            if not upper <= node <= PAGE_BYTES - _NODE.size:
-                raise MalformedError(f"page {number} of the free list has a node at {node}")
-            low, high, flags, key_bytes = _NODE.unpack_from(page, node)
-            if depth > 1:
-                yield from self.tree(low | high << 16 | flags << 32, depth - 1)
-                continue
-            start = node + _NODE.size + _KEY_BYTES
-            if key_bytes != _KEY_BYTES:
-                raise MalformedError(f"page {number} of the free list has a key of {key_bytes}")
-            yield from self._list(page, start, low | high << 16, big=bool(flags & _BIG))
 
-    def _list(self, page: bytes, start: int, size: int, *, big: bool) -> Iterator[int]:
-        """One list: how many, then the page numbers."""
-        if big:
-            if start + _U64.size > PAGE_BYTES or size > (self._last + 1) * _U64.size:
-                raise MalformedError("a list of free pages is larger than the file")
-            first = _U64.unpack_from(page, start)[0]
-            head = self._page(first)
-            offset = first * PAGE_BYTES + _HEADER_BYTES
-            data = head[_HEADER_BYTES : _HEADER_BYTES + size]
-            if size > len(data):
-                data = os.pread(self._fd, size, offset)
-        else:
-            data = page[start : start + size]
-        if len(data) != size or size < _U64.size or size % _U64.size:
-            raise MalformedError(f"a list of free pages has {size} bytes")
-        count = _U64.unpack_from(data)[0]
-        if (count + 1) * _U64.size > size:
-            raise MalformedError(f"a list of free pages claims {count} entries")
-        for at in range(1, count + 1):
-            yield _U64.unpack_from(data, at * _U64.size)[0]
+def _decode(fd: int, walk: Walk, row: Row) -> tuple[int, ...]:
+    """One list: how many, then the page numbers, the highest first."""
+    data = row.value
+    if row.run:
+        data = os.pread(fd, row.size, walk.run(row.run, row.size))
+    if len(data) != row.size or row.size < _ENTRY_BYTES or row.size % _ENTRY_BYTES:
+        raise DamageError(f"a list of free pages has {row.size} bytes")
+    count = int.from_bytes(data[:_ENTRY_BYTES], "little")
+    if (count + 1) * _ENTRY_BYTES > row.size:
+        raise DamageError(f"a list of free pages claims {count} entries in {row.size} bytes")
+    pages = unpack_from(f"<{count}Q", data, _ENTRY_BYTES)
+    if pages != tuple(sorted(pages, reverse=True)):
+        raise DamageError("a list of free pages is out of order")
+    return pages

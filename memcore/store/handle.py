@@ -10,7 +10,6 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
@@ -22,18 +21,23 @@ from memcore.errors import (
     ReadOnlyError,
     StoreAccessError,
 )
-from memcore.limits import MAP_BYTES_DEFAULT, MAP_BYTES_MAX, MAP_BYTES_MIN
-from memcore.store import lmdb as binding
+from memcore.limits import (
+    MAP_BYTES_DEFAULT,
+    MAP_BYTES_MAX,
+    MAP_BYTES_MIN,
+    STEADY_INTERVAL_MS_DEFAULT,
+)
 from memcore.store.base import ReadTxn, Txn
+from memcore.store.copying import Judge, back_up
+from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
-from memcore.store.file import exclusively, inspect, newest_meta, publish
-from memcore.store.format import DURABILITIES, FORMAT_KEY, REDO_KEY, Format
-from memcore.store.redo import SEED_BYTES, make_run
+from memcore.store.file import exclusively, newest_meta
+from memcore.store.format import DURABILITIES, Format
+from memcore.store.replacing import compact_file, restore_file
 
 __all__ = ["LmdbStore", "open_store"]
 
 T = TypeVar("T")
-_FILE_MODE: Final = 0o600
 _FORK_PATIENCE_SECONDS: Final = 5.0
 _CLOSING_LOOK_SECONDS: Final = 0.002
 
@@ -73,6 +77,7 @@ def open_store(
     create: bool = True,
     durability: str | None = None,
     map_bytes: int = MAP_BYTES_DEFAULT,
+    steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
 ) -> LmdbStore:
     """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
@@ -89,10 +94,10 @@ def open_store(
         if read_only or not create:
             raise StoreAccessError(f"{name}: there is no such file")
         with suppress(FileExistsError):  # another creator won: theirs serves
-            _create(name, durability or "full")
+            create_file(name, durability or "full")
     while True:
         with _opening:
-            env = _shared(name, read_only, map_bytes, verify)
+            env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
             if env is not None:
                 return _handle(env, read_only, durability)
         time.sleep(_CLOSING_LOOK_SECONDS)  # its last handle is being closed by another thread
@@ -122,7 +127,9 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
         raise InvalidOptionError(f"map_bytes is not within {MAP_BYTES_MIN}..{MAP_BYTES_MAX}")
 
 
-def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environment | None:
+def _shared(
+    name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
+) -> Environment | None:
     """The environment of the file: the one that this process has, or a new one.
 
     None if the one that it has is on its way out.
@@ -130,7 +137,7 @@ def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environ
     with suppress(OSError):
         status = Path(name).stat()
         for env in list(_environments):
-            if env.key == (status.st_dev, status.st_ino):
+            if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
                     return None
                 if not read_only:
@@ -138,7 +145,7 @@ def _shared(name: str, read_only: bool, map_bytes: int, verify: bool) -> Environ
                 if verify:
                     env.refuse(env.check())
                 return env
-    env = Environment(name, map_bytes=map_bytes)
+    env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
     env.attach(read_only=read_only, verify=verify)
     _environments.add(env)
     return env
@@ -150,43 +157,10 @@ def _format(env: Environment) -> Format:
     return env.format
 
 
-def _create(name: str, durability: str) -> None:
-    """Make a whole store under another name, flushed, then give it its name: never half a file."""
-    temporary = f"{name}.new-{os.getpid()}-{token_hex(4)}"
-    seed = os.urandom(SEED_BYTES)
-    record = Format.new(durability=durability, seed=seed, created_ms=time.time_ns() // 10**6)
-    rows = {FORMAT_KEY: record.pack(), REDO_KEY: make_run(seed)}
-    try:
-        binding.build(temporary, rows, sync=True, mode=_FILE_MODE)
-        _drop_pages(temporary)
-        publish(temporary, name)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise StoreAccessError(f"{name}: cannot create: {error.strerror}") from error
-    finally:
-        for leftover in (temporary, f"{temporary}-lock"):
-            with suppress(OSError):
-                Path(leftover).unlink()
-
-
-def _drop_pages(path: str) -> None:
-    # Big writes made large page-cache folios; dirtying 4 KiB of one makes each flush slower.
-    if hasattr(os, "posix_fadvise"):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-
-
 def _open_memory(map_bytes: int) -> LmdbStore:
     with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
         name = str(Path(directory, "memory"))
-        seed = os.urandom(SEED_BYTES)
-        record = Format.new(durability="none", seed=seed, created_ms=time.time_ns() // 10**6)
-        rows = {FORMAT_KEY: record.pack(), REDO_KEY: make_run(seed)}
-        binding.build(name, rows, sync=False, mode=_FILE_MODE)
+        build_file(name, new_record("none"), sync=False)
         env = Environment(name, map_bytes=map_bytes)
         env.attach(read_only=False)
         env.private = True
@@ -198,19 +172,26 @@ def _open_memory(map_bytes: int) -> LmdbStore:
 class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
-    __slots__ = ("__weakref__", "_env", "_transact", "durability", "path", "read_only", "seed")
+    __slots__ = ("__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed")
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
         record = _format(env)
         self._env: Environment | None = env
         self.path = env.path
         self.read_only = read_only
-        self.durability = record.durability
+        self._durability = record.durability
         self.seed = record.seed
         self._transact: Callable[..., Any] = env.queue.call
         if read_only:
             self._transact = self._refuse_write
         env.handles.add(self)
+
+    @property
+    def durability(self) -> str:
+        """The mode of the file, which ``copy_compact`` may change."""
+        if self._env is not None and self._env.format is not None:
+            self._durability = self._env.format.durability
+        return self._durability
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
@@ -222,48 +203,71 @@ class LmdbStore:
             self._refuse_closed()
         return env.read(fn, patient=patient)
 
-    def transact(self, fn: Callable[[Txn], T]) -> T:
+    def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit, return its result."""
+        if makes_room:
+            return self._transact(fn, makes_room=True)  # type: ignore[no-any-return]
         return self._transact(fn)  # type: ignore[no-any-return]
 
-    def submit(self, fn: Callable[[Txn], T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
+    def submit(
+        self,
+        fn: Callable[[Txn], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+    ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
             self._refuse_write(fn)
-        return self._open_env().queue.submit(fn, loop)
+        return self._open_env().queue.submit(fn, loop, makes_room=makes_room)
 
     def flush(self) -> None:
         """Push everything committed so far to the device, the last meta page too."""
         env = self._open_env()
         if env.read_only:
             return
-        with env.hold() as raw:
-            raw.sync(True)
+        with env.hold():  # a child of a fork opens here, and has its pin then
+            if env.pin is None:
+                env.leader.sync()
+                return
+        env.steady()
 
-    def backup(self, target: str | os.PathLike[str], *, compact: bool = True) -> None:
-        """Copy one consistent snapshot to a new file while others write."""
-        env = self._open_env()
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        compact: bool = True,
+        judge: Judge | None = None,
+    ) -> None:
+        """Copy one consistent snapshot to a new file while others write.
+
+        The copy's structure is walked before it gets its name, or ``judge`` does so.
+        """
         final = str(Path(os.fsdecode(os.fspath(target))).resolve())
-        temporary = f"{final}.new-{os.getpid()}-{token_hex(4)}"
-        if os.path.lexists(final):
-            raise StoreAccessError(f"{final}: exists; a backup never overwrites")
-        try:
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-            try:
-                with env.hold() as raw:
-                    raw.copyfd(fd, compact=compact)
-                os.fsync(fd)
-                inspect(fd, temporary)
-            finally:
-                os.close(fd)
-            publish(temporary, final)
-        except FileExistsError as error:
-            raise StoreAccessError(f"{final}: exists; a backup never overwrites") from error
-        except OSError as error:
-            raise StoreAccessError(f"{final}: cannot write: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                Path(temporary).unlink()
+        back_up(self._open_env(), final, compact=compact, judge=judge)
+
+    def copy_compact(
+        self, *, durability: str | None = None, judge: Judge | None = None
+    ) -> tuple[int, int]:
+        """Swap the file for a compact copy of it, in another mode if asked; bytes before, after."""
+        env = self._open_env()
+        if self.read_only:
+            self._refuse_write()
+        if env.private:
+            raise InvalidOptionError("an in-memory store has no file to compact")
+        return env.queue.call(
+            lambda _: compact_file(env, durability=durability, judge=judge), job=True
+        )
+
+    def restore(
+        self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
+    ) -> None:
+        """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
+        env = self._open_env()
+        if replace and os.path.lexists(target):
+            restore_file(env, target, kept=kept, judge=judge)
+        else:
+            back_up(env, target, compact=False, judge=judge)
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
@@ -293,6 +297,8 @@ class LmdbStore:
                 "closures": env.leader.closures,
                 "handles": len(env.handles),
                 "poisoned": bool(env.leader.poison),
+                "steady_points": 0 if env.pin is None else env.pin.points,
+                "unsteady_commits": 0 if env.pin is None else env.pin.uncovered,
             }
 
     @property
@@ -339,10 +345,10 @@ class LmdbStore:
             self._refuse_closed()
         return env
 
-    def _refuse_closed(self, _: Any = None) -> NoReturn:
+    def _refuse_closed(self, _: Any = None, **__: Any) -> NoReturn:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
-    def _refuse_write(self, _: Any = None) -> NoReturn:
+    def _refuse_write(self, _: Any = None, **__: Any) -> NoReturn:
         if self._env is None:
             self._refuse_closed()
         raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
@@ -354,12 +360,12 @@ class LmdbStore:
 def _before_fork() -> None:
     _fork.append(_opening.acquire(_FORK_PATIENCE_SECONDS))
     for env in list(_environments):
-        env.quiesce(_FORK_PATIENCE_SECONDS)
+        env.fork.quiesce(_FORK_PATIENCE_SECONDS)
 
 
 def _after_fork_in_parent() -> None:
     for env in list(_environments):
-        env.resume()
+        env.fork.resume()
     if _fork.pop():
         _opening.release()
 
@@ -368,7 +374,7 @@ def _after_fork_in_child() -> None:
     _opening.renew()
     _fork.clear()
     for env in list(_environments):
-        env.forget()
+        env.fork.forget()
 
 
 os.register_at_fork(

@@ -8,21 +8,25 @@ taken for one that has to run again.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding
-from memcore.store.commit import Batch, Call, CommitQueue
-from memcore.store.file import newest_meta, no_room
-from memcore.store.lmdb import MapFull, MapResized, RawError
-from memcore.store.redo import RedoLog
+from memcore.store.base import MapMovedError
+from memcore.store.call import Batch, Call
+from memcore.store.commit import CommitQueue
+from memcore.store.device import is_cramped
+from memcore.store.lmdb import MapFull, RawError
 from memcore.store.txn import RawTxn, WriteTxn
 
 if TYPE_CHECKING:
     from memcore.store.environment import Environment
 
 __all__ = ["Leader"]
+
+_CLEAR_BATCHES: Final = 256
 
 
 class _Next(Enum):
@@ -31,6 +35,7 @@ class _Next(Enum):
     COMMIT = 1
     AGAIN = 2
     GROW = 3
+    GROW_AHEAD = 4
 
 
 class _Fate(Enum):
@@ -66,13 +71,26 @@ class Leader:
 
     def run(self, batch: Batch) -> None:
         """Decide every call of the batch; raises interrupts only."""
+        again = True
         try:
             while True:
-                follows = self._attempt(batch)
+                try:
+                    follows = self._attempt(batch)
+                except (RawError, StoreFullError) as error:
+                    pin = self._env.pin
+                    if pin is None or not again or not _is_full(error, self._env.path):
+                        raise
+                    # A steady point lets go of the pages that were freed since the last one.
+                    with suppress(MapMovedError):  # the next attempt follows the map
+                        pin.point()
+                    again = False
+                    continue
                 if follows is _Next.COMMIT:
                     return
                 if follows is _Next.GROW:
                     self._env.grow()
+                elif follows is _Next.GROW_AHEAD:
+                    self._env.grow_ahead()
         except Exception as error:  # noqa: BLE001 - every caller gets it
             failure = binding.translate(error, self._env.path)
             for call in batch.calls:
@@ -81,14 +99,20 @@ class Leader:
             batch.decided = True
 
     def _attempt(self, batch: Batch) -> _Next:
-        if self.poison:
-            raise OutcomeUnknownError(self.poison)
+        self.need_sound()
         env = self._env
-        txn = self._txn = WriteTxn(env.begin_write(), env.redo is not None)
+        if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
+            env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
+        txn = None
         try:
+            txn = self._txn = WriteTxn(env.begin_write(), env.redo is not None)
             follows, wrote = self._run_calls(txn, batch, env.queue)
             if follows is _Next.COMMIT:
                 if wrote:
+                    if not self._has_room(txn, batch):
+                        return _Next.AGAIN
+                    if env.redo is not None and env.is_tight(txn.size):
+                        return _Next.GROW_AHEAD
                     self._commit(txn, batch)
                 else:  # an interrupt makes it run again: there is nothing to be stored twice
                     _run_callbacks(deque(txn.callbacks))
@@ -97,9 +121,11 @@ class Leader:
             return _Next.GROW
         finally:
             self._txn = None
-            raw = txn.drop()
+            raw = None if txn is None else txn.drop()
             if raw is not None:
                 raw.abort()  # nothing happens to a transaction that was committed
+            if env.pin is not None:
+                env.pin.is_busy = False
         return follows
 
     def _run_calls(self, txn: WriteTxn, batch: Batch, queue: CommitQueue) -> tuple[_Next, bool]:
@@ -126,6 +152,7 @@ class Leader:
                         call.error = _typed(call.error, self._env.path)
                         call.done = True
                         return _Next.AGAIN, False
+                    call.error = _typed(call.error, self._env.path)
                     del txn.callbacks[callbacks:]
                 elif txn.dirty:
                     if self._overflows(txn):
@@ -181,12 +208,12 @@ class Leader:
                 self._give_up(error, short=short)
             if not isinstance(error, Exception):
                 interrupt = error
-        self.unsynced = redo is not None
         callbacks = deque(txn.callbacks)
         while not batch.decided:
             try:
+                self._stored()  # counted twice after an interrupt, which harms nothing
                 if redo is not None and not recorded:
-                    self._sync()
+                    self.sync()
                     recorded = True
                 if callbacks:
                     _run_callbacks(callbacks)
@@ -200,9 +227,32 @@ class Leader:
         if interrupt is not None:
             raise interrupt
 
+    def _stored(self) -> None:
+        self.need_sound()  # a flush of another thread may have failed meanwhile
+        env = self._env
+        self.unsynced = env.redo is not None
+        if env.pin is not None:
+            env.pin.committed()
+
+    def _has_room(self, txn: WriteTxn, batch: Batch) -> bool:
+        """Whether the batch leaves what is kept for deletions; else those who only write fail."""
+        room = self._env.room
+        if room is None:
+            return True
+        ordinary = [c for c in batch.calls if not (c.makes_room or c.done or c.error)]
+        if not ordinary or txn.raw is None or room.take(txn.size, len(txn.places), txn.raw.id()):
+            return True
+        if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
+            batch.take_back(batch.calls.index(ordinary[0]) + 1)
+            return False
+        for call in ordinary:
+            call.error = room.refusal()
+            call.done = True
+        return False
+
     def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
         """Whether LMDB calls EIO what was a write cut short for want of room."""
-        return binding.is_device_error(error) and no_room(self._env.fd, 2 * txn.size)
+        return binding.is_device_error(error) and is_cramped(self._env.fd, 2 * txn.size)
 
     def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
         if short:
@@ -211,13 +261,13 @@ class Leader:
             ) from error
         raise error
 
-    def _sync(self) -> None:
-        raw = self._env.raw
+    def sync(self) -> None:
+        """Flush everything; a failure poisons, for the next flush would claim success."""
+        self.need_sound()
         try:
-            if raw is not None:
-                raw.sync(True)
+            self._env.mapped().sync(True)
         except RawError as error:
-            self._poisoned(error)
+            self.poison_for(error)
             raise OutcomeUnknownError(self.poison) from error
 
     def _was_committed(
@@ -234,12 +284,14 @@ class Leader:
                 self._find_fate(fate, raw, txnid, error)
                 break
             except Exception as unknown:
-                self._poisoned(error)
+                self.poison_for(error)
                 raise OutcomeUnknownError(self.poison) from unknown
             except BaseException as again:  # noqa: BLE001 - raised below, or superseded
                 interrupt = again
         if poisons and binding.is_device_error(error):
-            self._poisoned(error)
+            self.poison_for(error)
+            if fate[0] is _Fate.COMMITTED:  # by the page cache, maybe not by the device
+                raise OutcomeUnknownError(self.poison) from error
         if interrupt is not None and fate[0] is _Fate.LOST:
             raise interrupt
         return fate[0] is _Fate.COMMITTED
@@ -261,11 +313,13 @@ class Leader:
                 lock = self._env.begin_write()
                 try:
                     now = lock.id()
-                    if now == txnid:
-                        if redo is not None:
-                            redo.withdraw(txnid)
+                    if now == txnid and redo is not None:
+                        redo.withdraw(txnid)
+                    if now == txnid or redo is None:
+                        # Without a record nobody can replay it, and had its meta page been touched,
+                        # LMDB would refuse every further transaction (MDB_PANIC).
                         fate[0] = _Fate.LOST
-                    elif redo is None or now > txnid + 2:
+                    elif now > txnid + 2:
                         raise OutcomeUnknownError("other transactions hide the outcome")
                     else:  # the slot still tells whose transaction ``txnid`` is
                         ours = redo.holds_ours(txnid)
@@ -279,45 +333,21 @@ class Leader:
                 raw.abort()
             fate[0] = _Fate.LOST
 
-    def _poisoned(self, error: BaseException) -> None:
+    def need_sound(self) -> None:
+        """OutcomeUnknownError if a flush or commit has failed: no later one tells the truth."""
+        if self.poison:
+            raise OutcomeUnknownError(self.poison)
+
+    def poison_for(self, error: BaseException) -> None:
+        """Refuse every further write: what is on the device is not known any more."""
         self.poison = (
-            f"{self._env.path}: a commit failed ({error}) so that the store cannot be trusted to"
-            " write; close it, check the device, open it again and look what is stored"
+            f"{self._env.path}: a commit or flush failed ({error}) so that the store cannot be"
+            " trusted to write; close it, check the device, open it again and look what is stored"
         )
 
-    # --- recovery ----------------------------------------------------------------------------
 
-    def recover(self, env: binding.RawEnv, redo: RedoLog, fd: int) -> None:
-        """Run the redo record that a power cut or a killed writer left behind.
-
-        The look without the lock is enough to see that there is none: what a dead process left
-        stays as it is, and a live one needs no recovery.
-        """
-        path = self._env.path
-        while redo.pending(newest_meta(fd, path)) is not None:
-            try:
-                raw: Any = env.begin(write=True)
-            except MapResized:
-                binding.set_map(env, 0)
-                continue
-            try:
-                found = redo.pending(newest_meta(fd, path))
-                if found is None or found[0] != raw.id():
-                    return
-                for key, value in found[1].items():
-                    if value is None:
-                        raw.delete(key)
-                    else:
-                        raw.put(key, value)
-                raw.commit()
-            except MapFull:
-                grow = 2 * env.info()["map_size"]
-            else:
-                self.unsynced = True
-                return
-            finally:
-                raw.abort()
-            binding.set_map(env, grow)
+def _is_full(error: BaseException, path: str) -> bool:
+    return isinstance(binding.translate(error, path), StoreFullError)
 
 
 def _is_alive(raw: RawTxn) -> bool:

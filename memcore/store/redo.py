@@ -17,22 +17,14 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from memcore.errors import CorruptStoreError, StoreFormatError
-from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES
-from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, PAGE_HEADER_BYTES, Meta
+from memcore.limits import KEY_BYTES_MAX
+from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, Meta
+from memcore.store.run import Run
 
-__all__ = ["OP_BYTES", "Ops", "RedoLog", "decode", "encode", "find_run", "make_run"]
+__all__ = ["OP_BYTES", "Ops", "RedoLog", "decode", "encode"]
 
 Ops = Mapping[bytes, "bytes | None"]
 """The last operation of each key: its value, or None for a deletion."""
-
-SEED_BYTES: Final = 16
-_HEAD = Struct("<16s16sI")
-HEAD_BYTES: Final = _HEAD.size
-_RUN_HEADER = Struct("<QHHI")  # page number, pad, flags, pages of the run
-_OVERFLOW: Final = 0x04
-_SCAN_PAGES: Final = 32
-_SLOT_BYTES_MAX: Final = 64 * 1024**2
 
 _CHECK = Struct("<Q")
 _TITLE = Struct("<QQI")  # txnid, base, bytes of the operations
@@ -41,39 +33,6 @@ _OP = Struct("<HI")
 OP_BYTES: Final = _OP.size
 _DELETED: Final = 0xFFFFFFFF
 _BLANK: Final = bytes(_HEADER_BYTES)
-
-
-def make_run(seed: bytes, slot_bytes: int = REDO_SLOT_BYTES) -> bytes:
-    """The reserved value: a head that fills its first page, then two page-aligned slots."""
-    head = _HEAD.pack(REDO_MAGIC, seed, slot_bytes)
-    return head.ljust(PAGE_BYTES - PAGE_HEADER_BYTES, b"\0") + bytes(2 * slot_bytes)
-
-
-def find_run(fd: int, meta: Meta, path: str) -> tuple[int, bytes]:
-    """First page of the reserved run and its head.
-
-    LMDB never moves an overflow run that is not rewritten: it is page 3 of a fresh file and page 2
-    of a compacted copy.
-    """
-    for page in range(2, min(_SCAN_PAGES, meta.last_page + 1)):
-        raw = os.pread(fd, PAGE_HEADER_BYTES + HEAD_BYTES, page * PAGE_BYTES)
-        head = raw[PAGE_HEADER_BYTES:]
-        if not head.startswith(REDO_MAGIC) or len(head) < HEAD_BYTES:
-            continue
-        number, _, flags, pages = _RUN_HEADER.unpack_from(raw)
-        slot_bytes = _HEAD.unpack(head)[2]
-        whole = 1 + 2 * slot_bytes // PAGE_BYTES
-        if (
-            number == page
-            and flags == _OVERFLOW
-            and pages == whole
-            and 0 < slot_bytes <= _SLOT_BYTES_MAX
-            and slot_bytes % PAGE_BYTES == 0
-        ):
-            if page + whole > meta.last_page + 1:
-                raise CorruptStoreError(f"{path}: the redo run leaves the file")
-            return page, head
-    raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no redo run)")
 
 
 def encode(ops: Ops) -> bytes:
@@ -116,19 +75,12 @@ class RedoLog:
 
     __slots__ = ("_fd", "_last", "_seed", "_slots", "capacity")
 
-    def __init__(self, fd: int, page: int, head: bytes) -> None:
-        _, seed, slot_bytes = _HEAD.unpack(head)
-        first = (page + 1) * PAGE_BYTES
+    def __init__(self, fd: int, run: Run) -> None:
         self._fd = fd
-        self._slots = (first, first + slot_bytes)
-        self._seed = int.from_bytes(seed[:8], "little")
+        self._slots = run.slots
+        self._seed = int.from_bytes(run.seed[:8], "little")
         self._last = b""
-        self.capacity = slot_bytes - _HEADER_BYTES
-
-    @staticmethod
-    def seed_of(head: bytes) -> bytes:
-        """The file's seed as the head of the run tells it."""
-        return bytes(_HEAD.unpack(head)[1])
+        self.capacity = run.slot_bytes - _HEADER_BYTES
 
     def write(self, txnid: int, ops: Ops) -> None:
         """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""

@@ -138,7 +138,8 @@ class WriteTxn:
     """A write transaction shared by the closures of one batch; records what it writes.
 
     ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
-    such a transaction must not be committed even if the closure swallowed the error.
+    such a transaction must not be committed even if the closure swallowed the error. ``places`` are
+    the keys that were put, without their last bytes: rows of one place lie close together.
     """
 
     __slots__ = (
@@ -151,6 +152,7 @@ class WriteTxn:
         "local",
         "ops",
         "owner",
+        "places",
         "raw",
         "recording",
         "size",
@@ -164,6 +166,7 @@ class WriteTxn:
         self.recording = recording
         self.ops: dict[bytes, bytes | None] = {}
         self.size = 0
+        self.places: set[bytes] = set()
         self.dirty = False
         self.failed: Exception | None = None
         self.local: dict[Any, Any] = {}
@@ -192,8 +195,11 @@ class WriteTxn:
             self.failed = error
             raise
         self.dirty = True
+        self.places.add(key[:-2])
         if self.recording:
             self._record(key, value)
+        else:
+            self.size += len(value)
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""

@@ -63,7 +63,7 @@ def look_at_all(db: memcore.Database, conversations: Iterable[tuple[str, list[An
         assert [item.message for item in session] == messages
         for budget, context in contexts(session):
             assert illegal(context.messages, "openai_chat") == [], name
-            assert recount(context.messages) == context.tokens
+            assert recount(context.messages, None) == context.tokens
             assert budget is None or context.tokens <= budget
             assert is_suffix_behind_pins(context, messages), name
             seen += 1
@@ -104,5 +104,5 @@ def test_compacted_conversations_stay_legal(path):
             assert [item.message for item in session] == messages
             for _, context in contexts(session):
                 assert illegal(context.messages, "openai_chat") == []
-                assert recount(context.messages) == context.tokens
+                assert recount(context.messages, None) == context.tokens
         assert db.check() == []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
+from legality import found_wrong, plain
 from memcore.formats import POLICIES
 from messages import attempt, illegal, recount
 from oracle import RESULT, SYSTEM, Event, classify
@@ -27,40 +28,12 @@ few = settings(relaxed, max_examples=1_000 if LONG else 60)
 WIRES = tuple(name for name in POLICIES if name != "seed")
 
 
-def plain(history: list[Any]) -> list[dict[str, Any]]:
-    """The messages of a drawn history as JSON gives them back, events left out."""
-    return [json.loads(json.dumps(item)) for item in history if not isinstance(item, Event)]
-
-
 @st.composite
 def cases(draw):
     """A policy and a history of its own wire format (chat for ``seed``)."""
     policy = draw(st.sampled_from((*WIRES, "seed")))
     fmt = "openai_chat" if policy == "seed" else policy
     return policy, plain(draw(strategies.histories(fmt, orderly=draw(st.booleans()))))
-
-
-def found_wrong(
-    shown: list[dict[str, Any]], messages: list[dict[str, Any]], policy: str
-) -> list[Any]:
-    """What is illegal in ``shown``, but for what no rendering of ``messages`` can heal.
-
-    That is: ids used twice, calls that only others can answer, and the calls at the very end of
-    which some are answered and some are open.
-    """
-    no_cure = {"an id that came before"}
-    no_cure |= {rule for _, rule in illegal(messages, policy)} & {"a child without its program"}
-    if policy == "openai_responses":
-        no_cure.add("a result without an id")  # a named output may stand alone
-    partial = (len(shown) - 1, "results that are not those of the calls right before")
-    if len(shown) > 1 and classify(shown[-1]).kind == RESULT:
-        calls, answers = Counter(classify(shown[-2]).opens), Counter(classify(shown[-1]).closes)
-        partial = partial if answers < calls else None
-    return [
-        each
-        for each in illegal(shown, policy)
-        if each[1] not in no_cure and "server" not in each[1] and tuple(each) != partial
-    ]
 
 
 def blocks(messages: list[dict[str, Any]]) -> Counter[str]:
@@ -85,7 +58,7 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
         budget = context.needed_tokens
         context = memcore.fit(messages, budget, policy=policy)
         assert context.tokens == budget
-    assert recount(context.messages) == context.tokens <= budget
+    assert recount(context.messages, None) == context.tokens <= budget
     assert found_wrong(context.messages, messages, policy) == []
 
 
@@ -146,7 +119,7 @@ def test_the_suffix_is_the_longest_that_fits(case, share):
 def _slack(messages: list[dict[str, Any]]) -> int:
     """What the bound counts beside the rendered form: open calls, and answers never shown."""
     calls = sum(len(classify(m).opens) for m in messages)
-    answers = sum(recount([m]) for m in messages if classify(m).kind == RESULT)
+    answers = sum(recount([m], None) for m in messages if classify(m).kind == RESULT)
     return 64 * calls + answers
 
 
@@ -227,11 +200,18 @@ def test_a_session_with_a_view_gives_legal_contexts(policy, data, how, keep):
                 budget = context.needed_tokens
                 context = session.context(budget)
             assert context.tokens <= budget
-            assert recount(context.messages) == context.tokens
+            assert recount(context.messages, None) == context.tokens
             assert found_wrong(context.messages, plain(history + more), policy) == []
             assert context == session.context(max(budget, context.tokens))
         assert len(session) == len(list(session)) == session.revision
         assert db.check() == []
+
+
+def test_an_empty_id_that_comes_again_stays_empty():
+    use = {"type": "tool_use", "id": "", "name": "f", "input": {}}
+    messages = [{"role": "user", "content": "q"}]
+    messages += [{"role": "assistant", "content": [use]}, {"role": "assistant", "content": [use]}]
+    assert memcore.fit(messages, policy="anthropic").messages == messages
 
 
 def _fails(_: memcore.SummaryRequest) -> str:

@@ -89,6 +89,13 @@ def answers(ledger: Any) -> dict[str, Any]:
         "between": [ledger.sum_between(i, n - i) for i in range(n // 2)],
         "each": [ledger.tokens_of(i, n - i) for i in range(n // 2)],
         "first": [ledger.first_of(kind) for kind in range(8)],
+        "last of": [
+            ledger.last_of(kinds, count, at_least=at)
+            for kinds in (0, 4, 0b10100100)
+            for count in (-1, 0, 1, 3, n + 1)
+            for at in (-1, 0, n // 2, n)
+        ],
+        "count of": [ledger.count_of(k, at) for k in (4, 0b100100) for at in (-1, n // 2, n + 1)],
         "at most": [ledger.cut_at_most(i) for i in range(-1, n + 2)],
         "keep": [ledger.cut_keep_last(k, starts=s) for k in range(-1, n + 2) for s in both],
         "budget": [

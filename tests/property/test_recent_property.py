@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import memcore
 import strategies
 from memcore.formats import POLICIES
 from memcore.log import history as log_history
-from memcore.session import reading
+from memcore.session import picking
 from messages import assistant, attempt, call, failing, result, user
 from oracle import Event
 
@@ -53,7 +53,7 @@ def loading(records: int) -> Iterator[None]:
     """Handles load so many records at first, and look for pins so far."""
     with (
         mock.patch.object(log_history, "RECENT_RECORDS", records),
-        mock.patch.object(reading, "PINS_LOOK", min(records + 1, 1_024)),
+        mock.patch.object(picking, "PINS_LOOK", min(records + 1, 1_024)),
     ):
         yield
 
@@ -101,7 +101,7 @@ def answers(session: memcore.Session) -> list[str]:
 
 
 def opened(path: Path) -> memcore.Database:
-    db = memcore.open(path, durability="none", allow_unsafe=True)
+    db = memcore.open(path, durability="none", allow_unsafe=True, counter="bytes/4")
     db.backing.now_us = lambda: 10**15  # equal changes give equal items
     return db
 
@@ -156,8 +156,20 @@ def scenarios(draw):
     return policy, written, changes
 
 
+ORPHAN_BEFORE_THE_END = (
+    "openai_chat",
+    [*[user()] * 8, assistant(), result("c2"), Event(())],
+    [
+        ("compact", "fails", 4, 20),
+        *(("put", at) for at in (user("hello"), call("a"), call("b", "c"))),
+    ],
+)
+"""The smallest suffix begins with an orphan and an event before the end that is loaded first."""
+
+
 @relaxed
 @given(scenarios(), st.sampled_from((1, 2, 3, 5, 8)), st.sampled_from(("raise", "keep")))
+@example(ORPHAN_BEFORE_THE_END, 5, "keep")
 def test_a_short_ledger_answers_like_the_whole(scenario, records, orphans):
     policy, written, changes = scenario
     with tempfile.TemporaryDirectory() as folder:

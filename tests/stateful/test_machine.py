@@ -35,12 +35,13 @@ from hypothesis.stateful import (
 
 import memcore
 from memcore.log import history as log_history
-from messages import assistant, attempt, call, failing, illegal, recount, result, user
+from messages import assistant, attempt, call, count, failing, illegal, recount, result, user
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 WHOLE = ("user", "assistant")
 ids = st.sampled_from(("c0", "c1", "c2"))
 counts = st.integers(1, 40)
+COUNTERS = ("o200k_base", "bytes/4", "bytes/3", "bytes/7")
 
 
 @dataclass
@@ -50,7 +51,9 @@ class Model:
     items: list[tuple[int, Any]] = field(default_factory=list)
     next_seq: int = 1
     revision: int = 0
-    requests: dict[str, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
+    requests: dict[str, tuple[Any, tuple[int, ...], int]] = field(default_factory=dict)
+    counter: str = COUNTERS[0]
+    recounts: int = 0
 
     def append(self, *messages: Any) -> None:
         for message in messages:
@@ -92,7 +95,7 @@ class Model:
     def forked(self, count: int) -> Model:
         kept = self.items[:count]
         seq = kept[-1][0] if kept else 0
-        return Model(list(kept), seq + 1, 1)
+        return Model(list(kept), seq + 1, 1, counter=self.counter)
 
 
 CHILD = """
@@ -113,6 +116,7 @@ class Sessions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.level = logging.getLogger("memcore").level
         logging.getLogger("memcore").setLevel(logging.ERROR)  # failing summarizers are meant
         self.folder = Path(tempfile.mkdtemp(prefix="memcore-machine-"))
         self.path = self.folder / "agent.memcore"
@@ -127,6 +131,7 @@ class Sessions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.loading.stop()
+        logging.getLogger("memcore").setLevel(self.level)
         try:
             self.compare(self.other)
             assert self.db.check() == []
@@ -146,6 +151,10 @@ class Sessions(RuleBasedStateMachine):
             assert [(i.seq, self.seen(i)) for i in session] == model.items
             assert (len(session), session.revision) == (len(model.items), model.revision)
             assert session.tokens == sum(i.tokens for i in session)
+            assert session.counter == model.counter
+            for item in session:
+                if item.kind != memcore.ItemKind.EVENT:
+                    assert item.tokens == count(item.message, model.counter)
 
     @staticmethod
     def seen(item: memcore.Item) -> Any:
@@ -296,10 +305,12 @@ class Sessions(RuleBasedStateMachine):
             return
         receipt = session.append(user(content), idempotency_key=key)
         if live:
-            assert tuple(receipt) == known[1]
+            same = known[2] == model.recounts
+            tokens = known[1][2] if same else session.tokens
+            assert tuple(receipt) == (*known[1][:2], tokens, *known[1][3:])
         else:
             model.append(user(content))
-            model.requests[key] = (content, tuple(receipt))
+            model.requests[key] = (content, tuple(receipt), model.recounts)
 
     @rule(name=names, second=st.booleans(), keep=st.integers(0, 6), fails=st.booleans())
     def compact(self, name: str, second: bool, keep: int, fails: bool) -> None:
@@ -322,7 +333,8 @@ class Sessions(RuleBasedStateMachine):
                 assert found.needed_tokens > budget
                 found = session.context(found.needed_tokens)
             else:
-                assert recount(found.messages) == found.tokens <= budget
+                by = self.models[name].counter
+                assert recount(found.messages, by) == found.tokens <= budget
             assert illegal(found.messages, "openai_chat") == []
             outcomes.append(found)
         assert outcomes[0] == outcomes[1]
@@ -357,6 +369,20 @@ class Sessions(RuleBasedStateMachine):
         model = self.models[name]
         assert after.revision - model.revision in ({0, 1} if before == policy else {1})
         model.revision = after.revision
+
+    @rule(name=names, second=st.booleans(), counter=st.sampled_from(COUNTERS), lazily=st.booleans())
+    def recount(self, name: str, second: bool, counter: str, lazily: bool) -> None:
+        model, db = self.models[name], self.other if second else self.db
+        if lazily:
+            session = db.session(name, counter=counter, recount=True)
+        else:
+            session = db.session(name)
+            done = session.recount(counter)
+            assert done.items == (len(model.items) if counter != model.counter else 0)
+        assert session.tokens == sum(i.tokens for i in session)
+        model.recounts += counter != model.counter
+        model.counter = counter
+        assert self.handle(name, not second).counter == counter
 
     @rule()
     def reopen(self) -> None:

@@ -118,7 +118,7 @@ class FakeStore:
             finally:
                 txn.close(undo=False)
 
-    def transact(self, fn):
+    def transact(self, fn, *, makes_room=False):
         with self._lock, self._alone():
             if self._rerun:
                 self._run(fn, keep=False)
@@ -128,7 +128,7 @@ class FakeStore:
                 callback()
             return result
 
-    def submit(self, fn, loop):
+    def submit(self, fn, loop, *, makes_room=False):
         future = loop.create_future()
         try:
             future.set_result(self.transact(fn))

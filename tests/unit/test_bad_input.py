@@ -276,10 +276,19 @@ def test_compaction_options_are_checked_up_front(full, options):
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "x", True])
-def test_a_rule_is_checked_when_it_is_made(value):
-    for name in ("max_items", "keep_last", "keep_tokens", "protect_open_items"):
+def test_a_policy_is_checked_when_it_is_made(value):
+    for kind, name in (
+        (memcore.Keep, "last_items"),
+        (memcore.Keep, "last_turns"),
+        (memcore.Keep, "tokens"),
+        (memcore.Keep, "protect_open_items"),
+        (memcore.Trigger, "items"),
+        (memcore.Trigger, "tokens"),
+        (memcore.SummaryStyle, "max_tokens"),
+        (memcore.CompactionPolicy, "max_turns"),
+    ):
         with pytest.raises(memcore.InvalidOptionError, match=name):
-            memcore.CompactionRule(**{name: value})
+            kind(**{name: value})
 
 
 # --- names and sessions ---------------------------------------------------------------------------

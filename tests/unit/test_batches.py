@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,29 +12,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.store.base import MapMovedError
 from memcore.store.leader import Leader
 from messages import call, result, user
-
-
-def together(db, *changes: Callable[[], Any]) -> list[Any]:
-    """Run changes in one batch, each on a thread of its own; results or errors in their order."""
-    queue = db.backing.store._env.queue
-    outcomes: list[Any] = [None] * len(changes)
-
-    def run(at: int) -> None:
-        try:
-            outcomes[at] = changes[at]()
-        except Exception as error:  # noqa: BLE001 - it is the outcome
-            outcomes[at] = error
-
-    lead = queue.claim(5)
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(changes))]
-    for at, thread in enumerate(threads):
-        thread.start()
-        while len(queue.waiting) <= at:
-            thread.join(0.001)
-    queue.release(lead)
-    for thread in threads:
-        thread.join()
-    return outcomes
+from together import together
 
 
 def test_a_lost_blob_is_its_own_callers_trouble(db):

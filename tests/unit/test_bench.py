@@ -23,6 +23,25 @@ texts = [report.cells(row) for row in rows]
 print(json.dumps([dataclasses.asdict(row) for row in rows]))
 """
 
+PAIRS = """
+import sys
+sys.path.insert(0, {bench!r})
+from random import Random
+from histories import WIRES, Broken, broken, random_history, signs_of, wired
+for seed in range(40):
+    history = random_history(Random(seed), late=seed % 2 == 1)
+    caller = next((at for at, m in enumerate(history) if m.get("tool_calls")), None)
+    for policy in WIRES:
+        assert broken(signs_of(wired(history, policy), policy)) == Broken(0, 0), (seed, policy)
+        if caller is None:
+            continue
+        calls = len(history[caller]["tool_calls"])
+        beheaded = signs_of(wired(history[caller + 1 :], policy), policy)
+        assert broken(beheaded) == Broken(calls, 0), (seed, policy)
+        stopped = signs_of(wired(history[: caller + 1], policy), policy)
+        assert broken(stopped) == Broken(0, calls), (seed, policy)
+"""
+
 COMMAND = """
 import runpy, sys
 from memcore import _fast
@@ -57,6 +76,11 @@ def test_it_runs(name):
         assert row["ours"] is not None or row["note"]  # absent, and it says why
 
 
+def test_the_histories_are_valid_and_their_judge_sees_what_is_broken():
+    done = python(PAIRS.format(bench=str(BENCH)))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_knows_all_of_them():
     done = python(COMMAND.format(flavour="release", arguments=["--help"]))
     assert done.returncode == 0, done.stderr
@@ -82,8 +106,10 @@ def test_the_command_prints_and_writes(tmp_path):
     assert [row["benchmark"] for row in written["rows"]] == ["push", "push"]
 
 
-def test_only_one_module_imports_rivals():
+def test_only_the_rivals_modules_import_rivals():
     for path in BENCH.glob("*.py"):
         text = path.read_text(encoding="utf-8")
-        for rival in ("from agents", "import sqlite3", "import lmdb"):
+        for rival in ("from agents", "import sqlite3", "import lmdb", "import tiktoken"):
             assert rival not in text or path.name == "rivals.py", path
+        for rival in ("from langchain", "from llama_index", "from autogen", "from google"):
+            assert rival not in text or path.name.startswith("rivals_"), path

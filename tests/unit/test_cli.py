@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def wordy(tmp_path: Path) -> Path:
+    """A store of a session that is longer than a summary of it."""
+    path = tmp_path / "wordy.memcore"
+    with memcore.open(path) as db:
+        words = [{**m, "content": (m.get("content") or "") + " and more" * 50} for m in CHAT[1:]]
+        db.session("chat").extend([CHAT[0], *words])
+    return path
+
+
+@pytest.fixture
 def lines(tmp_path: Path) -> Path:
     path = tmp_path / "talks.jsonl"
     named = json.dumps({"id": "one", "messages": CHAT, "model": "m"})
@@ -77,7 +88,7 @@ def test_ls(store) -> None:
     ]
     assert set(found[0]) == {
         "session_id", "app", "user", "items", "tokens", "open_calls", "revision", "policy",
-        "created_at", "updated_at",
+        "counter", "created_at", "updated_at",
     }  # fmt: skip
     only = parsed("ls", "--store", store, "--user", "bob")["sessions"]
     assert [row["session_id"] for row in only] == ["waiting"]
@@ -169,7 +180,7 @@ def test_context_lists_repairs(store) -> None:
 def test_stats_and_check(store) -> None:
     found = parsed("stats", "--store", store)["stats"]
     assert (found["sessions"], found["items"], found["read_only"]) == (2, 9, True)
-    assert "sessions     2\n" in run("stats", "--store", store).stdout
+    assert re.search(r"^sessions +2$", run("stats", "--store", store).stdout, re.MULTILINE)
     assert parsed("check", "--store", store) == {
         "ok": True,
         "findings": [],
@@ -229,13 +240,15 @@ def test_compact_needs_consent(store) -> None:
     assert both.exit_code == ExitCode.USAGE
 
 
-def test_a_dry_run_says_what_compaction_then_does(store) -> None:
-    options = ("compact", "chat", "--store", store, "--keep-last", 2)
+def test_a_dry_run_says_what_compaction_then_does(wordy) -> None:
+    options = ("compact", "chat", "--store", wordy, "--keep-last", 2)
     planned = parsed(*options, "--dry-run")
     assert planned["dry_run"] is True
     assert [item["fate"] for item in planned["items"]] == ["pin", *["fold"] * 3, "keep", "keep"]
     text = run(*options, "--dry-run").stdout
-    assert text.startswith("cut behind seq 4: 3 items are folded, 2 kept; ")
+    assert text.startswith(
+        "default/default, summarized: cut behind seq 4; 3 items are folded, 2 kept, 0 of "
+    )
     assert "  tools called: weather\n" in text
     assert text.endswith("nothing was written\n")
     done = parsed(*options, "--yes")
@@ -245,16 +258,34 @@ def test_a_dry_run_says_what_compaction_then_does(store) -> None:
     assert again["status"] == "nothing"
     assert run(*options, "--dry-run").stdout == "nothing to compact\n"
     assert run(*options, "--yes").stdout == "nothing to compact\n"
-    assert parsed("context", "chat", "--store", store)["summary"] == planned["summary"]
+    assert parsed("context", "chat", "--store", wordy)["summary"] == planned["summary"]
 
 
-def test_a_dry_run_shows_what_is_covered(store) -> None:
+def test_a_dry_run_shows_what_is_covered(wordy) -> None:
     assert "summarized: seq 4 and before" in (
-        run("compact", "chat", "--store", store, "--yes", "--keep-last", 2).stdout
+        run("compact", "chat", "--store", wordy, "--yes", "--keep-last", 2).stdout
     )
-    planned = parsed("compact", "chat", "--store", store, "--dry-run", "--keep-last", 1)
+    planned = parsed("compact", "chat", "--store", wordy, "--dry-run", "--keep-last", 1)
     fates = [item["fate"] for item in planned["items"]]
     assert fates == ["pin", *["covered"] * 3, "fold", "keep"]
+
+
+def test_compaction_that_saves_nothing_is_refused(store) -> None:
+    options = ("compact", "chat", "--store", store, "--keep-last", 2)
+    assert parsed(*options, "--dry-run")["status"] == "refused"
+    assert run(*options, "--dry-run").stdout.startswith("nothing to do: summarized: 40 tokens ")
+    assert parsed(*options, "--yes")["view"] is None
+    assert run(*options, "--yes").stdout.startswith("nothing done: summarized: 40 tokens before, ")
+
+
+def test_a_policy_is_a_preset_or_a_file(wordy, tmp_path) -> None:
+    options = ("compact", "chat", "--store", wordy, "--dry-run", "--policy")
+    assert parsed(*options, "layered", "--stage", "heavy")["policy"] == "layered/heavy"
+    (tmp_path / "mine.toml").write_text("name = 'mine'\n[[stages]]\nkeep = { last_items = 1 }\n")
+    assert parsed(*options, tmp_path / "mine.toml")["policy"] == "mine/default"
+    refused = run(*options, "layred")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "did you mean 'layered'?" in refused.stderr
 
 
 # --- import ---------------------------------------------------------------------------------------
@@ -385,7 +416,7 @@ def test_what_is_no_store(tmp_path) -> None:
 
 
 def test_a_truncated_store(store) -> None:
-    os.truncate(store, store.stat().st_size // 2)
+    os.truncate(store, store.stat().st_size // 8)  # inside the reserved run
     assert run("ls", "--store", store).exit_code == ExitCode.CORRUPT
 
 

@@ -129,9 +129,11 @@ def test_an_open_call_is_not_folded(session):
 
 
 def test_an_open_call_blocks_compaction_only_for_a_while(open_db):
-    rule = memcore.CompactionRule(protect_open_items=10)
-    session = open_db(compaction=rule).session("chat")
-    session.extend([user(), call("never"), *turns(4)])
+    policy = memcore.CompactionPolicy(
+        stages=(memcore.Stage(keep=memcore.Keep(protect_open_items=10)),)
+    )
+    session = open_db(compaction=policy).session("chat")
+    session.extend([user("x y z " * 20), call("never"), *turns(4)])
     assert session.compact(lambda _: "s").plan.cut_seq == 1
     session.extend(turns(2))
     assert session.compact(lambda _: "s").plan.cut_seq > 2

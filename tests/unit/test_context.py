@@ -119,9 +119,9 @@ def test_counters_decide_what_fits(db):
     words = memcore.CallableCounter(lambda text: len(text.split()), name="words")
     session = db.session("chat", counter=words)
     session.extend([user("one two three"), assistant("four"), user("five")])
-    assert [i.tokens for i in session] == [3 + 1 + 4, 1 + 1 + 4, 1 + 1 + 4]
-    assert session.context(6).messages == [user("five")]
-    assert memcore.fit([user("one two three")], counter=words).tokens == 8
+    assert [i.tokens for i in session] == [3 + 1 + 3, 1 + 1 + 3, 1 + 1 + 3]
+    assert session.context(5).messages == [user("five")]
+    assert memcore.fit([user("one two three")], counter=words).tokens == 7
     db.delete_session("chat")  # the check at the end has no such counter
 
 
@@ -130,3 +130,17 @@ def test_a_policy_renders_one_log_in_its_own_way(session):
     assert [m["role"] for m in session.context().messages] == ["user", "assistant", "tool", "user"]
     session.set_policy("openai_responses")
     assert [m["role"] for m in session.context().messages] == ["user", "assistant", "user", "tool"]
+
+
+def test_a_bound_that_a_screenshot_breaks_does_not_hold_a_context_up(db):
+    """A context that shows folded items again for a late result; it went on for ever."""
+    session = db.session("late", policy="openai_responses")
+    session.extend([user(), {"type": "function_call", "call_id": "f", "name": "f"}])
+    session.abandon("f")
+    session.extend([user(f"words {n} and more") for n in range(8)])
+    assert session.compact(lambda _: "so far").status == "summarized"
+    session.extend([{"type": "computer_call", "call_id": f"c{n}", "action": {}} for n in range(3)])
+    session.extend([user(), {"type": "function_call_output", "call_id": "f", "output": "late"}])
+    for budget in range(1, session.context().tokens + 1, 3):
+        context = attempt(session.context, budget)
+        assert isinstance(context, memcore.ContextOverflowError) or context.tokens <= budget

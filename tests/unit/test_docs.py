@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ["README.md", "docs/concepts.md"]
-LINKED = [*RUN, "CHANGELOG.md", "CONTRIBUTING.md"]
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md"]
+LINKED = [
+    *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
+]  # fmt: skip
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"# -> (.*)$", re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#]+)\)")
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+CRASH = re.compile(r"`python -m tests\.crash ([a-z]+)`")
+TEST_FILE = re.compile(r"`(?:pytest )?(tests/[\w/]+\.\w+)`")
 
 
 def blocks(name: str) -> list[tuple[int, str]]:
@@ -75,3 +79,31 @@ def test_every_policy_and_repair_is_documented() -> None:
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [policy for policy in POLICIES if f"| `{policy}`" not in text] == []
+
+
+def test_the_house_map_names_every_module() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    house = set(re.findall(r"\w+", text.partition("\nmemcore/\n")[2].partition("```")[0]))
+    modules = [path for path in (ROOT / "memcore").rglob("*.py") if not path.stem.startswith("__")]
+    assert [str(path) for path in modules if path.stem not in house] == []
+
+
+def test_every_kind_of_key_and_row_is_documented() -> None:
+    from memcore.keys import Kind, Row
+
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    kinds, rows = (
+        {number for name, number in vars(table).items() if name.isupper()} for table in (Kind, Row)
+    )
+    assert [kind for kind in kinds if f"\n| `{kind:02X}` | " not in text] == []
+    assert [row for row in rows if f"\n| `{row:02X}` " not in text.partition("| row |")[2]] == []
+
+
+def test_what_the_durability_page_names_is_there() -> None:
+    from crash.controls import CONTROLS
+
+    text = (ROOT / "docs/durability.md").read_text(encoding="utf-8")
+    checks = CRASH.findall(text)
+    assert [name for name in checks if not (ROOT / f"tests/crash/{name}.py").exists()] == []
+    assert [name for name in TEST_FILE.findall(text) if not (ROOT / name).exists()] == []
+    assert [name for name in CONTROLS if f"`{name}`" not in text] == []

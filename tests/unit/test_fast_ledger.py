@@ -698,6 +698,23 @@ def test_load_stops_where_it_is_told_and_never_half_way():
     assert len(made) == 4
 
 
+def test_load_takes_given_counts_in_place_of_the_records_own():
+    record = struct.pack("<IIQH", 10, 0, 0, 1)
+    page = b"".join(record + facts_of(entry) for entry in (user(), call("c1"), result("c1")))
+    counts = struct.pack("<5I", 1, 2, 3, 2**32 - 1, 5)
+    made = _fast.Ledger()
+    assert made.load(page, 0, 2, 9, counts, 2) == 2  # under any counter
+    assert made.load(page, 2, 1, 9, counts, 4) == 1
+    assert made.tokens_of(0, 3) == [3, 2**32 - 1, 5]
+    assert made.load(page, 0, 5, 9, counts) == 3  # the page ends first
+    for skip, take, at in ((0, 3, 3), (0, 6, 0), (0, 1, 5), (0, 1, -1), (0, 1, 2**62), (0, -1, 0)):
+        with pytest.raises(ValueError, match="fewer counts"):
+            made.load(page, skip, take, 9, counts, at)
+    with pytest.raises(ValueError, match="fewer counts"):
+        made.load(page, 0, 1, 9, counts[:3])
+    assert len(made) == 6
+
+
 def test_a_ledger_cannot_be_pickled_or_derived_from():
     with pytest.raises(TypeError):
         ledger().__reduce__()

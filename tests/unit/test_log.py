@@ -10,6 +10,7 @@ import pytest
 import memcore
 from memcore import keys
 from memcore.codec import open_value, seal_value
+from memcore.errors import CorruptValueError
 from memcore.keys import Row
 from memcore.limits import HEAD_SEGMENTS_MAX, INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.log import Head, History, Segment
@@ -219,7 +220,7 @@ def test_a_late_result_reaches_behind_what_was_loaded(open_db, monkeypatch, reco
 @pytest.fixture
 def broken(open_db) -> Iterator[memcore.Database]:
     """A database whose damage is mended (by deleting its sessions) before the last check."""
-    db = open_db()
+    db = open_db(counter="bytes/4")
     yield db
     for entry in list(db.sessions()):
         db.delete_session(entry.session_id)
@@ -323,3 +324,12 @@ def test_an_item_that_was_replaced_is_found_by_check(broken):
     broken.backing.store.transact(forge)
     assert session.get(2).message == {"role": "assistant", "content": "XX"}
     assert any("prefix hash" in finding for finding in broken.check())
+
+
+@pytest.mark.parametrize("field", ["revision", "epoch", "next_view", "next_block", "tokens"])
+def test_a_head_at_the_end_of_its_counters_is_damaged(db, session, field):
+    session.append(user("hi"))
+    key, head = head_key(1, 1), stored_head(db, session)
+    setattr(head, field, 2**64 - 1)
+    with pytest.raises(CorruptValueError):
+        Head.unpack(key, seal_value(key, head.pack()))

@@ -60,7 +60,9 @@ def test_import_loads_nothing_optional() -> None:
 
 
 def test_all_is_sorted_and_there() -> None:
-    assert list(memcore.__all__) == sorted(set(memcore.__all__))
+    # Constants, classes, functions, as the linter sorts them.
+    wanted = sorted(set(memcore.__all__), key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    assert list(memcore.__all__) == wanted
     missing = [name for name in memcore.__all__ if not hasattr(memcore, name)]
     assert missing == []
 

@@ -216,7 +216,7 @@ def test_a_decoy_of_the_redo_run_is_refused(path) -> None:
     os.close(fd)
     decoy = struct.pack("<QHHI", 2, 0, 4, 129) + head[16:32] + b"z" * 16 + head[48:52]
     overwrite(path, 2 * PAGE, decoy)
-    with pytest.raises(CorruptStoreError, match="redo run"):
+    with pytest.raises(CorruptStoreError, match="reserved run"):
         open_store(path)
 
 
@@ -344,3 +344,9 @@ def test_random_cuts_and_flips_are_typed_errors_before_the_map(path) -> None:
             assert newest(path).page_bytes == PAGE
         except MemcoreError:
             continue
+
+
+def test_a_store_that_lost_both_meta_pages_is_told_from_a_foreign_file(path) -> None:
+    overwrite(path, 0, bytes(2 * PAGE))
+    with pytest.raises(CorruptStoreError, match="salvage"):
+        open_store(path)

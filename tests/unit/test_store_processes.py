@@ -14,6 +14,7 @@ import pytest
 
 from memcore.errors import ClosedError, StorageError, StoreFullError
 from memcore.store import open_store
+from raw import rows
 
 A, B = b"\x01a", b"\x01b"
 SHIM = Path(__file__).parents[1] / "shim" / "flushcount.py"
@@ -34,23 +35,6 @@ def python(code: str, *args, env=None, **options):
         env=env,
         **options,
     )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "agent.memcore"
-
-
-@pytest.fixture
-def store(path):
-    store = open_store(path)
-    yield store
-    assert store.check() == []
-    store.close()
-
-
-def rows(store):
-    return dict(store.read(lambda txn: list(txn.scan(b"", b"\xff"))))
 
 
 # --- flushes -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import struct
 import tempfile
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore.store import open_store
-from memcore.store.file import META_OFFSETS, inspect, open_locked
-from memcore.store.redo import decode, encode, find_run
+from memcore.store.file import META_OFFSETS, open_locked
+from memcore.store.redo import decode, encode
+from memcore.store.run import find_run
 
 META_BYTES = 136
 KEYS = [b"\x01%c" % n for n in range(6)]
@@ -51,10 +51,9 @@ class Lab:
     def slot(self, txnid: int) -> int:
         fd = open_locked(str(self.path), read_only=True)
         try:
-            page, head = find_run(fd, inspect(fd, str(self.path)), "")
+            return find_run(fd, "").slots[txnid & 1]
         finally:
             os.close(fd)
-        return (page + 1) * 4096 + (txnid & 1) * struct.unpack_from("<I", head, 32)[0]
 
 
 @pytest.fixture

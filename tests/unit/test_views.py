@@ -8,12 +8,17 @@ import pytest
 
 import memcore
 from memcore import keys
+from memcore.codec import seal_value
+from memcore.errors import CorruptValueError
+from memcore.keys import Row
 from memcore.views import StoredView, read_view, resolve_view, view_chain, write_view
 from messages import turns, user
 
 
 def view(number: int, parent: int, cut_seq: int, summary: str | None = "s") -> memcore.View:
-    return memcore.View(number, parent, cut_seq, cut_seq, summary, (1, 2), "summarized", 9, 3, 1.5)
+    return memcore.View(
+        number, parent, cut_seq, cut_seq, summary, (1, 2), "summarized", 9, 3, 1.5, "bytes/4"
+    )
 
 
 @pytest.fixture
@@ -86,3 +91,15 @@ def test_a_lost_view_is_reported_by_check(open_db):
         assert fresh.session("chat").context().summary is None
         assert fresh.session("chat").append(user()).seq == 13
     db.delete_session("chat")
+
+
+def test_a_view_that_is_its_own_ancestor_is_damage():
+    """Its checksum can be right: the chain must end all the same."""
+    key = keys.session_row(1, 2, Row.VIEW, 3)
+    body = (
+        b'{"chain":1,"parent":3,"parent_owner":2,"cut_seq":4,"covered":4,"summary":"s","pinned":[],'
+        b'"status":"summarized","tokens_before":9,"tokens_after":1,"created_at":1.5}'
+    )
+    rows = {key: seal_value(key, body)}
+    with pytest.raises(CorruptValueError, match="malformed"):
+        list(view_chain(rows, 1, 2, 3))

@@ -1,0 +1,211 @@
+/* Internal: where the pieces of a text end, one match of the encoding's pattern each.
+ *
+ * The patterns are those of tiktoken_ext/openai_public.py, written out by hand; see the classes in
+ * _bpe_vocab.h. */
+#ifndef MEMCORE_BPE_PIECES_H
+#define MEMCORE_BPE_PIECES_H
+
+#include "_bpe_vocab.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+typedef struct {
+    const bpe_vocab *v;
+    const uint8_t *end;
+} text;
+
+/* Class of the character at p < end, and its bytes. */
+static inline unsigned class_at(const text *t, const uint8_t *p, unsigned *n) {
+    unsigned c = t->v->ascii[*p];
+    if (LIKELY(c != FURTHER)) {
+        *n = 1;
+        return c;
+    }
+    uint32_t point;
+    ptrdiff_t room = t->end - p;
+    if (*p < 0xE0 && room >= 2) {
+        *n = 2;
+        point = (*p & 0x1Fu) << 6 | (p[1] & 0x3Fu);
+    } else if (*p < 0xF0 && room >= 3) {
+        *n = 3;
+        point = (*p & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    } else if (*p >= 0xF0 && room >= 4) {
+        *n = 4;
+        point = (*p & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+        if (point >= POINTS) return OTHER;
+    } else {  /* never in valid UTF-8 */
+        *n = 1;
+        return OTHER;
+    }
+    return t->v->classes[((size_t)t->v->index[point >> BLOCK_BITS] << BLOCK_BITS) |
+                         (point & ((1u << BLOCK_BITS) - 1))];
+}
+
+/* Behind the run of characters of these classes that begins at p. */
+static inline const uint8_t *run_of(const text *t, const uint8_t *p, unsigned classes) {
+    const uint8_t *ascii = t->v->ascii;
+    unsigned n;
+    for (;;) {
+        while (p < t->end && BIT(ascii[*p]) & classes) p++;
+        if (p == t->end || *p < 0x80 || !(BIT(class_at(t, p, &n)) & classes)) return p;
+        p += n;
+    }
+}
+
+/* Behind a contraction ('s 't 're 've 'm 'll 'd, in any case) at p, or p. */
+static const uint8_t *contraction(const text *t, const uint8_t *p) {
+    if (t->end - p < 2 || *p != '\'') return p;
+    unsigned a = p[1] | 0x20u, b = t->end - p > 2 ? p[2] | 0x20u : 0;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
+    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return p + 3;
+    if (t->end - p > 2 && p[1] == 0xC5 && p[2] == 0xBF) return p + 3;  /* U+017F folds to s */
+    return p;
+}
+
+/* o200k: behind a word that begins at p (not with its prefix), or NULL.
+ *
+ *   [UP BOTH MARK]* [LO BOTH MARK]+  |  [UP BOTH MARK]+ [LO BOTH MARK]*
+ *
+ * The classes BOTH and MARK are in both sets: `both` is where the first form ends if nothing in
+ * lower case follows. `must_lower`: only the first form will do. */
+static const uint8_t *word_o200k(const text *t, const uint8_t *p, int must_lower) {
+    const uint8_t *start = p, *both = NULL;
+    unsigned n;
+    while (p < t->end) {
+        unsigned c = class_at(t, p, &n);
+        if (c == LO) return run_of(t, p + n, BIT(LO) | BIT(BOTH) | BIT(MARK));
+        if (!(BIT(c) & (BIT(UP) | BIT(BOTH) | BIT(MARK)))) break;
+        p += n;
+        if (c != UP) both = p;
+    }
+    if (both) return both;
+    return p > start && !must_lower ? p : NULL;
+}
+
+#if defined(__SSE2__)
+/* A bit for each of the 16 bytes that lies in low .. high (ASCII). */
+static inline unsigned in_range(__m128i bytes, char low, char high) {
+    __m128i above = _mm_cmpgt_epi8(bytes, _mm_set1_epi8((char)(low - 1)));
+    __m128i below = _mm_cmplt_epi8(bytes, _mm_set1_epi8((char)(high + 1)));
+    return (unsigned)_mm_movemask_epi8(_mm_and_si128(above, below));
+}
+#endif
+
+/* Whitespace at p that begins no other piece; `to_end`: a run up to the end is one piece even if
+ * there are newlines in it (cl100k). */
+static const uint8_t *whitespace(const text *t, const uint8_t *p, int to_end) {
+    const uint8_t *last = p, *newline = NULL, *start = p;
+#if defined(__SSE2__)
+    if (LIKELY(t->end - p > 16)) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+        unsigned blank = in_range(bytes, '\t', '\r') | in_range(bytes, ' ', ' ');
+        unsigned width = (unsigned)__builtin_ctz(~blank);
+        if (LIKELY(width - 1 < 15 && p[width] < 0x80)) {
+            unsigned lines = in_range(bytes, '\n', '\n') | in_range(bytes, '\r', '\r');
+            lines &= (1u << width) - 1;
+            if (lines) return p + 32 - __builtin_clz(lines);
+            return p + (width > 1 ? width - 1 : 1);
+        }
+    }
+#endif
+    unsigned n;
+    while (p < t->end) {
+        unsigned c = class_at(t, p, &n);
+        if (!(BIT(c) & SPACE)) break;
+        last = p;
+        p += n;
+        if (c == NL) newline = p;
+    }
+    if (p == t->end && (to_end || !newline)) return p;
+    if (newline) return newline;
+    return last > start ? last : p;
+}
+
+static const uint8_t *number(const text *t, const uint8_t *p) {
+    unsigned n;
+    if (LIKELY(t->end - p > 3 && p[3] < 0x80)) {
+        const uint8_t *classes = t->v->ascii;
+        if (classes[p[0]] == NUM && p[1] < 0x80 && p[2] < 0x80)
+            return p + (classes[p[1]] != NUM ? 1 : classes[p[2]] != NUM ? 2 : 3);
+    }
+    for (int i = 0; i < 3 && p < t->end && class_at(t, p, &n) == NUM; i++) p += n;
+    return p;
+}
+
+/* Punctuation at p, after an optional space: behind it, or NULL if it is none. */
+static const uint8_t *punctuation(const text *t, const uint8_t *p, int slash) {
+    const uint8_t *at = *p == ' ' ? p + 1 : p;
+    const uint8_t *to = run_of(t, at, BIT(OTHER) | BIT(MARK));
+    if (to == at) return NULL;
+    while (to < t->end && (*to == '\r' || *to == '\n' || (slash && *to == '/'))) to++;
+    return to;
+}
+
+#if defined(__SSE2__)
+/* o200k: behind a word of less than 16 ASCII letters at p; p if there is none or it is another. */
+static inline const uint8_t *ascii_word(const uint8_t *p) {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    unsigned upper = in_range(bytes, 'A', 'Z'), lower = in_range(bytes, 'a', 'z');
+    unsigned n = (unsigned)__builtin_ctz(~upper);
+    n += (unsigned)__builtin_ctz(~(lower >> n));
+    return n < 16 && p[n] < 0x80 ? p + n : p;
+}
+#endif
+
+static const uint8_t *next_o200k(const text *t, const uint8_t *p) {
+    unsigned n, c = class_at(t, p, &n);
+    const uint8_t *to;
+#if defined(__SSE2__)
+    if (LIKELY(t->end - p > 17 && n == 1 && BIT(c) & (LETTER | BIT(OTHER) | BIT(WS)))) {
+        const uint8_t *from = BIT(c) & LETTER ? p : p + 1;
+        to = ascii_word(from);
+        if (LIKELY(to > from)) return UNLIKELY(*to == '\'') ? contraction(t, to) : to;
+        if (LIKELY(BIT(t->v->ascii[*from]) & (BIT(OTHER) | SPACE | BIT(NUM)))) {
+            if ((c == OTHER || *p == ' ') && (to = punctuation(t, p, 1))) return to;
+            return whitespace(t, p, 0);
+        }
+    }
+#endif
+    if (BIT(c) & LETTER) return contraction(t, word_o200k(t, p, 0));
+    if (c == NUM) return number(t, p);
+    if (c != NL) {
+        to = p + n < t->end ? word_o200k(t, p + n, c == MARK) : NULL;
+        if (to) return contraction(t, to);
+        if (c == MARK) return contraction(t, p + n);  /* itself the lower-case part */
+        if ((c == OTHER || *p == ' ') && (to = punctuation(t, p, 1))) return to;
+    }
+    return whitespace(t, p, 0);
+}
+
+static inline const uint8_t *letters(const text *t, const uint8_t *p) {
+#if defined(__SSE2__)
+    if (LIKELY(t->end - p > 16)) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+        unsigned n = (unsigned)__builtin_ctz(~(in_range(bytes, 'A', 'Z') | in_range(bytes, 'a', 'z')));
+        if (LIKELY(n < 16 && p[n] < 0x80)) return p + n;
+    }
+#endif
+    return run_of(t, p, LETTER);
+}
+
+static const uint8_t *next_cl100k(const text *t, const uint8_t *p) {
+    unsigned n, c = class_at(t, p, &n);
+    const uint8_t *to;
+    if (*p == '\'' && (to = contraction(t, p)) > p) return to;
+    if (BIT(c) & LETTER) return letters(t, p);
+    if (c == NUM) return number(t, p);
+    if (c != NL) {
+        if ((to = letters(t, p + n)) > p + n) return to;
+        if ((c == OTHER || c == MARK || *p == ' ') && (to = punctuation(t, p, 0))) return to;
+    }
+    return whitespace(t, p, 1);
+}
+
+/* Behind the piece that begins at p. */
+static inline const uint8_t *next_piece(const text *t, const uint8_t *p) {
+    return t->v->pattern == BPE_O200K ? next_o200k(t, p) : next_cl100k(t, p);
+}
+
+#endif

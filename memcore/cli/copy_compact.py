@@ -1,0 +1,45 @@
+"""``memcore copy-compact``: free pages given back, or the mode of a database changed."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from memcore.cli.options import AsJson, StorePath, VerifyCopy, writing
+from memcore.cli.output import emit_json, escape, progress
+
+__all__ = ["copy_compact"]
+
+
+def copy_compact(
+    store: StorePath,
+    *,
+    durability: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="The mode from now on: full, relaxed or none."),
+    ] = None,
+    allow_unsafe: Annotated[
+        bool, typer.Option("--allow-unsafe", help="Consent to --durability none.")
+    ] = False,
+    verify: VerifyCopy = True,
+    as_json: AsJson = False,
+) -> None:
+    """Swap the file for a compact, proven copy of it. Nobody else may have it open."""
+    started = time.perf_counter()
+    with writing(store) as db, progress("checking the copy") as report:
+        done = db.copy_compact(
+            durability=durability, allow_unsafe=allow_unsafe, verify=verify, progress=report
+        )
+    seconds = time.perf_counter() - started
+    if as_json:
+        fields = {"bytes_before": done.bytes_before, "bytes_after": done.bytes_after}
+        emit_json("copy-compact", fields | {"durability": done.durability, "seconds": seconds})
+        return
+    print(
+        escape(
+            f"{store}: {done.bytes_before:,} bytes before, {done.bytes_after:,} after, durability"
+            f" {done.durability}, in {seconds:.2f} s"
+        )
+    )

@@ -1,0 +1,52 @@
+"""``memcore doctor``: what is worth knowing of a file, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+import memcore
+from memcore.cli.exits import exit_code_of
+from memcore.cli.options import AsJson, StorePath
+from memcore.cli.output import complain, emit_json, escape, print_pairs
+from memcore.database.doctor import examine
+
+__all__ = ["examine_store"]
+
+
+def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
+    """Show the state of the file, its users, its place and the versions, and advice.
+
+    Nothing is written. It works on a damaged file, too: the exit code is then that of the error
+    that stops it from being opened.
+    """
+    if not os.path.lexists(store) and store != ":memory:":
+        msg = f"{store}: there is no such file; 'memcore import' makes one"
+        raise memcore.NotFoundError(msg)
+    found = examine(store)
+    error = found.error
+    found.facts["versions"] = {"memcore": memcore.__version__, **found.facts["versions"]}
+    if as_json:
+        fields: dict[str, Any] = {"path": found.path, **found.facts, "advice": found.advice}
+        emit_json("doctor", fields | {"error": None if error is None else str(error)})
+    else:
+        print_pairs(
+            (f"{about}: {name.replace('_', ' ')}", _shown(value))
+            for about, facts in found.facts.items()
+            for name, value in facts.items()
+        )
+        for line in found.advice:
+            print(escape(f"advice: {line}"))
+        if not found.advice and error is None:
+            print("nothing needs to be done")
+    if error is not None:
+        complain(str(error))
+        raise typer.Exit(exit_code_of(error))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return value

@@ -1,0 +1,135 @@
+"""``memcore recount``: another token counter for sessions that exist."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, StorePath, User, writing
+from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
+from memcore.tokens import get_counter
+
+__all__ = ["recount_sessions"]
+
+_HEADINGS = ("session", "user", "app", "items", "counted by", "tokens before", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    """One session and what was done to it."""
+
+    session_id: str
+    user: str
+    app: str
+    items: int
+    counter_before: str
+    tokens_before: int
+    tokens: int
+
+
+def recount_sessions(
+    store: StorePath,
+    counter: Annotated[
+        str,
+        typer.Option("--counter", metavar="NAME", help="What counts from now on, as bytes/4."),
+    ],
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="[SESSION]...", help="The sessions' names.")
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All sessions (of --user, --app).")] = False,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count sessions anew with another token counter; their items stay as they are.
+
+    One commit a session: whoever uses the file meanwhile goes on, and an interrupted run can be
+    repeated. Sessions that have the counter already are left alone (one that is named and whose
+    counts are damaged is mended). Sessions that cannot be counted are reported, the others are
+    counted, and the exit code is 1.
+    """
+    if every == bool(sessions):
+        msg = "say which sessions to count anew, or --all" + (", not both" if every else "")
+        raise memcore.InvalidOptionError(msg)
+    by = get_counter(counter)
+    started = time.perf_counter()
+    with writing(store) as db:
+        listed = list(db.sessions(user=user, app=app))
+        if every:
+            chosen = [entry for entry in listed if entry.counter != by.id]
+        else:
+            chosen = [_named(name, listed, db.path) for name in dict.fromkeys(sessions or ())]
+        with progress("counting") as report:
+            done, failed = _recount_all(db, chosen, by, report)
+    considered = len(listed) if every else len(chosen)
+    fields = {
+        "counter": by.id,
+        "recounted": len(done),
+        "unchanged": considered - len(done) - failed,
+        "failed": failed,
+        "items": sum(session.items for session in done),
+        "seconds": time.perf_counter() - started,
+    }
+    if as_json:
+        emit_json("recount", fields | {"sessions": [asdict(session) for session in done]})
+    else:
+        if done:
+            print_table(
+                _HEADINGS, (tuple(asdict(session).values()) for session in done), flexible=0
+            )
+        print_pairs((fields | {"seconds": f"{fields['seconds']:.2f}"}).items())
+    if failed:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memcore.SessionEntry:
+    """The session of that name; the counter that it has need not be at hand."""
+    found = [entry for entry in listed if entry.session_id == name]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        msg = f"there is no such session {name!r} in {path}; 'memcore ls' lists them"
+        raise memcore.NotFoundError(msg)
+    owners = ", ".join(f"--user {entry.user!r} --app {entry.app!r}" for entry in found[:3])
+    msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
+    raise memcore.InvalidOptionError(msg)
+
+
+def _recount_all(
+    db: memcore.Database,
+    chosen: Sequence[memcore.SessionEntry],
+    counter: memcore.TokenCounter,
+    report: Progress | None,
+) -> tuple[list[Recounted], int]:
+    """What was counted anew, and how many sessions could not be."""
+    total, before, failed = sum(entry.items for entry in chosen), 0, 0
+    done: list[Recounted] = []
+
+    def tell(items: int, _: int) -> None:
+        if report is not None:
+            report(min(before + items, total), total)
+
+    for entry in chosen:
+        place = entry.session_id, entry.user, entry.app
+        try:
+            session = db.session(
+                place[0], user=place[1], app=place[2], counter=counter, recount=True
+            )
+            found = session.recount(counter, progress=tell)
+        except (memcore.CallerError, memcore.CorruptValueError) as error:
+            failed += 1
+            warn(f"session {entry.session_id!r}: {error}")
+            continue
+        finally:
+            before += entry.items
+        if found.items or found.counter_before != found.counter:
+            tokens = found.tokens_before, found.tokens
+            done.append(Recounted(*place, found.items, found.counter_before, *tokens))
+    return done, failed

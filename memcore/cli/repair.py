@@ -1,0 +1,84 @@
+"""``memcore repair``: a foreign history is mended by a recorded view."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    SessionName,
+    StorePath,
+    User,
+    Yes,
+    find_session,
+    reading,
+    writing,
+)
+from memcore.cli.output import complain, emit_json, print_table
+
+__all__ = ["repair_session"]
+
+
+def repair_session(
+    session_id: SessionName,
+    store: StorePath,
+    *,
+    user: User = None,
+    app: App = None,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="drop|synthesize", help="What becomes of calls without a result."),
+    ] = "drop",
+    close_open: Annotated[
+        bool, typer.Option("--close-open", help="Give up the calls that are still open.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mend orphaned results and unanswered calls in what contexts show.
+
+    The log keeps every item; only contexts change.
+    """
+    if dry_run == yes:
+        complain("say --dry-run to see what is broken, or --yes to repair")
+        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    with reading(store) if dry_run else writing(store) as db:
+        session = find_session(db, session_id, user=user, app=app)
+        result = session.repair(mode, plan=dry_run, close_open=close_open)
+    if as_json:
+        emit_json("repair", {"dry_run": dry_run, **_fields(result)})
+        return
+    if result.status == "nothing":
+        print("nothing to repair")
+        return
+    rows = [(each.action, each.seq or 0, each.call_id or "") for each in result.repairs]
+    rows += [("given up", call.seq, call.call_id) for call in result.open_calls]
+    print_table(("repair", "seq", "call"), rows)
+    print(
+        f"\n{len(result.masks):,} items are shown otherwise or not at all; "
+        f"{result.tokens_before:,} tokens before, {result.tokens_after:,} after"
+    )
+    print("nothing was written" if result.view is None else f"view {result.view.number:,} says so")
+
+
+def _fields(result: memcore.RepairResult) -> dict[str, Any]:
+    return {
+        "status": result.status,
+        "mode": result.mode,
+        "repairs": [
+            {"action": each.action, "seq": each.seq, "call_id": each.call_id}
+            for each in result.repairs
+        ],
+        "masks": [mask._asdict() for mask in result.masks],
+        "given_up": [{"call_id": call.call_id, "seq": call.seq} for call in result.open_calls],
+        "tokens_before": result.tokens_before,
+        "tokens_after": result.tokens_after,
+        "view": None if result.view is None else result.view.number,
+    }

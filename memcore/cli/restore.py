@@ -1,0 +1,56 @@
+"""``memcore restore``: a backup put in its place."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import AsJson, StorePath
+from memcore.cli.output import complain, emit_json, escape, progress
+
+__all__ = ["restore_backup"]
+
+
+def restore_backup(
+    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="The file to restore from.")],
+    store: StorePath,
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="The store exists: put the backup in its place.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Consent to --replace.")] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Keep no copy of the store that is replaced.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take a backup with findings, if it can be opened.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the store from a backup that passes the check. Nobody may have the store open.
+
+    The replaced file is kept beside it: what was written since the backup is in it only.
+    """
+    if os.path.lexists(store) and not (replace and yes):
+        complain(f"{store}: exists; --replace --yes puts the backup in its place")
+        raise typer.Exit(ExitCode.REFUSED)
+    started = time.perf_counter()
+    with progress("checking the copy") as report:
+        done = memcore.restore(
+            backup, store, replace=replace, keep=not discard, force=force, progress=report
+        )
+    seconds = time.perf_counter() - started
+    if as_json:
+        fields = {"target": store, "bytes": done.bytes, "kept": done.kept, "seconds": seconds}
+        emit_json("restore", fields | {"findings": list(done.findings)})
+        return
+    for finding in done.findings:
+        print(escape(finding))
+    print(escape(f"{store}: {done.bytes:,} bytes in {seconds:.2f} s"))
+    if done.kept is not None:
+        print(escape(f"the file before: {done.kept}"))

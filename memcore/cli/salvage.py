@@ -1,0 +1,64 @@
+"""``memcore salvage``: a sound file from what is left of a damaged one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import AsJson
+from memcore.cli.output import emit_json, escape, stages
+
+__all__ = ["salvage_file"]
+
+_SEQS_SHOWN = 8
+
+
+def salvage_file(
+    damaged: Annotated[str, typer.Argument(metavar="DAMAGED", help="The file; it stays as it is.")],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="NEW", help="The file to make.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write all that can be proven good in a damaged file to a new one, and say what was lost.
+
+    The exit code is 1 if anything was lost or is not sure.
+    """
+    with stages() as report:
+        found = memcore.salvage(damaged, to, progress=report)
+    if as_json:
+        emit_json("salvage", dataclasses.asdict(found) | {"share": found.share})
+    else:
+        _print(found)
+    complete = found.pages_unread == 0 and not found.blobs_lost
+    if found.damaged or found.lost or found.unsure or not complete:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _print(found: memcore.SalvageReport) -> None:
+    for session in found.damaged:
+        where = f"session {session.session_id!r} of user {session.user!r} in app {session.app!r}"
+        if session.lost:
+            shown = ", ".join(map(str, session.lost[:_SEQS_SHOWN]))
+            more = ", ..." if len(session.lost) > _SEQS_SHOWN else ""
+            print(escape(f"{where}: {len(session.lost):,} items lost: {shown}{more}"))
+        for note in session.notes:
+            print(escape(f"{where}: {note}"))
+    for line in found.lost:
+        print(escape(f"lost: {line}"))
+    for line in found.unsure:
+        print(escape(f"not sure: {line}"))
+    print(
+        escape(
+            f"{found.path}: {found.sessions:,} sessions, {found.items:,} items"
+            f" ({found.items_lost:,} lost), {found.entries:,} entries, {found.blobs:,} blobs"
+            f" ({found.blobs_lost:,} lost)"
+        )
+    )
+    if found.pages_unread is None:
+        print("the list of free pages is lost: it is not known what else there was")
+    elif found.pages_unread:
+        print(f"{found.pages_unread:,} pages in use could not be read in full")

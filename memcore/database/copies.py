@@ -1,0 +1,152 @@
+"""Whole copies of a database: how one is proven sound, and a backup put in its place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from memcore.database.check import check_database
+from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
+from memcore.options import checked_bool
+from memcore.session import Backing
+from memcore.store import examined, open_store
+from memcore.store.copying import Judge
+from memcore.store.format import DURABILITIES
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["CompactReport", "Progress", "RestoreReport", "check_mode", "judge_for", "restore"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What ``Database.copy_compact`` made of the file."""
+
+    bytes_before: int
+    bytes_after: int
+    durability: str
+    """The mode that the file has now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What ``restore`` put in place."""
+
+    path: str
+    bytes: int
+    kept: str | None
+    """Where the file that was replaced lies now; None if there was none or it was not kept."""
+    findings: tuple[str, ...]
+    """What ``force`` accepted."""
+
+
+def check_mode(durability: object, *, allow_unsafe: bool) -> None:
+    """Refuse a mode that there is not, or one that loses data without consent.
+
+    Raises:
+        InvalidOptionError
+    """
+    if durability not in (None, *DURABILITIES):
+        known = ", ".join(map(repr, DURABILITIES))
+        msg = f"durability: expected one of {known}, got {durability!r}"
+        raise InvalidOptionError(msg)
+    if durability == "none" and not allow_unsafe:
+        msg = (
+            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
+            "if the file is a cache or a test's, else leave durability out"
+        )
+        raise InvalidOptionError(msg)
+
+
+def judge_for(backing: Backing, progress: Progress | None) -> Judge:
+    """The whole check of a copy, with what is known of the database that it is a copy of."""
+
+    def judge(path: str) -> list[str]:
+        with examined(path) as store:
+            copy = Backing(store, backing.counter, backing.policy, counters=dict(backing.counters))
+            return check_database(copy, progress)
+
+    return judge
+
+
+def restore(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    keep: bool = True,
+    force: bool = False,
+    counter: str | TokenCounter | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Put a copy of the backup ``source`` at ``target``, proven sound, at one moment.
+
+    The file that it replaces stays beside it, as ``<target>.before-restore-<time>``: a restore is
+    made in haste, and what was written since the backup is in the old file only, damaged or not.
+
+    Args:
+        source: a memcore file; it is read only, and others may use it meanwhile.
+        target: the file to make, or to replace.
+        replace: the target may exist. Nobody may have it open, in this process neither.
+        keep: False gives up the replaced file.
+        force: accept a source with findings as long as it can be opened.
+        counter: a custom token counter, if sessions of the source were counted by one.
+        progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+    Raises:
+        NotFoundError: there is no source.
+        StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
+        StoreLockedError: somebody has the target open.
+        StoreFullError: no space is left for the copy.
+        CorruptStoreError, StoreFormatError: the source is damaged (``salvage`` reads it), or is no
+            memcore file.
+        InvalidOptionError: source and target are one file, or an option is of a wrong type.
+    """
+    options = (("replace", replace), ("keep", keep), ("force", force))
+    for name, value in options:
+        checked_bool(name, value)
+    backup, final = (str(Path(os.fsdecode(os.fspath(path))).resolve()) for path in (source, target))
+    if not Path(backup).exists():
+        msg = f"{backup}: there is no such file to restore from"
+        raise NotFoundError(msg)
+    exists = os.path.lexists(final)
+    if exists and Path(backup).samefile(final):
+        msg = f"{final}: is the backup itself; name another target"
+        raise InvalidOptionError(msg)
+    if exists and not replace:
+        msg = f"{final}: exists; pass replace=True to put the backup in its place"
+        raise StoreAccessError(msg)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
+    accepted: list[str] = []
+    store = open_store(backup, read_only=True)
+    try:
+        check = judge_for(Backing(store, get_counter(counter), "openai_chat"), progress)
+
+        def judge(path: str) -> list[str]:
+            findings = check(path)
+            if force:
+                accepted.extend(findings)
+                return []
+            return findings
+
+        store.restore(final, kept=kept, replace=replace, judge=judge)
+    except CorruptStoreError as error:
+        msg = f"{backup}: is no sound backup, nothing was restored: {error}"
+        raise CorruptStoreError(msg) from error
+    finally:
+        store.close()
+    return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted))
+
+
+def _free_name(path: str) -> str:
+    number, name = 1, path
+    while os.path.lexists(name):
+        number += 1
+        name = f"{path}-{number}"
+    return name

@@ -1,0 +1,347 @@
+"""Writing sessions as JSON lines: everything that is known of them, or the messages alone.
+
+The first read transaction of a session takes its head and segments; its rows are read page by page
+in transactions of their own. Rows are never rewritten, so the export is one snapshot all the same,
+and no slow reader of it keeps the file from reusing its pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from memcore import blobs, names
+from memcore.codec import FLAG_BLOB, decode_json
+from memcore.database.exchange import FORMATS, Title, portable, portable_json, view_fields
+from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.formats import get_policy
+from memcore.limits import ITEMS_PAGE
+from memcore.log import Head, History
+from memcore.log.head import head_key
+from memcore.log.history import StoredRow, read_rows
+from memcore.log.item import split_body
+from memcore.model import ItemKind, View
+from memcore.session import Backing
+from memcore.store.base import ReadTxn
+from memcore.views import StoredView, applies_to, is_in_force, is_known, view_chain
+
+__all__ = ["Place", "check_form", "export_sessions"]
+
+Place = tuple[str, str, str]
+"""``(app, user, session)``"""
+Parents = dict[int, dict[int, str]]
+"""The names of a scope's sessions by number: read once an export, for the notes of forks."""
+Run = tuple[int, int, int, bool]
+"""``(owner session, first seq, last seq, whether they are live)``"""
+
+_KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
+_NAMED_MAX: Final = 5
+_ROLES: Final = {
+    "chat": {"system", "developer", "user", "assistant", "tool", "function"},
+    "responses": {"system", "developer", "user", "assistant"},
+    "anthropic": {"system", "user", "assistant"},
+}
+_CHAT_FIELD: Final = "tool_calls"
+_ANTHROPIC_BLOCKS: Final = {"tool_use", "tool_result"}
+
+
+def export_sessions(
+    backing: Backing,
+    places: Iterable[Place],
+    *,
+    form: str,
+    undone: bool,
+    left_out: Callable[[str], None] | None,
+) -> Iterator[bytes]:
+    """Sessions in one of ``FORMATS`` as pieces of bytes, an end of line after each object.
+
+    Those that were deleted since they were listed are passed over.
+
+    Raises:
+        InvalidOptionError: the format cannot express a session, or something of it is left out
+            and ``left_out`` is None; what was yielded before is worth nothing then.
+        NotFoundError: a session was deleted while it was exported.
+        CorruptValueError: a row is damaged.
+    """
+    parents: Parents = {}
+    for place in places:
+        source = backing.store.read(
+            lambda txn, place=place: _Source.read(txn, place, parents, undone=undone)  # type: ignore[misc]
+        )
+        if source is None:
+            continue
+        if form == "jsonl":
+            yield from _lines(backing, source)
+        else:
+            yield from _messages(backing, source, form, left_out)
+
+
+def check_form(form: str, *, undone: bool) -> None:
+    """Refuse a format that there is not.
+
+    Raises:
+        InvalidOptionError
+    """
+    if form not in FORMATS:
+        msg = f"format: expected one of {', '.join(FORMATS)}; got {form!r}"
+        raise InvalidOptionError(msg)
+    if undone and form != "jsonl":
+        msg = f"undone: a list of {form} messages has no place for items that were undone"
+        raise InvalidOptionError(msg)
+
+
+def _live_view(
+    stored: StoredView, history: History, chain_at: Callable[[int], int | None]
+) -> View | None:
+    """A view with its masks of live items; None if it does not apply (a fork uses seqs again)."""
+    if not applies_to(stored, chain_at):
+        return None
+    view = stored.view
+    masked = zip(view.masks, stored.mask_owners, strict=True)
+    owner_of = history.owner_of
+    live = (mask for mask, owner in masked if is_in_force(stored, mask, owner, owner_of))
+    known = (r for r in view.repairs if r.seq is None or is_known(stored, r.seq, owner_of))
+    return replace(view, masks=tuple(live), repairs=tuple(known))
+
+
+@dataclass(slots=True)
+class _Source:
+    """What one snapshot says of a session."""
+
+    place: Place
+    scope: int
+    session: int
+    head: Head
+    runs: list[Run]
+    views: list[View]
+    forked_from: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, txn: ReadTxn, place: Place, parents: Parents, *, undone: bool) -> _Source | None:
+        app, user, name = place
+        scope = names.scope_of(txn, app, user)
+        session = None if scope is None else names.session_of(txn, scope, name)
+        if scope is None or session is None:
+            return None
+        key = head_key(scope, session)
+        value = txn.get(key)
+        if value is None:
+            msg = f"session {name!r}: its head is missing; run 'memcore check'"
+            raise CorruptValueError(msg, key=key)
+        head = Head.unpack(key, value)
+        history = History(head.all_segments(txn, scope))
+        chain = view_chain(txn, scope, head.view_session, head.view_number)
+        views = [
+            _live_view(stored, history, lambda seq: history.chain_at(txn, scope, seq))
+            for stored in chain
+        ]
+        return cls(
+            place,
+            scope,
+            session,
+            head,
+            list(_runs(history, head, session, undone=undone)),
+            # A view that does not apply any more never does again.
+            [view for view in reversed(views) if view is not None],
+            _parent(txn, scope, head, parents),
+        )
+
+    @property
+    def where(self) -> str:
+        """The session in words."""
+        return f"session {self.place[2]!r}"
+
+    @property
+    def items(self) -> int:
+        """How many items are exported."""
+        return sum(hi - lo + 1 for _, lo, hi, _ in self.runs)
+
+    def title(self) -> Title:
+        """The line that it begins with."""
+        head, (app, user, name) = self.head, self.place
+        return Title(
+            session=name,
+            app=app,
+            user=user,
+            policy=head.policy,
+            counter=head.counter,
+            revision=head.revision,
+            next_seq=head.next_seq,
+            created_ms=head.created_ms,
+            updated_ms=head.updated_ms,
+            items=self.items,
+            views=len(self.views),
+            forked_from=self.forked_from,
+        )
+
+
+def _runs(history: History, head: Head, session: int, *, undone: bool) -> Iterator[Run]:
+    """The live runs, and with ``undone`` the session's own items between and behind them."""
+    following = head.parent_seq + 1
+    for owner, lo, hi in history.segments:
+        if owner == session:
+            if undone and following < lo:
+                yield session, following, lo - 1, False
+            following = hi + 1
+        yield owner, lo, hi, True
+    if undone and following < head.next_seq:
+        yield session, following, head.next_seq - 1, False
+
+
+def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str, Any] | None:
+    if not head.parent_session:
+        return None
+    if scope not in parents:
+        parents[scope] = {number: name for name, number in names.sessions(txn, scope)}
+    return {"session": parents[scope].get(head.parent_session), "seq": head.parent_seq}
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Row:
+    """One item as it is stored."""
+
+    seq: int
+    live: bool
+    kind: int
+    created_us: int
+    beside: dict[str, Any]
+    """``meta`` and ``request_id``, if there are any."""
+    json: bytes
+
+
+def _rows(backing: Backing, source: _Source) -> Iterator[_Row]:
+    """The items, a page a read transaction."""
+    for owner, first, last, live in source.runs:
+        for lo in range(first, last + 1, ITEMS_PAGE):
+            hi = min(lo + ITEMS_PAGE - 1, last)
+            yield from backing.store.read(
+                lambda txn, owner=owner, lo=lo, hi=hi, live=live: [  # type: ignore[misc]
+                    _opened(txn, source, row, live=live)
+                    for row in read_rows(txn, source.scope, owner, position=0, lo=lo, hi=hi)
+                ]
+            )
+
+
+def _opened(
+    txn: ReadTxn, source: _Source, row: StoredRow | CorruptValueError, *, live: bool
+) -> _Row:
+    if isinstance(row, CorruptValueError):
+        _, _, name = source.place
+        if names.session_of(txn, source.scope, name) != source.session:  # maybe a new one's
+            msg = f"{source.where} was deleted while it was exported"
+            raise NotFoundError(msg) from row
+        raise row
+    _, seq, flags, body = row
+    kind, created_us, envelope, encoded = split_body(body)
+    if flags & FLAG_BLOB:
+        encoded = blobs.read(txn, source.scope, blobs.BlobRef.unpack(encoded))
+    beside = decode_json(envelope[1:], envelope[0]) if envelope else {}
+    return _Row(
+        seq,
+        live,
+        kind,
+        created_us,
+        {name: value for name, value in beside.items() if value is not None},
+        portable(encoded, flags),
+    )
+
+
+def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
+    """Everything: the title, the items, the views."""
+    yield source.title().line() + b"\n"
+    for row in _rows(backing, source):
+        rest = b"" if row.live else b',"undone":true'
+        if row.beside:
+            rest += b"," + portable_json(row.beside)[1:-1]
+        yield b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
+            row.seq,
+            _KINDS[row.kind].encode(),
+            row.created_us,
+            rest,
+            row.json,
+        )
+    for view in source.views:
+        yield portable_json({"view": view_fields(view)}) + b"\n"
+
+
+# --- messages alone -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """What a list of messages has no place for."""
+
+    events: list[int] = field(default_factory=list)
+    beside: list[int] = field(default_factory=list)
+
+    def text(self, source: _Source) -> str:
+        """It in words; empty if nothing is left out."""
+        parts = [
+            f"{count:,} {what} ({_named(seqs)})"
+            for what, count, seqs in (
+                ("events", len(self.events), self.events),
+                ("items' meta or request id", len(self.beside), self.beside),
+            )
+            if count
+        ]
+        if source.views:
+            parts.append(f"{len(source.views):,} compactions (the items that they cover are there)")
+        return f"{source.where}: left out {', '.join(parts)}" if parts else ""
+
+
+def _named(seqs: list[int]) -> str:
+    shown = ", ".join(map(str, seqs[:_NAMED_MAX]))
+    return f"seq {shown}" + (", ..." if len(seqs) > _NAMED_MAX else "")
+
+
+def _messages(
+    backing: Backing, source: _Source, form: str, left_out: Callable[[str], None] | None
+) -> Iterator[bytes]:
+    """One line ``{"id": ..., "messages": [...]}`` with the items as they were appended."""
+    wire = FORMATS[form]
+    if get_policy(source.head.policy).wire != wire:
+        own = [name for name, its in FORMATS.items() if its == get_policy(source.head.policy).wire]
+        msg = (
+            f"{source.where} is held to {source.head.policy!r} and cannot be written as {form}: "
+            f"messages are not converted; export it as {' or '.join([*own, 'jsonl'])}"
+        )
+        raise InvalidOptionError(msg)
+    missing = _LeftOut()
+    yield b'{"id":%s,"messages":[' % portable_json(source.place[2])
+    between = b""
+    for row in _rows(backing, source):
+        if row.kind == ItemKind.EVENT:
+            missing.events.append(row.seq)
+            continue
+        if row.beside:
+            missing.beside.append(row.seq)
+        if not _belongs(decode_json(row.json, 1), wire):
+            msg = f"{source.where}: item {row.seq} is no {form} message; export it as jsonl"
+            raise InvalidOptionError(msg)
+        yield between + row.json
+        between = b","
+    yield b"]}\n"
+    text = missing.text(source)
+    if text and left_out is None:
+        msg = f"{text}; export it as jsonl, or say where to list what is left out (left_out=)"
+        raise InvalidOptionError(msg)
+    if text and left_out is not None:
+        left_out(text)
+
+
+def _belongs(message: dict[str, Any], wire: str) -> bool:
+    """Whether a message has the shape of a wire format, as far as its outermost fields tell."""
+    role, kind, content = message.get("role"), message.get("type"), message.get("content")
+    if wire != "chat" and _CHAT_FIELD in message:
+        return False
+    if wire == "responses" and role is None:
+        return isinstance(kind, str)
+    if wire == "chat" and isinstance(content, list):
+        kinds = {block.get("type") for block in content if isinstance(block, dict)}
+        if any(isinstance(found, str) and found in _ANTHROPIC_BLOCKS for found in kinds):
+            return False
+    return isinstance(role, str) and role in _ROLES[wire]

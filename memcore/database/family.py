@@ -1,0 +1,374 @@
+"""Sessions that share items by forking, written anew from what is left of them.
+
+Every item that can be proven keeps its seq. Seqs of lost items hold an event of type ``lost``, so
+that the log stays complete, and the live history leaves them out: what it shows was stored. Results
+whose call was lost are orphans, which contexts leave out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from memcore import keys
+from memcore.codec import checksum_of, decode_json, encode_json, seal_value
+from memcore.database.remains import Remains
+from memcore.errors import CounterUnavailableError, InternalError, MemcoreError
+from memcore.formats import get_policy
+from memcore.keys import Row
+from memcore.log import Head, Segment, index, new_ledger, prepare_event
+from memcore.log.counts import NO_COUNTS, Counts, write_counts
+from memcore.log.head import FLAG_HIDDEN, head_key
+from memcore.store.base import Txn
+from memcore.tokens import BytesEstimate, TokenCounter
+
+__all__ = ["Family"]
+
+_LOST_EVENT: Final = "lost"
+_REPLACED: Final = (
+    *(Row.HEAD, Row.INDEX, Row.ITEM, Row.VIEW, Row.SEGMENTS, Row.CHILD, Row.TOKENS),
+    Row.USAGE,  # what was billed for items that are lost says nothing of the others
+)
+_SNIFFED: Final = 64
+_TRIES: Final = 4096
+_RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
+_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
+
+Step = tuple[int, int]
+"""``(owner session, seq)`` of an item."""
+
+
+class Rebuilt(NamedTuple):
+    """What became of one session."""
+
+    remains: Remains
+    live: int
+    lost: tuple[int, ...]
+    """Seqs of the items that are gone."""
+    notes: tuple[str, ...]
+
+
+class Family:
+    """Makes the rows of related sessions; ``write`` may be run again."""
+
+    def __init__(
+        self,
+        members: Sequence[Remains],
+        *,
+        seed: bytes,
+        counter_named: Callable[[str], TokenCounter],
+        default_counter: TokenCounter,
+        now_us: int,
+    ) -> None:
+        self._members = {member.session: member for member in members}
+        self._seed = seed
+        self._counter_named = counter_named
+        counters = [member.head.counter for member in members if member.head is not None]
+        self._counter_id = counters[0] if counters else default_counter.id
+        self._now_us = now_us
+        self._chains: dict[Step, int] = {}
+        self._places: dict[Step, int] = {}
+        """How many live items there are up to and including each."""
+        self._rows: dict[bytes, bytes] = {}
+        self._heads: list[tuple[Remains, Head]] = []
+        self._counted: list[tuple[Remains, Counts, array[int]]] = []
+        self.rebuilt: list[Rebuilt] = []
+        self._plan()
+
+    def write(self, txn: Txn) -> None:
+        """Replace the sessions' rows."""
+        for member in self._members.values():
+            for row in _REPLACED:
+                start = keys.session_rows(*member.place, row)
+                txn.delete_range(start, keys.after(start))
+            for seq in member.items:
+                key = keys.session_row(*member.place, Row.ITEM, seq)
+                txn.put(key, member.value(seq))
+        for key, value in self._rows.items():
+            txn.put(key, value)
+        for member, counts, tokens in self._counted:
+            write_counts(txn, member.scope, counts, tokens)
+        for member, planned in self._heads:
+            head = planned.changed()
+            head.spill(txn, *member.place)
+            key = head_key(*member.place)
+            txn.put(key, seal_value(key, head.pack()))
+
+    # --- planning -----------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        ordered = self._ordered()
+        for member in ordered:
+            if member.head is None and member.parent:
+                self._find_fork_point(member)
+            member.trace(self._origin(member))
+        paths: dict[int, list[Step]] = {}
+        # What a current head says of shared items goes before what is concluded without one.
+        for member in sorted(ordered, key=lambda member: not member.sure):
+            paths[member.session] = self._chained(member, self._path(member))
+        for member in ordered:
+            self._plan_session(member, paths[member.session])
+        for member in ordered:
+            if member.parent in self._members:
+                scope, parent = self._members[member.parent].place
+                key = keys.session_row(scope, parent, Row.CHILD, member.session)
+                self._rows[key] = seal_value(key, b"")
+            self._plan_views(member)
+
+    def _ordered(self) -> list[Remains]:
+        """Parents before their forks."""
+        for member in self._members.values():
+            for child in member.children:
+                found = self._members.get(child)
+                if found is not None and found.head is None:
+                    found.parent = member.session
+        done: dict[int, Remains] = {}
+
+        def visit(member: Remains, depth: int) -> None:
+            if member.session in done or depth > len(self._members):
+                return
+            above = self._members.get(member.parent)
+            if above is not None:
+                visit(above, depth + 1)
+            else:
+                member.parent = 0
+            done[member.session] = member
+
+        for member in self._members.values():
+            visit(member, 0)
+        return list(done.values())
+
+    def _owner(self, member: Remains, seq: int) -> Remains | None:
+        """Whose item ``seq`` is in the history of ``member``."""
+        found: Remains | None = member
+        while found is not None and seq < found.first:
+            found = self._members.get(found.parent)
+        return found
+
+    def _find_fork_point(self, member: Remains) -> None:
+        """Where a fork without its head left its parent; not at all if that cannot be proven.
+
+        Items that the parent got after the fork bear the same seqs as the fork's own.
+        """
+        chain, checksum = member.chain_of(member.first), member.sums.get(member.first)
+        parent = self._members[member.parent]
+        if chain is not None and checksum is not None:
+            for seq in range(member.first - 1, max(member.first - 1 - _TRIES, 0), -1):
+                owner = self._owner(parent, seq)
+                before = None if owner is None else owner.chain_of(seq)
+                if before is not None and index.chain_after(before, checksum) == chain:
+                    member.first = seq + 1
+                    return
+        member.parent = 0
+
+    def _origin(self, member: Remains) -> int | None:
+        if member.first == 1:
+            return 0
+        owner = self._owner(member, member.first - 1)
+        return None if owner is None else owner.chain_of(member.first - 1)
+
+    def _path(self, member: Remains) -> list[Step]:
+        """The live history, lost items included, as far as it can be told."""
+        if member.head is not None and member.sure:
+            segments = self._segments(member.head, member.scope)
+            if segments is not None:
+                return [(s.session, seq) for s in segments for seq in range(s.lo, s.hi + 1)]
+        path: list[Step] = []
+        owner: Remains | None = member
+        seq = member.stop - 1
+        while owner is not None and seq > 0:
+            path.append((owner.session, seq))
+            seq = owner.before.get(seq, seq - 1)
+            owner = self._owner(owner, seq)
+        return path[::-1]
+
+    def _segments(self, head: Head, scope: int) -> list[Segment] | None:
+        """All segments of a head, None if a block of them is lost."""
+        try:
+            return head.all_segments(_Chosen(next(iter(self._members.values()))), scope)
+        except MemcoreError:
+            return None
+
+    def _chained(self, member: Remains, path: list[Step]) -> list[Step]:
+        """The path without what is lost; prefix hashes are settled along it."""
+        kept: list[Step] = []
+        chain = 0
+        for step in path:
+            owner = self._members.get(step[0])
+            if owner is None or step[1] not in owner.items:
+                continue
+            chain_here = index.chain_after(chain, owner.sums[step[1]])
+            known = self._chains.get(step)
+            if known is not None and known != chain_here:
+                # Another history reaches this item in another way: only its own items are shown.
+                kept, chain = [], 0
+                if owner is not member:
+                    continue
+                return self._chained(member, [s for s in path if s not in self._chains])
+            self._chains[step] = chain = chain_here
+            kept.append(step)
+            self._places[step] = len(kept)
+        return kept
+
+    def _plan_session(self, member: Remains, path: list[Step]) -> None:
+        head, notes, counter = self._new_head(member)
+        tag = index.counter_tag(head.counter)
+        ledger = new_ledger(get_policy(head.policy), counter)
+        records = self._records(member, counter, tag)
+        lost = tuple(seq for seq in range(member.first, member.stop) if seq not in member.items)
+        for first, body in index.laid_out(member.first, records):
+            key = index.page_key(*member.place, first)
+            self._rows[key] = seal_value(key, body)
+        tokens = array("I")
+        for owner, seq in path:
+            record = self._record(self._members[owner], seq, counter, tag)
+            tokens.append(index.RECORD.unpack_from(record)[0])
+            ledger.push(record[index.RECORD.size :], tokens[-1])
+        own = NO_COUNTS
+        if any(self._tag(self._members[owner]) != tag for owner, _ in path):
+            # Its index records count by another counter: the owner's, who has not been recounted.
+            own = Counts(member.session, head.epoch + 1, member.stop)
+            self._counted.append((member, own, tokens))
+        own.point(head)
+        head.segments = _merged(path)
+        head.count = len(path)
+        head.chain = self._chains[path[-1]] if path else 0
+        head.tokens, head.open_calls = ledger.tokens, ledger.open_count
+        head.next_seq = member.stop
+        head.parent_session, head.parent_seq = member.parent, member.first - 1
+        head.link_session = head.link_block = head.base_count = 0
+        head.revision += 1
+        head.epoch += 1
+        head.next_view = max([head.next_view, *(number + 1 for number in member.views)])
+        self._heads.append((member, head))
+        self.rebuilt.append(Rebuilt(member, len(path), lost, tuple(notes)))
+
+    def _new_head(self, member: Remains) -> tuple[Head, list[str], TokenCounter | None]:
+        notes: list[str] = []
+        if member.head is None:
+            policy = _sniffed_policy(member)
+            head = Head(policy=policy, counter=self._counter_id, now_ms=self._now_us // 1000)
+            notes.append(
+                f"its head was lost: policy {policy!r} and counter {head.counter!r} are guessed, "
+                "and items that were undone last may be back"
+            )
+        else:
+            head = member.head.changed()
+            if not member.sure:
+                notes.append("its head may be an old one: items that were undone may be back")
+        if member.place in member.sieve.deleted:
+            head.flags |= FLAG_HIDDEN
+        try:
+            return head, notes, self._counter_named(head.counter)
+        except CounterUnavailableError:
+            notes.append(
+                f"tokens by {head.counter!r} are estimates where it has to be counted anew"
+            )
+            return head, notes, None
+
+    def _tag(self, member: Remains) -> int:
+        return index.counter_tag(self._counter_id if member.head is None else member.head.counter)
+
+    def _records(self, member: Remains, counter: TokenCounter | None, tag: int) -> list[bytes]:
+        return [self._record(member, seq, counter, tag) for seq in range(member.first, member.stop)]
+
+    def _record(self, member: Remains, seq: int, counter: TokenCounter | None, tag: int) -> bytes:
+        """The index record of an item with its settled prefix hash."""
+        step = (member.session, seq)
+        if seq in member.items:
+            found = member.facts(seq, counter, tag, self._seed)
+            if found is not None:
+                chain = self._chains.get(step)
+                if chain is None:  # not live: nothing is held to it
+                    chain = index.chain_after(0, member.sums[seq])
+                packed = index.RECORD.pack(found.tokens, found.created_s, chain, tag)
+                return packed + found.facts
+        event = prepare_event(
+            _LOST_EVENT, {"seq": seq}, counter=BytesEstimate(), seed=self._seed, now_us=self._now_us
+        )
+        key = keys.session_row(*member.place, Row.ITEM, seq)
+        value = self._rows[key] = seal_value(key, event.body, event.flags)
+        chain = index.chain_after(0, checksum_of(value))
+        return index.RECORD.pack(0, event.created_s, chain, tag) + event.facts
+
+    # --- views --------------------------------------------------------------------------------
+
+    def _plan_views(self, member: Remains) -> None:
+        """Views stay with the items that they cover; one whose cut is lost ends before it."""
+        sieve = member.sieve
+        for number in member.views:
+            key = keys.session_row(*member.place, Row.VIEW, number)
+            value = sieve.value(key)
+            body: dict[str, Any] = decode_json(value[10:], value[1])
+            owner, cut = self._owner(member, body["cut_seq"]), int(body["cut_seq"])
+            if owner is not None and owner.chain_of(cut) not in (None, body["chain"]):
+                continue_as = None  # it stood on items that were undone: it must not apply
+            else:
+                continue_as = self._settled(member, cut)
+            if continue_as is not None:
+                body["cut_seq"], body["chain"], body["covered"] = continue_as
+            parent = (body["parent_owner"], body["parent"])
+            if body["parent"] and not self._has_view(*parent):
+                body["parent"] = body["parent_owner"] = 0
+            encoded, flags = encode_json(body)
+            self._rows[key] = seal_value(key, encoded, flags)
+        for found, head in self._heads:
+            if found is member and not self._has_view(head.view_session, head.view_number):
+                head.view_session = head.view_number = 0
+
+    def _settled(self, member: Remains, seq: int) -> tuple[int, int, int] | None:
+        """The last item up to ``seq`` that is there, its prefix hash, and how many there are."""
+        owner = self._owner(member, seq)
+        while owner is not None and seq > 0:
+            chain = self._chains.get((owner.session, seq))
+            if chain is not None:
+                return seq, chain, self._places[owner.session, seq]
+            seq = owner.before.get(seq, seq - 1)
+            owner = self._owner(owner, seq)
+        return None
+
+    def _has_view(self, owner: int, number: int) -> bool:
+        member = self._members.get(owner)
+        return member is not None and number in member.views
+
+
+class _Chosen:
+    """Reads chosen rows as a transaction does."""
+
+    def __init__(self, member: Remains) -> None:
+        self._sieve = member.sieve
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The chosen value."""
+        return self._sieve.value(key) if key in self._sieve.chosen else None
+
+    def scan(self, *_: Any, **__: Any) -> Any:
+        """Nobody scans here."""
+        raise InternalError("chosen rows were scanned")
+
+
+def _merged(path: list[Step]) -> list[Segment]:
+    found: list[Segment] = []
+    for session, seq in path:
+        if found and found[-1].session == session and found[-1].hi == seq - 1:
+            found[-1] = Segment(session, found[-1].lo, seq)
+        else:
+            found.append(Segment(session, seq, seq))
+    return found
+
+
+def _sniffed_policy(member: Remains) -> str:
+    """The pair policy that the items look like."""
+    for seq in sorted(member.items)[:_SNIFFED]:
+        try:
+            message = member.item(seq)[0].message
+        except (ValueError, KeyError, MemcoreError):
+            continue
+        if message.get("type") in _RESPONSES:
+            return "openai_responses"
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else []
+        if any(isinstance(b, dict) and b.get("type") in _ANTHROPIC for b in blocks):
+            return "anthropic"
+    return "openai_chat"

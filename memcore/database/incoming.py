@@ -1,0 +1,331 @@
+"""A session on its way in: its lines checked and made ready to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, Final, NoReturn, TypeAlias
+
+from memcore import names
+from memcore.database.exchange import Title
+from memcore.errors import CorruptValueError, CounterUnavailableError, InvalidItemError
+from memcore.formats.binding import ABANDON_EVENT
+from memcore.log import (
+    Head,
+    History,
+    Prepared,
+    Segment,
+    SessionLog,
+    count_message,
+    prepare_event,
+    prepare_item,
+)
+from memcore.log.head import head_key
+from memcore.model import VIEW_STATUSES, Mask, Repair, View
+from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
+from memcore.session.appending import Appending
+from memcore.store.base import ReadTxn, Txn
+from memcore.tokens import TokenCounter
+
+__all__ = ["Entry", "Incoming", "refuse", "remove_leftovers", "remove_unfinished"]
+
+UNFINISHED: Final = "memcore import (unfinished): "
+"""How the name of a session begins that is not stored to its end. A user may name one so too: the
+flag in the head alone says that it is an import's."""
+LEFTOVER_AGE_MS: Final = 60 * 60 * 1000
+"""An import that committed nothing for so long is taken for dead. If it lives, it loses the one
+session that it was at."""
+_NAME_SHOWN: Final = 64
+"""Characters of the final name in the one that it grows under, which has to fit a key: names that
+do not are not found by how they begin."""
+
+GAPS_MAX: Final = 2**22
+"""Seqs without an item that a session may have: each takes a row."""
+CREATED_US_END: Final = 2**32 * 1_000_000
+"""An index record holds the second in which an item was made as 32 bits."""
+_MISSING_EVENT: Final = "undone"
+"""The type of the event that stands for an undone item that was not exported."""
+_CLASS_MAX: Final = 255
+
+Entry: TypeAlias = tuple[bool, Prepared]
+"""Whether it is live, and the item."""
+
+
+class Incoming:
+    """A session that is being read from the lines of an export."""
+
+    def __init__(self, title: Title, counter: TokenCounter, backing: Backing, *, line: int) -> None:
+        options = SessionOptions(None, None, "keep")
+        self.title = title
+        self.line = line
+        """The number of its first line."""
+        self.counter = counter
+        self.seed = backing.seed
+        self._backing = backing
+        self.appending = Appending(Address(backing, title.app, title.user, title.session, options))
+        self.entries: list[Entry] = []
+        """What was read and is not stored yet."""
+        self.views: list[View] = []
+        self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
+        """Its name until it is stored to its end; no other import has the same."""
+        self.number: tuple[int, int] | None = None
+        """Scope and session once a part of it is committed."""
+        self.is_given_up = False
+        """Whether it was told as a failure: nothing more of it is stored, whatever follows."""
+        self.log: SessionLog | None = None
+        """Held from then on, so that no commit reads the index of those before it."""
+        self._following = 1
+        self._gaps = 0
+        self._live: list[Segment] = []
+        self._items_left = title.items
+        self._views_left = title.views
+        if title.next_seq - 1 - title.items > GAPS_MAX:
+            refuse(f"next_seq: {title.next_seq} is too far beyond its {title.items} items")
+
+    @property
+    def lines_left(self) -> int:
+        """How many of its lines were not read yet."""
+        return self._items_left + self._views_left
+
+    def take(self, found: Any) -> None:
+        """One line of it.
+
+        Raises:
+            InvalidItemError: it is not what comes next.
+        """
+        if not isinstance(found, dict):
+            refuse(f"expected an object, got {type(found).__name__}")
+        if self._items_left:
+            self._take_item(found)
+            self._items_left -= 1
+        else:
+            self._take_view(found.get("view"))
+            self._views_left -= 1
+
+    def finish(self) -> None:
+        """All its lines were read: what follows is undone."""
+        self._fill(self.title.next_seq)
+
+    def _take_item(self, found: Mapping[str, Any]) -> None:
+        seq, undone = _whole(found, "seq", least=1), found.get("undone", False)
+        if not self._following <= seq < self.title.next_seq:
+            refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
+        if not isinstance(undone, bool):
+            refuse(f"undone: expected true or false, got {undone!r}")
+        item = self._prepared(found)
+        self._fill(seq)
+        self.entries.append((not undone, item))
+        self._following = seq + 1
+        if undone:
+            return
+        if self._live and self._live[-1].hi == seq - 1:
+            self._live[-1] = self._live[-1]._replace(hi=seq)
+        else:
+            self._live.append(Segment(0, seq, seq))
+
+    def _prepared(self, found: Mapping[str, Any]) -> Prepared:
+        item = found.get("item")
+        if not isinstance(item, dict):
+            refuse(f"item: expected an object, got {type(item).__name__}")
+        options: dict[str, Any] = {
+            "counter": self.counter,
+            "seed": self.seed,
+            "now_us": _whole(found, "created_us", below=CREATED_US_END),
+            "meta": found.get("meta"),
+            "request_id": found.get("request_id"),
+        }
+        if found.get("kind") != "event":
+            return prepare_item(item, **options)
+        if list(item) != ["type", "payload"]:
+            refuse('item: expected {"type": ..., "payload": ...} of an event')
+        abandons = _abandoned(item) if item["type"] == ABANDON_EVENT else ()
+        return prepare_event(item["type"], item["payload"], abandons=abandons, **options)
+
+    def _fill(self, seq: int) -> None:
+        """Stand-ins for the seqs before ``seq`` that have no line: items that were undone."""
+        missing = seq - self._following
+        self._gaps += missing
+        if self._gaps > GAPS_MAX:
+            refuse(f"seq: {seq} leaves more than {GAPS_MAX:,} seqs without an item")
+        if missing:
+            item = prepare_event(
+                _MISSING_EVENT,
+                None,
+                counter=self.counter,
+                seed=self.seed,
+                now_us=min(self.title.created_ms * 1000, CREATED_US_END - 1),
+            )
+            self.entries += [(False, item)] * missing
+
+    def _take_view(self, found: Any) -> None:
+        view = _view(found, self.title.counter)
+        history = History(self._live)
+        position = history.position_of(view.cut_seq) if view.cut_seq else -1
+        if position is None or position + 1 != view.covered:
+            refuse(f"view: {view.covered} items up to seq {view.cut_seq} are not what is live")
+        listed = found.get("masks", [])
+        if not isinstance(listed, list):
+            refuse(f"view.masks: expected a list, got {type(listed).__name__}")
+        masks = tuple(self._counted(_mask(entry), view.counter) for entry in listed)
+        for mask in masks:
+            for seq in (mask.seq, mask.because or mask.seq):
+                if history.position_of(seq) is None:
+                    refuse(f"view.masks: there is no live item {seq}")
+        self.views.append(replace(view, masks=masks))
+
+    def _counted(self, mask: Mask, counter: str) -> Mask:
+        """The mask with tokens that a budget may rely on, whatever its line says.
+
+        By a counter that cannot be had nothing relies on them: they are counted when they are read.
+        """
+        if mask.message is None:
+            return mask._replace(tokens=0)
+        by = self.counter
+        if counter != by.id:
+            with suppress(CounterUnavailableError):
+                by = self._backing.counter_named(counter)
+        try:
+            tokens = count_message(mask.message, by)
+        except (TypeError, ValueError, RecursionError) as exc:
+            refuse(f"view.masks: the message for item {mask.seq} is none: {exc}")
+        return mask if by.id != counter else mask._replace(tokens=tokens)
+
+
+def remove_leftovers(backing: Backing, app: str, user: str) -> None:
+    """Remove what imports that are taken for dead left in the scope."""
+    silent_since = backing.now_ms() - LEFTOVER_AGE_MS
+
+    def leftovers(txn: ReadTxn) -> list[tuple[int, int, str]]:
+        found: list[tuple[int, int, str]] = []
+        scope = names.scope_of(txn, app, user)
+        if scope is None:
+            return found
+        for name, session in names.sessions(txn, scope, UNFINISHED):
+            if not name.startswith(UNFINISHED):
+                break
+            if _is_unfinished(txn, scope, session, silent_since):
+                found.append((scope, session, name))
+        return found
+
+    for place in backing.store.read(leftovers):
+        remove_unfinished(backing, *place, silent_since=silent_since)
+
+
+def remove_unfinished(
+    backing: Backing, scope: int, session: int, name: str, *, silent_since: int | None = None
+) -> None:
+    """Remove a session that an import did not finish; never another one that bears its name.
+
+    ``silent_since``: only if the import committed nothing after this time, in milliseconds.
+    """
+
+    def closure(txn: Txn) -> None:
+        if names.session_of(txn, scope, name) != session:
+            return
+        if _is_unfinished(txn, scope, session, silent_since):
+            start_removal(txn, backing, scope, name)
+
+    backing.store.transact(closure, makes_room=True)
+    resume_removals(backing.store)
+
+
+def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | None) -> bool:
+    key = head_key(scope, session)
+    value = txn.get(key)
+    with suppress(CorruptValueError):  # a damaged head is check()'s to report
+        head = None if value is None else Head.unpack(key, value)
+        if head is not None and head.unfinished:
+            return silent_since is None or head.updated_ms <= silent_since
+    return False
+
+
+def refuse(text: str) -> NoReturn:
+    """Raise for a line that cannot be read."""
+    raise InvalidItemError(text)
+
+
+def _whole(found: Mapping[str, Any], name: str, *, least: int = 0, below: int = 2**63) -> int:
+    value = found.get(name)
+    if type(value) is not int or not least <= value < below:
+        wanted = f"from {least} " + ("on" if below == 2**63 else f"to {below - 1}")
+        refuse(f"{name}: expected a whole number {wanted}, got {value!r:.40}")
+    return value
+
+
+def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+    """The call that an event gives up."""
+    payload = item["payload"]
+    if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
+        refuse(f"item.payload: expected a class and an id, got {payload!r}")
+    number = _whole(payload, "class")
+    if number > _CLASS_MAX:
+        refuse(f"item.payload.class: expected at most {_CLASS_MAX}, got {number}")
+    return ((number, payload["id"]),)
+
+
+def _view(found: Any, counter: str) -> View:
+    """The view of a line; ``counter`` counted it if the line names none."""
+    if not isinstance(found, dict):
+        refuse(f"view: expected an object, got {type(found).__name__}")
+    summary, status, pinned = found.get("summary"), found.get("status"), found.get("pinned")
+    if not isinstance(summary, str | None) or status not in VIEW_STATUSES:
+        refuse(f"view: expected a summary and a status, got {summary!r:.40} and {status!r:.40}")
+    by = found.get("counter", counter)
+    if not isinstance(by, str):
+        refuse(f"view.counter: expected a string, got {by!r:.40}")
+    if not isinstance(pinned, list) or not all(
+        type(seq) is int and 0 < seq < 2**63 for seq in pinned
+    ):
+        refuse(f"view: expected a list of seqs as pinned, got {pinned!r:.40}")
+    return View(
+        number=0,
+        parent=0,
+        cut_seq=_whole(found, "cut_seq"),
+        covered=_whole(found, "covered"),
+        summary=summary,
+        pinned=tuple(pinned),
+        status=status,
+        tokens_before=_whole(found, "tokens_before"),
+        tokens_after=_whole(found, "tokens_after"),
+        created_at=_whole(found, "created_ms") / 1000,
+        counter=by,
+        policy=_text(found, "policy") or "",
+        reason=_text(found, "reason"),
+        repair=_text(found, "repair"),
+        repairs=_repairs(found.get("repairs", [])),
+    )
+
+
+def _repairs(listed: Any) -> tuple[Repair, ...]:
+    """What a view's line says that it mends."""
+    if not isinstance(listed, list):
+        refuse(f"view.repairs: expected a list, got {type(listed).__name__}")
+    found = []
+    for entry in listed:
+        action, seq, call_id = entry if isinstance(entry, list) and len(entry) == 3 else (0,) * 3  # noqa: PLR2004
+        is_seq = seq is None or (type(seq) is int and 0 <= seq < 2**63)
+        if not is_seq or not isinstance(action, str) or not isinstance(call_id, str | None):
+            refuse(f"view.repairs: expected [action, seq, call id], got {entry!r:.40}")
+        found.append(Repair(action, seq, call_id))
+    return tuple(found)
+
+
+def _text(found: Mapping[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    if not isinstance(value, str | None):
+        refuse(f"view.{name}: expected a string, got {value!r:.40}")
+    return value
+
+
+def _mask(found: Any) -> Mask:
+    """One mask of a view's line."""
+    if not isinstance(found, list) or not 0 <= len(Mask._fields) - len(found) <= 1:
+        refuse(f"view.masks: expected [seq, action, tokens, message], got {found!r:.40}")
+    mask = Mask(*found)
+    numbers = (mask.seq, mask.tokens, mask.because)
+    whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+    if not (whole and isinstance(mask.action, str) and isinstance(mask.message, dict | None)):
+        refuse(f"view.masks: expected [seq, action, tokens, message], got {found!r:.40}")
+    return mask

@@ -1,0 +1,84 @@
+"""What a damaged file holds of deletions that were cut short: none of it comes back.
+
+A deletion takes the name away, hides the head and leaves a ``REMOVAL`` row until the last row has
+left. The number of a session is never given out again, so one such row, however old, says that the
+session is gone for good. A blob's slot may have been filled anew: there only a current row counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from memcore import keys
+from memcore.blobs.rows import SLOT_BYTES
+from memcore.errors import MemcoreError
+from memcore.keys import Kind, Row
+from memcore.log import Head
+from memcore.log.head import head_key
+from memcore.store.wreck import Rank, Wreck
+
+if TYPE_CHECKING:
+    from memcore.database.sieve import Place
+
+__all__ = ["forget_removed", "was_hidden"]
+
+_BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
+
+
+def forget_removed(wreck: Wreck) -> set[Place]:
+    """Forget the rows of what was being removed; the sessions among it."""
+    sessions: set[Place] = set()
+    slots: set[tuple[int, bytes]] = set()
+    for row, found in wreck.rows.items():
+        if row[0] == Kind.REMOVAL:
+            prefix = keys.split_removal_row(row)
+            if prefix[0] == Kind.SESSION:
+                sessions.add(keys.split_session_prefix(prefix))
+            elif found[0].rank <= Rank.IN_USE:
+                slots.add(keys.split_scoped(prefix))
+    if sessions or slots:
+        _add_parents(wreck, sessions)
+        for key in [key for key in wreck.rows if _is_of(key, sessions, slots)]:
+            del wreck.rows[key]
+    return sessions
+
+
+def _is_of(key: bytes, sessions: set[Place], slots: set[tuple[int, bytes]]) -> bool:
+    if key[0] == Kind.SESSION:
+        scope, session = keys.split_session_prefix(key)
+        if keys.row_of(key) == Row.CHILD and (scope, keys.number_of(key)) in sessions:
+            return True
+        return (scope, session) in sessions
+    if key[0] in _BLOB_KINDS:
+        scope, rest = keys.split_scoped(key)
+        return (scope, rest[:SLOT_BYTES]) in slots
+    return False
+
+
+def _add_parents(wreck: Wreck, sessions: set[Place]) -> None:
+    """Add the hidden sessions that were kept for forks that are gone, and for nobody else."""
+    forks: dict[Place, set[Place]] = defaultdict(set)
+    above: dict[Place, set[Place]] = defaultdict(set)
+    for key in wreck.rows:
+        if key[0] == Kind.SESSION and keys.row_of(key) == Row.CHILD:
+            place = keys.split_session_prefix(key)
+            fork = (place[0], keys.number_of(key))
+            forks[place].add(fork)
+            above[fork].add(place)
+    todo = list(sessions)
+    while todo:
+        for place in above[todo.pop()] - sessions:
+            if forks[place] <= sessions and was_hidden(wreck, place):
+                sessions.add(place)
+                todo.append(place)
+
+
+def was_hidden(wreck: Wreck, place: Place) -> bool:
+    """Whether any version of its head says that a session was deleted: none is ever shown again."""
+    key = head_key(*place)
+    found = wreck.rows.get(key, ())
+    with suppress(MemcoreError):
+        return any(Head.unpack(key, wreck.value(key, at)).hidden for at in found)
+    return False

@@ -1,0 +1,362 @@
+"""Salvage: everything of a damaged file that can be proven, in a new and sound one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from memcore import keys, names
+from memcore.blobs import BlobRef
+from memcore.blobs.rows import COMPLETE, Header, put_header, slot_of
+from memcore.codec import FLAG_EXPIRES, HEADER_BYTES, seal_value
+from memcore.database.check import SessionCheck, check_database, sessions_of
+from memcore.database.family import Family
+from memcore.database.filling import count_all, put_rows, write_references
+from memcore.database.remains import Remains
+from memcore.database.salvaged import SalvagedSession, SalvageReport
+from memcore.database.shape import is_row
+from memcore.database.sieve import Place, Sieve
+from memcore.errors import (
+    CorruptValueError,
+    NotFoundError,
+    StorageError,
+    StoreAccessError,
+    StoreFormatError,
+)
+from memcore.keys import Kind, Row
+from memcore.log.head import Head, head_key
+from memcore.session import Backing
+from memcore.store import LmdbStore, Txn, built, examined
+from memcore.store.copying import beside, prove, refusal
+from memcore.store.creation import new_record
+from memcore.store.file import exclusively, open_locked, publish
+from memcore.store.format import Format
+from memcore.store.wreck import Wreck
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["SalvageReport", "SalvagedSession", "salvage"]
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+_POLICY: Final = "openai_chat"
+_STEP: Final = 4096
+_KV_PREFIX_BYTES: Final = 17
+
+
+def salvage(
+    damaged: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    counter: str | TokenCounter | None = None,
+    progress: Progress | None = None,
+) -> SalvageReport:
+    """Write all that can be proven good in a damaged file to a new one that passes ``check``.
+
+    The damaged file is read page by page, never mapped and never written. A row is proven by its
+    checksum; so nothing wrong is taken over. Sound sessions are copied as they are; of others every
+    proven item keeps its seq, and the live history leaves out what is lost. What an intact part of
+    the file shows to be deleted stays deleted; where that cannot be known, the report says so.
+
+    Args:
+        damaged: the file; nobody may have it open.
+        target: the file to make.
+        counter: the custom token counter of the sessions, if there was one.
+        progress: called with (what is done, done, total).
+
+    Raises:
+        NotFoundError: there is no damaged file.
+        StoreAccessError: the target exists or cannot be written, or the source cannot be read.
+        StoreLockedError: somebody has the damaged file open.
+        StoreFullError: no space is left for the new file.
+        StoreFormatError: nothing in the file was written by memcore, or by a newer one.
+    """
+    source, final = (
+        str(Path(os.fsdecode(os.fspath(path))).resolve()) for path in (damaged, target)
+    )
+    if not os.path.lexists(source):
+        msg = f"{source}: there is no such file to salvage"
+        raise NotFoundError(msg)
+    if os.path.lexists(final):
+        msg = f"{final}: exists; salvage makes a new file"
+        raise StoreAccessError(msg)
+    fd = open_locked(source, read_only=True)
+    try:
+        with exclusively(fd, source):
+            wreck = Wreck(fd, is_row)
+            wreck.read(_stage(progress, "reading pages"))
+            return _Salvage(wreck, source, get_counter(counter), progress).to(final)
+    except OSError as error:
+        raise refusal(error, final) from error
+    finally:
+        os.close(fd)
+
+
+def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(what, done, total)
+
+
+class _Salvage:
+    def __init__(
+        self, wreck: Wreck, source: str, counter: TokenCounter, progress: Progress | None
+    ) -> None:
+        self._source = source
+        self._counter = counter
+        self._progress = progress
+        self._format = _format_of(wreck, source)
+        self._new_seed = self._format is None
+        record = self._format or new_record("full")
+        self._record = record
+        self._sieve = Sieve(wreck, None if self._new_seed else record.seed)
+        self._lost: list[str] = []
+        self._sessions: list[SalvagedSession] = []
+        self._items_lost = 0
+        self._named: dict[Place, str] = {}
+
+    def to(self, final: str) -> SalvageReport:
+        """Make the new file."""
+        judge = _stage(self._progress, "checking")
+        with beside(final) as (temporary, fd):
+            with built(temporary, self._record) as store:
+                backing = Backing(store, self._counter, _POLICY)
+                self._write_rows(store)
+                self._mend_sessions(backing)
+                write_references(store)
+                self._drop_what_fails(backing)
+                items, sessions, entries = count_all(store)
+
+            def look(path: str) -> list[str]:
+                with examined(path) as copy:
+                    return check_database(Backing(copy, self._counter, _POLICY), judge)
+
+            prove(fd, temporary, final, look)
+            publish(temporary, final)
+        sieve = self._sieve
+        self._lost += _lost_entries(sieve)
+        return SalvageReport(
+            path=final,
+            durability=self._record.durability,
+            sessions=sessions,
+            items=items,
+            items_lost=self._items_lost,
+            entries=entries,
+            blobs=len(sieve.blobs),
+            blobs_lost=sieve.blobs_lost,
+            pages_unread=sieve.wreck.unread,
+            damaged=tuple(self._sessions),
+            lost=tuple(self._lost),
+            unsure=tuple(self._unsure()),
+        )
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def _write_rows(self, store: LmdbStore) -> None:
+        put_rows(store, self._rows())
+        store.transact(self._write_names)
+        headers = [place for place in self._sieve.blobs if self._has_no_header(*place)]
+        store.transact(lambda txn: self._write_headers(txn, headers))
+
+    def _rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows that are taken over as they are, and those that follow from them."""
+        sieve = self._sieve
+        chosen = sorted(sieve.chosen)
+        for at, key in enumerate(chosen):
+            if self._progress is not None and not at % _STEP:
+                self._progress("writing", at, len(chosen))
+            kind = key[0]
+            if kind == Kind.SESSION:
+                if self._is_kept(key):
+                    yield key, sieve.value(key)
+            elif kind == Kind.KV:
+                value = sieve.value(key)
+                yield key, value
+                if value[1] & FLAG_EXPIRES:
+                    expires = int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + 8], "big")
+                    row = keys.expiry_row(expires, key)
+                    yield row, seal_value(row, b"")
+            elif kind == Kind.BLOB_ADDRESS:
+                scope, address = keys.split_scoped(key)
+                ref = BlobRef.unpack(sieve.value(key)[HEADER_BYTES:])
+                if (scope, slot_of(ref)) in sieve.blobs:
+                    yield key, sieve.value(key)
+                else:
+                    self._lost.append(f"scope {scope}: the blob sha256:{address.hex()}")
+            elif kind == Kind.BLOB and keys.split_scoped(key) in sieve.blobs:
+                yield key, sieve.value(key)
+        for (scope, slot), size in sieve.blobs.items():
+            yield from sieve.chunks(scope, slot, size)
+
+    def _is_kept(self, key: bytes) -> bool:
+        """Whether a session's row is taken over as it is."""
+        if key[17] == Row.REQUEST:
+            return not self._new_seed  # it is found under the old seed only
+        if key[17] != Row.ITEM:
+            return True
+        blob = self._sieve.blob_of(key, self._sieve.value(key))
+        return blob is None or blob in self._sieve.blobs
+
+    def _has_no_header(self, scope: int, slot: bytes) -> bool:
+        return keys.scoped(Kind.BLOB, scope, slot) not in self._sieve.chosen
+
+    def _write_headers(self, txn: Txn, places: list[tuple[int, bytes]]) -> None:
+        for scope, slot in places:
+            size = self._sieve.blobs[scope, slot]
+            put_header(txn, scope, slot, Header(COMPLETE, size, bytes(8)))
+
+    def _write_names(self, txn: Txn) -> None:
+        sieve = self._sieve
+        for which, number in sieve.last.items():
+            names.register_last(txn, which, number)
+        for scope, (app, user) in sieve.scopes.items():
+            names.register_scope(txn, scope, app, user)
+        for (scope, number), namespace in sieve.namespaces.items():
+            names.register_namespace(txn, scope, namespace, number)
+        for place in self._sieve.places():
+            name: str | None = sieve.names.get(place)
+            if name is None and not self._is_hidden(place):
+                name = f"salvaged-{place[1]}"
+            if name is not None:
+                self._named[place] = name
+                names.register_session(txn, place[0], name, place[1])
+
+    def _is_hidden(self, place: Place) -> bool:
+        if place in self._sieve.deleted:
+            return True
+        key = head_key(*place)
+        return key in self._sieve.chosen and Head.unpack(key, self._sieve.value(key)).hidden
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def _mend_sessions(self, backing: Backing) -> None:
+        """Write anew every session that does not pass the check, and those that share its items."""
+        store, sieve = backing.store, self._sieve
+        for place in sorted(sieve.names.keys() - set(sieve.places())):
+            app, user = sieve.scopes[place[0]]
+            self._lost.append(
+                f"session {sieve.names[place]!r} of user {user!r} in app {app!r}: nothing is left"
+            )
+        places = sieve.places()
+        bad: set[Place] = set(places) if self._new_seed else set(sieve.deleted)
+        for done, place in enumerate(places):
+            if self._progress is not None:
+                self._progress("sorting sessions", done, len(places))
+            if place not in bad:
+                check = SessionCheck(backing, *place, named=place in self._named)
+                if store.read(check.run):
+                    bad.add(place)
+        told: set[Place] = set()
+        for members in self._families(bad):
+            family = Family(
+                members,
+                seed=backing.seed,
+                counter_named=backing.counter_named,
+                default_counter=self._counter,
+                now_us=backing.now_us(),
+            )
+            store.transact(family.write)
+            self._report(family)
+            told.update(rebuilt.remains.place for rebuilt in family.rebuilt)
+        for place in sorted(sieve.doubtful - told):
+            key = head_key(*place)
+            self._tell(place, Head.unpack(key, sieve.value(key)).count, (), ())
+
+    def _families(self, bad: set[Place]) -> Iterator[list[Remains]]:
+        """The sessions related to a bad one, group by group."""
+        linked: dict[Place, set[Place]] = defaultdict(set)
+        for parent, forks in self._sieve.forks().items():
+            for fork in forks:
+                linked[parent].add(fork)
+                linked[fork].add(parent)
+        known, done = set(self._sieve.places()), set[Place]()
+        for place in sorted(bad):
+            group: list[Place] = []
+            todo = [place]
+            while todo:
+                at = todo.pop()
+                if at in known and at not in done:
+                    done.add(at)
+                    group.append(at)
+                    todo += linked[at]
+            if group:
+                yield [Remains(self._sieve, at) for at in sorted(group)]
+
+    def _report(self, family: Family) -> None:
+        for rebuilt in family.rebuilt:
+            self._items_lost += len(rebuilt.lost)
+            doubtful = rebuilt.remains.place in self._sieve.doubtful
+            if rebuilt.lost or rebuilt.notes or doubtful:
+                self._tell(rebuilt.remains.place, rebuilt.live, rebuilt.lost, rebuilt.notes)
+
+    def _tell(self, place: Place, live: int, lost: tuple[int, ...], notes: tuple[str, ...]) -> None:
+        app, user = self._sieve.scopes[place[0]]
+        name = self._named.get(place, f"(deleted, number {place[1]})")
+        if place in self._sieve.doubtful:
+            notes = (*notes, "it may have been deleted")
+        self._sessions.append(SalvagedSession(app, user, name, live, lost, notes))
+
+    def _drop_what_fails(self, backing: Backing) -> None:
+        """The last resort: a session that fails its check even now is left out."""
+        store = backing.store
+        for place in store.read(sessions_of):
+            check = SessionCheck(backing, *place, named=place in self._named)
+            findings = store.read(check.run)
+            if findings:
+                name = self._named.get(place, f"number {place[1]}")
+                self._lost.append(f"session {name!r} could not be mended: {findings[0]}")
+                store.transact(lambda txn, place=place: self._drop(txn, place))  # type: ignore[misc]
+
+    def _drop(self, txn: Txn, place: Place) -> None:
+        prefix = keys.session_prefix(*place)
+        txn.delete_range(prefix, keys.after(prefix))
+        if place in self._named:
+            names.drop_session_name(txn, place[0], self._named[place])
+
+    def _unsure(self) -> Iterator[str]:
+        """What was possibly deleted or replaced before."""
+        wreck = self._sieve.wreck
+        if wreck.metas_lost and not wreck.redone:
+            yield "a meta page is lost: what was committed last may be missing"
+        counted: dict[str, int] = defaultdict(int)
+        for key in self._sieve.unsure:
+            if key[0] == Kind.SESSION:
+                place = keys.split_session_prefix(key)
+                counted[f"session {self._named.get(place, str(place[1]))!r}"] += 1
+            elif key[0] == Kind.KV:
+                place = keys.split_session_prefix(key)
+                counted[f"namespace {self._sieve.namespaces[place]!r}"] += 1
+        for what, count in sorted(counted.items()):
+            yield f"{what}: {count} rows were possibly deleted or replaced before"
+
+
+def _format_of(wreck: Wreck, source: str) -> Format | None:
+    """The format record, or one made from the reserved run's head; None without either."""
+    problem: StorageError | None = None
+    for row in wreck.format_rows:
+        try:
+            return Format.unpack(row, source)
+        except StorageError as error:
+            problem = error
+    seed = None if wreck.run is None else wreck.run.seed
+    if not wreck.rows and seed is None:
+        if isinstance(problem, StoreFormatError):
+            raise problem
+        msg = f"{source}: nothing in it was written by memcore"
+        raise StoreFormatError(msg)
+    if seed is None:
+        return None
+    mode = "relaxed" if wreck.run is not None and wreck.run.relaxed else "full"
+    return Format.new(durability=mode, seed=seed, created_ms=time.time_ns() // 10**6)
+
+
+def _lost_entries(sieve: Sieve) -> Iterator[str]:
+    """Key/value entries whose row is there, but damaged."""
+    for key in sieve.wreck.damaged:
+        if key[0] == Kind.KV and key not in sieve.chosen and len(key) > _KV_PREFIX_BYTES:
+            place = keys.split_session_prefix(key)
+            name = key[_KV_PREFIX_BYTES:]
+            with suppress(CorruptValueError):
+                where = sieve.namespaces.get(place, f"number {place[1]}")
+                yield f"entry {keys.unpack_text(name)!r} of namespace {where!r}, as far as it reads"

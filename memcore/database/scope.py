@@ -1,0 +1,185 @@
+"""Scope: the handle that serves one user of one application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memcore import names
+from memcore.blobs import BlobStore
+from memcore.compaction import CompactionPolicy, compaction_policy
+from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
+from memcore.formats import policy_name
+from memcore.kv import KeyValue
+from memcore.log import Head
+from memcore.log.head import head_key
+from memcore.model import SessionEntry
+from memcore.options import checked_bool
+from memcore.session import Address, Backing, Session, SessionOptions, delete_session
+from memcore.store.base import ReadTxn, Txn
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = ["Scope"]
+
+_LIST_PAGE = 256
+_ORPHANS = ("raise", "keep")
+
+
+class Scope:
+    """Everything of one ``(app, user)``. No method of it reaches another scope."""
+
+    def __init__(self, backing: Backing, app: str, user: str) -> None:
+        self._backing = backing
+        self._app = app
+        self._user = user
+
+    def __repr__(self) -> str:
+        return f"Scope(user={self._user!r}, app={self._app!r})"
+
+    @property
+    def user(self) -> str:
+        """The user whom it serves."""
+        return self._user
+
+    @property
+    def app(self) -> str:
+        """The application it belongs to."""
+        return self._app
+
+    def session(
+        self,
+        session_id: str,
+        *,
+        policy: str | None = None,
+        orphans: str = "raise",
+        counter: str | TokenCounter | None = None,
+        recount: bool | None = None,
+        compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
+        create: bool = True,
+    ) -> Session:
+        """A session by name; it comes into being with its first change.
+
+        Args:
+            session_id: any non-empty string.
+            policy: the pair policy of a new session; an existing one must have it.
+            orphans: ``"raise"`` refuses results without their call, ``"keep"`` stores them as they
+                come and leaves them out of every context.
+            counter: the token counter of a new session; an existing one must have it.
+            recount: True has an existing session counted anew instead, when this handle first
+                reads or changes it, if it has another counter than ``counter`` (without it: than
+                the database's). None: as the database was opened.
+            compaction: how this handle compacts: a CompactionPolicy, a preset's name or a mapping;
+                None: as the database was opened.
+            create: False raises NotFoundError if there is no such session.
+
+        Raises:
+            InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
+            ReadOnlyError: ``recount`` needs a database that is open for writing.
+        """
+        names.check_name(session_id, "session")
+        if orphans not in _ORPHANS:
+            msg = f"orphans: expected 'raise' or 'keep', got {orphans!r}"
+            raise InvalidOptionError(msg)
+        name = None if policy is None else policy_name(policy)
+        by = None if counter is None else get_counter(counter)
+        if by is not None:
+            self._backing.counters.setdefault(by.id, by)
+        anew = self._backing.recount if recount is None else checked_bool("recount", recount)
+        if anew:
+            self._need_writable()
+        rule = None if compaction is None else compaction_policy(compaction)
+        options = SessionOptions(name, by, orphans, rule, anew)
+        session = Session(Address(self._backing, self._app, self._user, session_id, options))
+        if not session.exists() and not create:
+            msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
+            raise NotFoundError(msg)
+        return session
+
+    def sessions(self) -> Iterator[SessionEntry]:
+        """The scope's sessions in the order of their names, a page a read transaction."""
+        after: str | None = None
+        while True:
+            page = self._backing.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
+            yield from page
+            if len(page) < _LIST_PAGE:
+                return
+            after = page[-1].session_id
+
+    def _page(self, txn: ReadTxn, after: str | None) -> list[SessionEntry]:
+        scope = names.scope_of(txn, self._app, self._user)
+        found: list[SessionEntry] = []
+        if scope is None:
+            return found
+        for name, session in names.sessions(txn, scope, after):
+            key = head_key(scope, session)
+            value = txn.get(key)
+            if value is not None:
+                found.append(self._entry(name, Head.unpack(key, value)))
+            if len(found) == _LIST_PAGE:
+                break
+        return found
+
+    def _entry(self, name: str, head: Head) -> SessionEntry:
+        return SessionEntry(
+            session_id=name,
+            app=self._app,
+            user=self._user,
+            items=head.count,
+            tokens=head.tokens,
+            open_calls=head.open_calls,
+            revision=head.revision,
+            policy=head.policy,
+            counter=head.counter,
+            created_at=head.created_ms / 1000,
+            updated_at=head.updated_ms / 1000,
+        )
+
+    def delete_session(self, session_id: str) -> bool:
+        """Delete a session; whether there was one. Works on a full device.
+
+        It is gone at once for everybody, then its rows leave, many in one commit but never all of a
+        long session. Rows that forks share leave with the last fork.
+
+        Raises:
+            StorageError: the session is as it was, or it is gone and the rest of its rows leaves
+                with the next deletion, or when the file is opened for writing.
+        """
+        names.check_name(session_id, "session")
+        self._need_writable()
+        return delete_session(self._backing, self._app, self._user, session_id)
+
+    def kv(self, namespace: str) -> KeyValue:
+        """Ordered key/value storage of this scope under a namespace.
+
+        Raises:
+            InvalidOptionError: the namespace is no non-empty string.
+        """
+        names.check_name(namespace, "namespace")
+
+        def find(txn: ReadTxn) -> tuple[int, int] | None:
+            scope = self._find(txn)
+            number = None if scope is None else names.namespace_of(txn, scope, namespace)
+            return None if scope is None or number is None else (scope, number)
+
+        def ensure(txn: Txn) -> tuple[int, int]:
+            scope = self._ensure(txn)
+            return scope, names.ensure_namespace(txn, scope, namespace)
+
+        return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
+
+    @property
+    def blobs(self) -> BlobStore:
+        """Content-addressed bytes of this scope."""
+        seed = int.from_bytes(self._backing.seed[:8], "little")
+        return BlobStore(self._backing.store, self._find, seed=seed, ensure=self._ensure)
+
+    def _find(self, txn: ReadTxn) -> int | None:
+        return names.scope_of(txn, self._app, self._user)
+
+    def _ensure(self, txn: Txn) -> int:
+        return names.ensure_scope(txn, self._app, self._user)
+
+    def _need_writable(self) -> None:
+        if self._backing.store.read_only:
+            msg = "the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)

@@ -1,0 +1,282 @@
+"""Which of the rows that were found in a damaged file go into the new one.
+
+One candidate a key: the surest, and of equally sure ones the latest by what it says itself. What
+only free pages hold counts if something current vouches for it: a blob's digest for its chunks, an
+index record for an item; both are looked up by those who need them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from xxhash import xxh3_128
+
+from memcore import keys, names
+from memcore.blobs import BlobRef
+from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
+from memcore.codec import FLAG_BLOB, HEADER_BYTES
+from memcore.database.removed import forget_removed, was_hidden
+from memcore.errors import MemcoreError
+from memcore.keys import Kind, Row
+from memcore.limits import BLOB_CHUNK_BYTES
+from memcore.log import Head
+from memcore.log.head import head_key
+from memcore.log.item import split_body
+from memcore.store.wreck import Candidate, Rank, Wreck
+
+__all__ = ["Place", "Sieve"]
+
+Place = tuple[int, int]
+"""``(scope, session)``."""
+_IMMUTABLE_ROWS: Final = (Row.ITEM, Row.INDEX)
+_COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
+_SEQ_BYTES: Final = 16
+"""What a seq takes in a file at the very least: its item's row and its index record take more."""
+_SESSION_ROW_AT: Final = 17
+_SCOPED: Final = range(Kind.SESSION_NAME, Kind.KV + 1)
+
+
+class Sieve:
+    """The chosen rows of a wreck, sorted by what they belong to."""
+
+    def __init__(self, wreck: Wreck, seed: bytes | None) -> None:
+        self.wreck = wreck
+        self.seed = seed
+        self._seed = None if seed is None else int.from_bytes(seed[:8], "little")
+        self.chosen: dict[bytes, Candidate] = {}
+        self.unsure: list[bytes] = []
+        """Chosen keys that may have been deleted or replaced before."""
+        self.sessions: dict[Place, list[bytes]] = defaultdict(list)
+        """The chosen keys of each session."""
+        self.spare: dict[Place, list[bytes]] = defaultdict(list)
+        """Keys of items and index pages of which free pages hold a version."""
+        self.removed: set[Place] = set()
+        """Sessions that were being deleted."""
+        self.deleted: set[Place] = set()
+        """Sessions that were deleted while forks shared their rows, which these still do."""
+        self.doubtful: set[Place] = set()
+        """Sessions that may have been deleted: neither their name nor their head is sure."""
+        self.scopes: dict[int, tuple[str, str]] = {}
+        self.names: dict[Place, str] = {}
+        self._name_keys: dict[Place, bytes] = {}
+        self.namespaces: dict[tuple[int, int], str] = {}
+        self.last: dict[int, int] = defaultdict(int)
+        """By sort, the largest number that is known to have been given out."""
+        self.blobs: dict[tuple[int, bytes], int] = {}
+        """The sizes of the blobs that are whole, by scope and slot."""
+        self.blobs_lost = 0
+        self._removed = forget_removed(wreck)
+        for key, found in wreck.rows.items():
+            self._choose(key, found)
+        self._read_names()
+        self._leave_out_removed()
+        self._leave_out_deleted()
+        self._find_blobs()
+
+    def value(self, key: bytes) -> bytes:
+        """The chosen value of a key."""
+        return self.wreck.value(key, self.chosen[key])
+
+    # --- choosing -----------------------------------------------------------------------------
+
+    def _choose(self, key: bytes, found: list[Candidate]) -> None:
+        in_session = key[0] == Kind.SESSION and len(key) > _SESSION_ROW_AT
+        if in_session and key[_SESSION_ROW_AT] in _COUNTING_ROWS:
+            found = [at for at in found if self._is_possible(key, at)]
+            if not found:
+                return
+        surest = found[0].rank
+        if in_session and surest is not Rank.TREE and key[_SESSION_ROW_AT] in _IMMUTABLE_ROWS:
+            self.spare[keys.split_session_prefix(key)].append(key)
+        if surest is Rank.FREED:
+            return
+        equal = [at for at in found if at.rank is surest]
+        self.chosen[key] = (
+            equal[0] if len(equal) == 1 else max(equal, key=lambda at: self._age(key, at))
+        )
+        if surest >= Rank.BEFORE:
+            self.unsure.append(key)
+        if in_session:
+            self.sessions[keys.split_session_prefix(key)].append(key)
+
+    def _is_possible(self, key: bytes, at: Candidate) -> bool:
+        """Whether the file can hold the items that a row claims: work and memory grow with them."""
+        seqs = self.wreck.size // _SEQ_BYTES
+        if key[_SESSION_ROW_AT] == Row.HEAD:
+            return Head.unpack(key, self.wreck.value(key, at)).next_seq <= seqs
+        return keys.number_of(key) <= seqs
+
+    def _age(self, key: bytes, at: Candidate) -> int:
+        """What grows with every new version of a row, as far as the row tells."""
+        value = self.wreck.value(key, at)
+        body = value[HEADER_BYTES:]
+        if key[0] == Kind.SESSION:
+            row = key[_SESSION_ROW_AT]
+            if row == Row.HEAD:
+                with suppress(MemcoreError):
+                    return int(Head.unpack(key, value).revision)
+                return -1
+            return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
+        if key[0] in (Kind.COUNTER, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE):
+            return int.from_bytes(body[:8], "big")
+        return body[0] if key[0] == Kind.BLOB and body else 0
+
+    def _leave_out_removed(self) -> None:
+        """What was being deleted is not saved: whoever deleted it was told that it is gone."""
+        for key in [key for key in self.chosen if key[0] == Kind.REMOVAL]:
+            prefix = keys.split_removal_row(key)
+            if len(prefix) != _SESSION_ROW_AT or prefix[0] != Kind.SESSION:
+                continue
+            place = keys.split_session_prefix(prefix)
+            if place in self.names:
+                continue  # in use: the mark is what is wrong
+            self._leave_out(place)
+
+    def _leave_out(self, place: Place) -> None:
+        self.removed.add(place)
+        for row in self.sessions.pop(place, ()):
+            del self.chosen[row]
+        self.spare.pop(place, None)
+
+    def _leave_out_deleted(self) -> None:
+        """Settle which sessions were deleted, of those whose name and head may both be old ones.
+
+        Those are of which an old head says so, and those that certainly have no name any more.
+        """
+        sure_names = {place for place, key in self._name_keys.items() if self._is_sure(key)}
+        forks = self.forks()
+        staying = set(self.places())
+        # A fork has a larger number than its parent: it is known by then whether it stays.
+        for place in sorted(staying, reverse=True):
+            if place in sure_names or self._is_sure(head_key(*place)):
+                continue
+            start = keys.scoped(Kind.SESSION_NAME, place[0])
+            nameless = place not in self.names
+            nameless = nameless and not self.wreck.may_hold(start, keys.after(start))
+            if not nameless and not was_hidden(self.wreck, place):
+                self.doubtful.add(place)
+                continue
+            self.names.pop(place, None)
+            if forks[place] & staying:
+                self.deleted.add(place)
+            else:
+                staying.remove(place)
+                self._leave_out(place)
+
+    def places(self) -> list[Place]:
+        """The sessions of which there is anything."""
+        return sorted({*self.sessions, *(self.spare.keys() & self.names.keys())})
+
+    def _is_sure(self, key: bytes) -> bool:
+        return key in self.chosen and self.chosen[key].rank <= Rank.IN_USE
+
+    def forks(self) -> dict[Place, set[Place]]:
+        """The forks of each session, as parents and forks tell."""
+        found: dict[Place, set[Place]] = defaultdict(set)
+        for place, rows in self.sessions.items():
+            for key in rows:
+                if key[_SESSION_ROW_AT] == Row.CHILD:
+                    found[place].add((place[0], keys.number_of(key)))
+                elif key[_SESSION_ROW_AT] == Row.HEAD:
+                    parent = Head.unpack(key, self.value(key)).parent_session
+                    found[place[0], parent].add(place)
+        return found
+
+    # --- names --------------------------------------------------------------------------------
+
+    def _read_names(self) -> None:
+        for key in self.chosen:
+            kind = key[0]
+            if kind == Kind.COUNTER and len(key) > 1:
+                number = int.from_bytes(self.value(key)[HEADER_BYTES:], "big")
+                self.last[key[1]] = max(self.last[key[1]], number)
+            elif kind == Kind.SCOPE:
+                texts = keys.unpack_texts(self.value(key)[HEADER_BYTES:])
+                self.scopes[keys.number_of(key)] = texts[0], texts[1]
+            elif kind in (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE):
+                number, found = names.unpack_name(self.value(key)[HEADER_BYTES:])
+                if kind == Kind.SCOPE_NAME:
+                    self.scopes.setdefault(number, (found[0], found[1]))
+                elif kind == Kind.SESSION_NAME:
+                    place = keys.split_scoped(key)[0], number
+                    if place not in self._removed:
+                        self.names[place] = found[0]
+                        self._name_keys[place] = key
+                else:
+                    self.namespaces[keys.split_scoped(key)[0], number] = found[0]
+        for key in self.chosen:
+            if key[0] in _SCOPED:
+                scope = keys.split_scoped(key)[0]
+                self.scopes.setdefault(scope, ("salvaged", f"scope-{scope}"))
+            if key[0] == Kind.KV:
+                place = keys.split_session_prefix(key)
+                self.namespaces.setdefault(place, f"salvaged-{place[1]}")
+        for which, numbers in (
+            (keys.Counter.SCOPE, self.scopes),
+            (
+                keys.Counter.SESSION,
+                [s for _, s in (*self.names, *self.sessions, *self.spare, *self._removed)],
+            ),
+            (keys.Counter.NAMESPACE, [n for _, n in self.namespaces]),
+        ):
+            self.last[which] = max(self.last[which], *numbers, 0)
+
+    # --- blobs --------------------------------------------------------------------------------
+
+    def blob_of(self, key: bytes, value: bytes) -> tuple[int, bytes] | None:
+        """``(scope, slot)`` of the blob that an item's row refers to, None if it holds the item."""
+        if not value[1] & FLAG_BLOB:
+            return None
+        ref = BlobRef.unpack(split_body(value[HEADER_BYTES:])[3])
+        return keys.split_session_prefix(key)[0], slot_of(ref)
+
+    def _references(self) -> Iterator[tuple[int, BlobRef]]:
+        for key, at in self.wreck.rows.items():
+            if key[0] != Kind.SESSION or keys.split_session_prefix(key) in self.removed:
+                continue
+            if key[_SESSION_ROW_AT] == Row.ITEM:
+                value = self.wreck.value(key, at[0])
+                if value[1] & FLAG_BLOB:
+                    packed = split_body(value[HEADER_BYTES:])[3]
+                    yield keys.split_session_prefix(key)[0], BlobRef.unpack(packed)
+        for key in self.chosen:
+            if key[0] == Kind.BLOB_ADDRESS:
+                packed = self.value(key)[HEADER_BYTES:]
+                yield keys.split_scoped(key)[0], BlobRef.unpack(packed)
+
+    def _find_blobs(self) -> None:
+        """Those that something refers to: others nobody can reach, or they were being removed."""
+        wanted: dict[tuple[int, bytes], set[int]] = defaultdict(set)
+        for scope, ref in self._references():
+            wanted[scope, slot_of(ref)].add(ref.size)
+        for (scope, slot), sizes in wanted.items():
+            whole = [size for size in sizes if self._is_whole(scope, slot, size)]
+            if whole:
+                self.blobs[scope, slot] = whole[0]
+            else:
+                self.blobs_lost += 1
+
+    def chunks(self, scope: int, slot: bytes, size: int) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of each chunk, current or not, up to the first that is missing."""
+        for number in range(chunk_count(size)):
+            key = keys.blob_chunk(scope, slot, number)
+            if key not in self.wreck.rows:
+                return
+            yield key, self.wreck.value(key, self.wreck.rows[key][0])
+
+    def _is_whole(self, scope: int, slot: bytes, size: int) -> bool:
+        if len(slot) != SLOT_BYTES:
+            return False
+        digest: Any = xxh3_128(seed=self._seed or 0)
+        held = 0
+        for _, value in self.chunks(scope, slot, size):
+            body = value[HEADER_BYTES:]
+            if len(body) != min(BLOB_CHUNK_BYTES, size - held):
+                return False
+            digest.update(body)
+            held += len(body)
+        # Without the seed the name proves nothing; each chunk is proven by itself all the same.
+        return held == size and (self._seed is None or digest.digest() == slot[:-1])

@@ -1,0 +1,114 @@
+"""Compactor: keeps one session compacted, whenever its runtime asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from memcore.compaction import Pressure
+from memcore.compaction.patience import Patience
+from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError
+from memcore.model import CompactionResult, Plan, Summarize
+from memcore.options import checked_callable, checked_optional_seconds
+from memcore.session.attempts import Attempts
+from memcore.session.compacting import checked_summarizer
+from memcore.session.condensed import AnyPolicy
+from memcore.session.handle import Session
+
+__all__ = ["Compactor"]
+
+Before = Callable[[Plan, Pressure], bool | None]
+After = Callable[[CompactionResult], object]
+
+
+class Compactor:
+    """Compacts a session when a stage of its policy is due; to be asked after every turn.
+
+    ``session.compact()`` compacts once and at once. A compactor looks whether it is time, runs the
+    heaviest stage that is due and then whatever is still due, plans again if another one changed
+    the session meanwhile, and stops asking a model that does not help::
+
+        compactor = memcore.Compactor(session, summarize, timeout_seconds=60)
+        while True:
+            ...                      # one turn of the agent
+            compactor.run()          # microseconds, if nothing is due
+
+    A stage that is still due after it ran (refused, nothing to fold, a fallback that was not
+    enough) is given up, which is logged once, until the context's tokens changed by a tenth
+    (``memcore.compaction.patience.RETRY_CHANGE``); lighter stages that are due go on.
+
+    Args:
+        session: the session.
+        summarize: gets a SummaryRequest and returns the summary; None: what is folded is trimmed.
+        policy: a CompactionPolicy, a preset's name or a mapping; None: the session's.
+        timeout_seconds: how long ``summarize`` may take; see ``Session.compact``.
+        before: called with the plan and the pressure (``pressure.stage`` is the stage) before a
+            model is asked and before anything is written. False ends the run without it; any other
+            value lets it go on. What it raises comes out of ``run``, and nothing was written.
+        after: called with the result of each plan that ``before`` let through, once it is stored
+            or refused. What it raises comes out of ``run``, and what was written stays.
+
+    Raises:
+        InvalidOptionError: an argument is of a wrong type or out of range.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        summarize: Summarize | None = None,
+        *,
+        policy: AnyPolicy | None = None,
+        timeout_seconds: float | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> None:
+        if not isinstance(session, Session):
+            msg = f"session: expected a Session, got {type(session).__name__}"
+            raise InvalidOptionError(msg)
+        checked_summarizer(summarize)
+        self.session = session
+        self.policy = session.compacting.policy(policy)
+        self._summarize = summarize
+        self._timeout = checked_optional_seconds("timeout_seconds", timeout_seconds)
+        self._before: Before | None = checked_callable("before", before)
+        self._after: After | None = checked_callable("after", after)
+        self._patience = Patience()
+        self._running = threading.Lock()
+
+    def run(self) -> CompactionResult | None:
+        """Compact if a stage is due.
+
+        Returns:
+            None if nothing was due, all that is was given up, ``before`` said no, or another thread
+            is in ``run``. Else the last result that recorded a view; without one, the last refusal.
+
+        Raises:
+            PlanStaleError: others changed the session again and again while it was summarized.
+            ReadOnlyError, ClosedError, StorageError
+        """
+        if not self._running.acquire(blocking=False):
+            return None
+        try:
+            return self._run()
+        finally:
+            self._running.release()
+
+    def _run(self) -> CompactionResult | None:
+        compacting = self.session.compacting
+        compacting.check(self._summarize)
+        attempts = Attempts(self.session.id, compacting, self.policy, self._patience)
+        while (found := attempts.next()) is not None:
+            draft, pressure = found
+            asked = not draft.is_empty
+            if asked and self._before is not None and self._before(draft.plan, pressure) is False:
+                break
+            draft = compacting.summarized(draft, self._summarize, timeout_seconds=self._timeout)
+            try:
+                result = compacting.recorded(draft)
+            except (PlanStaleError, NotFoundError) as exc:
+                attempts.lost(exc)
+                continue
+            attempts.ended(draft, result)
+            if asked and self._after is not None:
+                self._after(result)
+        return attempts.result

@@ -1,0 +1,156 @@
+"""Attaching to a file: lock it, judge it, settle what a power cut left, map it, recover."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memcore.errors import CorruptStoreError, StoreAccessError
+from memcore.store import faults
+from memcore.store import lmdb as binding
+from memcore.store.file import inspect, newest_meta, open_locked, sync_directory
+from memcore.store.format import Format
+from memcore.store.lmdb import MapFull, MapResized
+from memcore.store.naming import need_one_name
+from memcore.store.redo import RedoLog
+from memcore.store.run import Run, find_run
+from memcore.store.steady import settle
+
+__all__ = ["Attachment", "FileKey", "attach", "recover"]
+
+FileKey = tuple[int, int]
+"""Device and inode: what a file is, whatever its name."""
+
+
+class Attachment(NamedTuple):
+    """An open file: its descriptor with the shared flock, and LMDB's environment."""
+
+    key: FileKey
+    fd: int
+    raw: binding.RawEnv
+    format: Format
+    run: Run
+    recovered: bool
+
+
+def attach(
+    path: str,
+    *,
+    read_only: bool,
+    map_bytes: int,
+    expected: FileKey | None,
+    judge: Callable[[int], None] | None,
+) -> Attachment:
+    """Open the file at ``path``. Leaves nothing open on failure.
+
+    Args:
+        path: the file, every link resolved.
+        read_only: write nothing, recover nothing.
+        map_bytes: address space to map at first.
+        expected: the file that it must still be.
+        judge: called with the descriptor before LMDB maps the file; raises to refuse it.
+    """
+    fd = open_locked(path, read_only=read_only)
+    raw = None
+    try:
+        status = os.fstat(fd)
+        key = _same_file(path, status, expected)
+        if need_one_name(fd, path) and not read_only:
+            sync_directory(path)  # who gave it its name may have died before doing so
+        newest_meta(fd, path)  # is it a file of LMDB's at all?
+        run = find_run(fd, path)
+        if run.relaxed:
+            settle(fd, run, path, read_only=read_only)
+        inspect(fd, path)
+        if judge is not None:
+            judge(fd)
+        mode = stat.S_IMODE(status.st_mode) & 0o666
+        raw, record = _map(path, run, read_only=read_only, map_bytes=map_bytes, mode=mode)
+        if os.environ.get(faults.VARIABLE):
+            raw = faults.wrap(raw)
+        _same_file(path, Path(path).stat(), key)  # LMDB opened the path, not the descriptor
+        raw.reader_check()
+        recovered = False
+        if record.durability == "full" and not read_only:
+            recovered = recover(raw, faults.watched(raw, RedoLog(fd, run)), fd, path)
+    except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
+        try:
+            if raw is not None:
+                raw.close()
+        finally:
+            os.close(fd)
+        binding.raise_from(error, path)
+    return Attachment(key, fd, raw, record, run, recovered)
+
+
+def _same_file(path: str, status: os.stat_result, expected: FileKey | None) -> FileKey:
+    key = (status.st_dev, status.st_ino)
+    if expected not in (None, key):
+        raise StoreAccessError(f"{path}: the file was replaced; open it anew")
+    return key
+
+
+def _map(
+    path: str, run: Run, *, read_only: bool, map_bytes: int, mode: int
+) -> tuple[binding.RawEnv, Format]:
+    """The environment in the mode that the file records."""
+    sync = not run.relaxed  # only "none" has to open a second time
+    while True:
+        raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
+        try:
+            record = _record(raw, run, path)
+        except MapResized:  # another process has just grown the file
+            raw.close()
+            continue
+        except BaseException:
+            raw.close()
+            raise
+        if sync == (record.durability == "full"):
+            return raw, record
+        raw.close()
+        sync = False
+
+
+def _record(raw: binding.RawEnv, run: Run, path: str) -> Format:
+    row, head = binding.first_rows(raw, len(run.head))
+    record = Format.unpack(row, path)
+    if head != run.head or record.seed != run.seed:
+        raise CorruptStoreError(f"{path}: the reserved run is not where it should be")
+    if run.relaxed != (record.durability == "relaxed"):
+        raise CorruptStoreError(f"{path}: its format record and its reserved run differ in mode")
+    return record
+
+
+def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
+    """Run the redo record that a power cut or a killed writer left behind; whether there was one.
+
+    The look without the lock is enough to see that there is none: what a dead process left
+    stays as it is, and a live one needs no recovery.
+    """
+    while redo.pending(newest_meta(fd, path)) is not None:
+        try:
+            raw: Any = env.begin(write=True)
+        except MapResized:
+            binding.set_map(env, 0)
+            continue
+        try:
+            found = redo.pending(newest_meta(fd, path))
+            if found is None or found[0] != raw.id():
+                return False
+            for key, value in found[1].items():
+                if value is None:
+                    raw.delete(key)
+                else:
+                    raw.put(key, value)
+            raw.commit()
+        except MapFull:
+            grow = 2 * env.info()["map_size"]
+        else:
+            return True
+        finally:
+            raw.abort()
+        binding.set_map(env, grow)
+    return False

@@ -1,0 +1,337 @@
+"""Media parts of messages: which objects are media, and what each costs by its provider's table.
+
+A table is a function from ``Media`` to tokens. All figures are estimates: providers document their
+formulas for images, but resize before they apply them; recordings and documents are judged by
+their bytes. What is not in the message (a URL, a file id) counts as an image of 1024 x 1024 pixels,
+a recording of 60 seconds or a document of 10 pages.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from memcore.tokens.payload import byte_length, image_size, wav_seconds
+
+__all__ = ["PROFILES", "Media", "MediaTable", "from_data_url", "may_hold_media", "read_media"]
+
+IMAGE_SIDE_PX: Final = 1024
+"""Both sides of an image whose size is not known."""
+SECONDS_UNKNOWN: Final = 60
+PAGES_UNKNOWN: Final = 10
+AUDIO_BYTES_A_SECOND: Final = 16_000
+"""MP3 at 128 kbit/s; WAV headers tell their own rate."""
+VIDEO_BYTES_A_SECOND: Final = 250_000
+"""2 Mbit/s."""
+PAGE_BYTES: Final = 50_000
+"""Of a PDF: a judgement between pages of text (20 kB) and scanned ones (100 kB and more)."""
+TEXT_BYTES_A_TOKEN: Final = 4
+"""Of a text document that is sent as base64."""
+
+KIND_OF: Final = {
+    "image": "image",
+    "image_url": "image",
+    "image_file": "image",
+    "input_image": "image",
+    "output_image": "image",
+    "computer_screenshot": "image",
+    "image_generation_call": "image",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "output_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "file": "document",
+    "input_file": "document",
+    "document": "document",
+    "document_url": "document",
+    "media": "document",
+}
+"""``type`` of a media block: what it is, unless its MIME type tells."""
+INLINE_KEYS: Final = ("inlineData", "inline_data", "fileData", "file_data")
+"""Members whose object is the content of a Gemini part."""
+_CONTENT_KEYS: Final = (
+    *INLINE_KEYS, "source", "image_url", "audio_url", "video_url", "document_url", "input_audio",
+    "input_image", "image", "audio", "video", "image_file", "file", "media", "data", "base64",
+    "result", "url", "file_url", "file_uri", "fileUri", "uri", "file_id",
+)  # fmt: skip
+"""Where the content of a media block is looked for, in this order; in its object, again."""
+_BASE64_KEYS: Final = frozenset(("data", "base64", "result", "file_data"))
+_CERTAIN: Final = frozenset(_CONTENT_KEYS) - {
+    "source", "file", "image", "audio", "video", "media", "url", "uri",
+}  # fmt: skip
+"""Keys of a block whose string is content or refers to it; under others it may be a mere name."""
+_SCHEME_CHARS_MAX: Final = 16
+_REFERENCE_CHARS_MAX: Final = 4_096
+"""What is longer is content, whatever its key."""
+_MIME_KEYS: Final = ("mime_type", "mimeType", "media_type", "format")
+_CONSUMED: Final = frozenset((*_CONTENT_KEYS, *_MIME_KEYS, "detail", "type", "source_type"))
+"""What a media block holds beside members that are judged like others (a title, a file's name)."""
+_MARK: Final = re.compile(
+    rb'"(?:type":"(?:image|audio|video|input_(?:image|audio|video|file)|output_(?:image|audio)|'
+    rb'file"|document|media"|computer_screenshot)|(?:inline|file)_?[dD]ata":)'
+)
+
+
+class Media(NamedTuple):
+    """One image, recording or document of a message."""
+
+    kind: str
+    """``image``, ``audio``, ``video`` or ``document``."""
+    mime: str = ""
+    """MIME type in small letters, or a bare format (``wav``); empty if the message does not say."""
+    size_bytes: int | None = None
+    """Length of the content, if the message holds it."""
+    width: int | None = None
+    height: int | None = None
+    """Pixels of an image, if its header tells."""
+    seconds: float | None = None
+    """Length of a recording, if its header tells."""
+    detail: str = ""
+    """OpenAI's ``low``, ``high`` or ``auto``."""
+    base64_chars: int = 0
+    """How much base64 the message holds for it."""
+
+
+KINDS: Final = ("image", "audio", "video", "document")
+
+MediaTable: TypeAlias = Callable[[Media], int]
+"""From one part to its tokens."""
+
+
+def may_hold_media(encoded: bytes) -> bool:
+    """False only if a message holds no media, by its compact JSON: a scan, cheap on each append."""
+    return _MARK.search(encoded) is not None or b";base64," in encoded or b";BASE64," in encoded
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def from_data_url(mime: str, content: str) -> Media:
+    """The media of a data URL by its MIME type and base64 content."""
+    return _with_content("document", mime, "", content)
+
+
+def _kind_of(kind: str, mime: str) -> str:
+    family = mime.partition("/")[0].lower()
+    return family if family in ("image", "audio", "video") else kind
+
+
+def _with_content(kind: str, mime: str, detail: str, content: str) -> Media:
+    kind = _kind_of(kind, mime)
+    size = image_size(content) if kind == "image" else None
+    width, height = size or (None, None)
+    seconds = wav_seconds(content) if kind == "audio" else None
+    bytes_ = byte_length(content)
+    return Media(kind, mime.lower(), bytes_, width, height, seconds, detail, len(content))
+
+
+def _text(block: Mapping[str, Any], *keys: str) -> str:
+    return next((found for key in keys if isinstance(found := block.get(key), str)), "")
+
+
+def read_media(block: Mapping[str, Any]) -> tuple[Media | None, list[Any]] | None:
+    """A JSON object as media: the media, and values that are judged as in any other object.
+
+    None if it is no media block. A document whose source is plain text or a list of blocks is no
+    media itself, but that text or these blocks.
+    """
+    label = block.get("type")
+    kind = KIND_OF.get(label) if isinstance(label, str) else None
+    if kind is None:
+        if not any(isinstance(block.get(key), dict) for key in INLINE_KEYS):
+            return None
+        kind = "document"
+    source = block.get("source")
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):
+        content = source.get("data" if source["type"] == "text" else "content")
+        return None, [_rest(block), content]
+    place = _find_content(block)
+    if place is None:
+        return None
+    holder, key = place
+    content = holder[key]
+    rest = [_rest(block)] if holder is block else [_rest(block), _rest(holder)]
+    mime = _text(holder, *_MIME_KEYS) or _text(block, *_MIME_KEYS)
+    detail = _text(holder, "detail") or _text(block, "detail")
+    if content.startswith("data:") and ";base64," in content[:256]:
+        head, _, content = content.partition(",")
+        return _with_content(kind, head[5:].partition(";")[0], detail, content), rest
+    if key in _BASE64_KEYS or len(content) > _REFERENCE_CHARS_MAX:
+        return _with_content(kind, mime, detail, content), rest
+    return Media(_kind_of(kind, mime), mime.lower(), detail=detail), rest
+
+
+def _is_reference(text: str) -> bool:
+    """Whether a string is a URL, or too long for a name."""
+    return ":" in text[:_SCHEME_CHARS_MAX] or len(text) > _REFERENCE_CHARS_MAX
+
+
+def _rest(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if key not in _CONSUMED}
+
+
+def _find_content(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
+    """Where a media block has its content, base64 or a reference: the object and the key."""
+    holder = block
+    for _ in range(3):  # a block, its source, a file in that
+        for key in _CONTENT_KEYS:
+            value = holder.get(key)
+            certain = holder is not block or key in _CERTAIN
+            if isinstance(value, str) and value and (certain or _is_reference(value)):
+                return holder, key
+            if isinstance(value, dict):
+                holder = value
+                break
+        else:
+            return None
+    return None
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _side(media: Media) -> tuple[float, float]:
+    if media.width is None or media.height is None:
+        return IMAGE_SIDE_PX, IMAGE_SIDE_PX
+    return media.width, media.height
+
+
+def _fit(width: float, height: float, longest: float) -> tuple[float, float]:
+    """Shrunk in proportion until no side is longer than ``longest``."""
+    scale = min(1.0, longest / max(width, height))
+    return width * scale, height * scale
+
+
+def _tiles(width: float, height: float, side: int) -> int:
+    return max(1, math.ceil(round(width / side, 6))) * max(1, math.ceil(round(height / side, 6)))
+
+
+def openai_tiles(media: Media, base: int = 85, tile: int = 170) -> int:
+    """85 + 170 for each tile of 512 px, after fitting into 2048 px and 768 px of the short side.
+
+    Source: OpenAI, "Images and vision": 85 + 170 for GPT-4o, 4.1 and 4.5, 70 + 140 for GPT-5,
+    75 + 150 for o1 and o3, 2,833 + 5,667 for GPT-4o mini.
+    """
+    if media.detail == "low":
+        return base
+    width, height = _fit(*_side(media), 2048)
+    scale = min(1.0, 768 / min(width, height))
+    return base + tile * _tiles(width * scale, height * scale, 512)
+
+
+def openai_patches(media: Media, multiplier: float) -> int:
+    """Patches of 32 px, 1,536 at most, times the model's multiplier.
+
+    Source: OpenAI, "Images and vision": 1.62 for the mini models of GPT-4.1 and GPT-5, 2.46 for the
+    nano ones, 1.72 for o4-mini.
+    """
+    width, height = _side(media)
+    patches = _tiles(width, height, 32)
+    if patches > 1536:  # noqa: PLR2004 - the documented bound
+        scale = math.sqrt(32 * 32 * 1536 / (width * height))
+        patches = min(1536, _tiles(width * scale, height * scale, 32))
+    return math.ceil(patches * multiplier)
+
+
+def anthropic_patches(media: Media, longest: int, most: int) -> int:
+    """Patches of 28 px and 4 more, after fitting the long side, ``most`` at most.
+
+    Source: Anthropic, "Vision": about 1,568 tokens and px at most; 4,784 and 2,576 px from Claude
+    Opus 4.7 on. (Width x height / 750 is of older pages.)
+    """
+    width, height = _fit(*_side(media), longest)
+    return min(most, _tiles(width, height, 28) + 4)
+
+
+def gemini_tiles(media: Media) -> int:
+    """258 for an image of up to 384 px, and for each tile of 768 px of a larger one.
+
+    Source: Google, "Understand and count tokens" of the Gemini API.
+    """
+    width, height = _side(media)
+    small = max(width, height) <= 384  # noqa: PLR2004 - the documented bound
+    return 258 if small else 258 * _tiles(width, height, 768)
+
+
+class _Table:
+    """One provider's figures."""
+
+    def __init__(
+        self,
+        image: MediaTable,
+        *,
+        audio_a_second: float,
+        page: int,
+        video_a_second: float = 263,
+    ) -> None:
+        self._image = image
+        self._rates = {"audio": audio_a_second, "video": video_a_second}
+        self._page = page
+
+    def __call__(self, media: Media) -> int:
+        if media.kind == "image":
+            return self._image(media)
+        if media.kind in self._rates:
+            return math.ceil(self._rates[media.kind] * _seconds(media))
+        if media.size_bytes is None:
+            return self._page * PAGES_UNKNOWN
+        if media.mime.startswith("text/") or media.mime == "application/json":
+            return -(-media.size_bytes // TEXT_BYTES_A_TOKEN)
+        return self._page * max(1, -(-media.size_bytes // PAGE_BYTES))
+
+
+def _seconds(media: Media) -> float:
+    if media.seconds is not None:
+        return media.seconds
+    if media.size_bytes is None:
+        return SECONDS_UNKNOWN
+    rate = AUDIO_BYTES_A_SECOND if media.kind == "audio" else VIDEO_BYTES_A_SECOND
+    return media.size_bytes / rate
+
+
+def _openai(image: MediaTable) -> _Table:
+    """Audio: 1 token for 100 ms (OpenAI, "Realtime costs"). A page: its text and its image."""
+    return _Table(image, audio_a_second=10, page=1_500)
+
+
+def _patched(multiplier: float) -> _Table:
+    return _openai(lambda media: openai_patches(media, multiplier))
+
+
+def _claude(longest: int, most: int) -> _Table:
+    """A page of a PDF: 1,500 to 3,000 tokens (Anthropic, "PDF support")."""
+    return _Table(
+        lambda media: anthropic_patches(media, longest, most), audio_a_second=32, page=3_000
+    )
+
+
+def _google(image: MediaTable) -> _Table:
+    """Audio 32 tokens and video 263 tokens a second, 258 a page (Google, as ``gemini_tiles``)."""
+    return _Table(image, audio_a_second=32, page=258)
+
+
+def _tiled(base: int, tile: int) -> _Table:
+    return _openai(lambda media: openai_tiles(media, base, tile))
+
+
+PROFILES: Final[Mapping[str, MediaTable]] = {
+    "openai": _tiled(85, 170),
+    "openai-70": _tiled(70, 140),
+    "openai-75": _tiled(75, 150),
+    "openai-2833": _tiled(2833, 5667),
+    "openai-patches-1.62": _patched(1.62),
+    "openai-patches-1.72": _patched(1.72),
+    "openai-patches-2.46": _patched(2.46),
+    "anthropic": _claude(1_568, 1_568),
+    "anthropic-large": _claude(2_576, 4_784),
+    "gemini": _google(gemini_tiles),
+    "gemini-3": _google(lambda _: 1_100),
+    "generic": _tiled(85, 170),
+}
+"""The built-in tables by name. ``openai`` is the default; ``generic`` has its media, but not its
+rendering of tools."""

@@ -1,0 +1,243 @@
+"""What a message counts: the rules, and their reference in plain Python.
+
+Everything is judged on the message's compact JSON, as it is stored; no code of the caller's objects
+runs. (The C twin walks the message that this JSON was just made of: nobody may change it
+meanwhile.) A message counts a fixed part, each of its texts on its own, and its media:
+
+1. A message costs 3 (OpenAI's cookbook, "How to count tokens with tiktoken"), and what its members
+   cost. A member is judged by its key and its value, at any depth, by the first rule that applies.
+2. Hidden: a key of ``HIDDEN``, the key ``id``, and a key that ends in ``_id`` or ``Id`` cost
+   nothing, whatever they hold. The key ``data`` is hidden if its value is a string without a space
+   in its first 256 characters (it is base64 or opaque).
+3. Structured: an object or array under a key of ``STRUCTURED`` is one text: its compact JSON.
+4. A string is one text. An object costs its members, an array its elements. Numbers, true, false
+   and null cost nothing.
+5. A string under ``name`` that counts costs 1 more (the cookbook again).
+6. Framed: a member under a key of ``FRAMED`` costs 3 more, unless it is null or a member of the
+   message object itself: a call, and a result among several, is rendered as a message of its own.
+   This holds for ``tool_use_id`` too, which is hidden itself.
+7. Of ``additional_kwargs`` only its member ``function_call`` counts; the rest repeats other fields.
+8. ``tool_calls`` and ``invalid_tool_calls`` cost nothing beside a ``content`` array in which an
+   object has the ``type`` ``tool_use`` or ``tool_call``: LangChain writes such calls twice.
+9. Media: an object that ``media.read_media`` recognises (not inside a structured text) costs its
+   estimate, and what that function leaves of it is judged by these rules.
+10. A text that holds ``data:...;base64,`` and at least 256 characters of base64 loses these
+    characters and costs an estimate for them instead.
+
+Unknown fields count as text: too much is safer than too little. Rules 9 and 10 concern
+only messages of which ``media.may_hold_media`` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from memcore.errors import InvalidItemError
+from memcore.tokens.media import INLINE_KEYS, Media, from_data_url, read_media
+
+__all__ = ["FRAMED", "HIDDEN", "STRUCTURED", "Gathered", "gather", "json_text", "without_base64"]
+
+MESSAGE_TOKENS: Final = 3
+NAME_TOKENS: Final = 1
+FRAME_TOKENS: Final = 3
+COSTS: Final = (MESSAGE_TOKENS, NAME_TOKENS, FRAME_TOKENS)
+DATA_URL_CHARS_MIN: Final = 256
+OPAQUE_CHARS: Final = 256
+
+HIDDEN: Final = frozenset((
+    # labels
+    "type", "status", "phase", "execution", "caller", "object", "lc",
+    "mime_type", "mimeType", "media_type",
+    # opaque
+    "signature", "thoughtSignature", "thought_signature", "encrypted_content", "encrypted_index",
+    "encrypted_stdout", "blob", "b64_json",
+    # hints and bookkeeping
+    "cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "usage",
+    "usage_metadata", "response_metadata", "metadata", "model", "stop_reason", "stop_sequence",
+    "finish_reason", "service_tier", "system_fingerprint", "container", "context_management",
+    "created_at",
+    # what the model does not see, or sees elsewhere
+    "tool_call_chunks", "artifact", "provider_specific_fields", "reasoning_details",
+    "videoMetadata", "video_metadata",
+))  # fmt: skip
+STRUCTURED: Final = frozenset((
+    "arguments", "args", "input", "response", "action", "operation", "parameters", "input_schema",
+    "tools", "json",
+))  # fmt: skip
+FRAMED: Final = frozenset(("arguments", "args", "input", "response", "tool_use_id"))
+_KEY_SETS: Final = (
+    (1, HIDDEN | {"id", "tool_use_id"}),
+    (2, STRUCTURED),
+    (4, FRAMED),
+    (8, {"name"}),
+    (16, {"data"}),
+    (32, {"tool_calls", "invalid_tool_calls"}),
+    (64, {"content"}),
+    (128, {"type"}),
+    (256, INLINE_KEYS),
+    (512, {"additional_kwargs"}),
+)
+KEY_BITS: Final[dict[str, int]] = {
+    key: sum(bit for bit, keys in _KEY_SETS if key in keys)
+    for key in sorted({key for _, keys in _KEY_SETS for key in keys})
+}
+"""The rules by key, for ``_fast.MessageCounter``, which numbers the bits: hidden, structured,
+framed, name, data, calls, content, type, inline media, and what it leaves to this module."""
+_REPEATING: Final = frozenset(("additional_kwargs", "tool_calls", "invalid_tool_calls"))
+_WRITTEN_CALLS: Final = frozenset(("tool_use", "tool_call"))
+
+_DATA_URL: Final = re.compile(
+    r"data:((?:[\w.+-]{1,64}\\?/[\w.+-]{1,64})?)[^,]{0,256}?;(?:base64|BASE64),\s{0,4}"
+    # Possessive: no way back into it. Lines are joined if what follows is base64 for sure; slashes
+    # may be escaped (JSON in a string), and + / = be written as in a URL.
+    r"((?>[\w+/=-]++|%2[BbFf]|%3[Dd]|\\/|(?:\r?\n|\\r|\\n)[ \t]{0,8}(?=[\w+/-]{40}))++)",
+    re.ASCII,
+)
+json_bytes: Final[Callable[[Any], bytes]] = partial(
+    orjson.dumps, option=orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+"""The compact JSON of a value of plain types, without a Python frame. TypeError: only the standard
+library writes it (big integers, lone surrogates, subclasses)."""
+
+
+class Gathered(NamedTuple):
+    """What there is to count in a message."""
+
+    fixed: int
+    """Tokens that need no counting."""
+    texts: list[str]
+    media: list[Media]
+
+
+def json_text(value: Any) -> str:
+    """The compact JSON text of a JSON value, as items are stored (``codec.encode_json``).
+
+    Raises:
+        InvalidItemError: it is no JSON value, circular or nested too deeply.
+    """
+    try:
+        return json_bytes(value).decode()
+    except TypeError:
+        pass
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        msg = f"a value that is to be counted cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def without_base64(text: str, media: list[Media]) -> str:
+    """Rule 10: the text without the base64 of its data URLs, whose media are added to ``media``."""
+    if ";base64," not in text and ";BASE64," not in text:
+        return text
+    kept, done = [], 0
+    for found in _DATA_URL.finditer(text):
+        if len(found[2]) < DATA_URL_CHARS_MIN:
+            continue
+        media.append(from_data_url(found[1].replace("\\", ""), found[2]))
+        kept.append(text[done : found.start(2)])
+        done = found.end(2)
+    return "".join((*kept, text[done:])) if kept else text
+
+
+def _read(encoded: bytes) -> Any:
+    try:
+        return json.loads(encoded.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as exc:
+        msg = f"a message of {len(encoded)} bytes cannot be counted, it is no JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _is_hidden(key: str, entry: Any) -> bool:
+    """Rule 2."""
+    if key == "data":
+        return type(entry) is str and " " not in entry[:OPAQUE_CHARS]
+    return key in HIDDEN or key == "id" or key.endswith(("_id", "Id"))
+
+
+def gather(encoded: bytes) -> Gathered:
+    """What there is to count in a message, by the rules of this module, from its compact JSON.
+
+    Raises:
+        InvalidItemError: ``encoded`` is no JSON, or nested too deeply for the stack.
+    """
+    walk = _Walk()
+    message = _read(encoded)
+    if type(message) is dict:
+        walk.members(message, framed=False)
+    while walk.pending:
+        walk.value(walk.pending.pop())
+    return Gathered(walk.fixed, walk.texts, walk.media)
+
+
+class _Walk:
+    """One walk over a message, without recursion."""
+
+    __slots__ = ("fixed", "media", "pending", "texts")
+
+    def __init__(self) -> None:
+        self.fixed = MESSAGE_TOKENS
+        self.texts: list[str] = []
+        self.media: list[Media] = []
+        self.pending: list[Any] = []
+
+    def value(self, value: Any) -> None:
+        """Rule 4."""
+        kind = type(value)
+        if kind is str:
+            self.text(value)
+        elif kind is list:
+            self.pending += value
+        elif kind is dict:
+            self.members(value, framed=True)
+
+    def text(self, text: str) -> None:
+        """Rule 10."""
+        text = without_base64(text, self.media)
+        if text:
+            self.texts.append(text)
+
+    def members(self, value: dict[str, Any], *, framed: bool) -> None:
+        """What the members of an object cost; ``framed`` is false for the message itself."""
+        found = read_media(value)
+        if found is not None:
+            if found[0] is not None:
+                self.media.append(found[0])
+            self.pending += found[1]
+            return
+        for key, entry in value.items():
+            if framed and key in FRAMED and entry is not None:
+                self.fixed += FRAME_TOKENS
+            if _is_hidden(key, entry):
+                continue
+            if key in STRUCTURED and type(entry) in (dict, list):
+                self.text(json_text(entry))
+                continue
+            if key == "name" and type(entry) is str:
+                self.fixed += NAME_TOKENS
+            self.pending.append(_unrepeated(value, key) if key in _REPEATING else entry)
+
+
+def _unrepeated(value: dict[str, Any], key: str) -> Any:
+    """Rules 7 and 8: what counts of a member that may repeat other members."""
+    entry = value[key]
+    if key == "additional_kwargs":
+        return {"function_call": entry.get("function_call")} if type(entry) is dict else None
+    return None if _writes_calls(value.get("content")) else entry
+
+
+def _writes_calls(content: Any) -> bool:
+    return type(content) is list and any(
+        type(block) is dict and _label(block) in _WRITTEN_CALLS for block in content
+    )
+
+
+def _label(block: dict[str, Any]) -> str:
+    label = block.get("type")
+    return label if isinstance(label, str) else ""

@@ -1,0 +1,218 @@
+"""Planted bugs. Each must make images fail: that is the proof that the harness would see one.
+
+They are planted in the processes of the harness, never by a switch in the product.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from memcore.store import (
+    attaching,
+    copying,
+    faults,
+    file,
+    handle,
+    leader,
+    pin,
+    redo,
+    replacing,
+    steady,
+)
+
+Plant = Callable[[], None]
+
+
+class Control(NamedTuple):
+    """A planted bug: in the processes that write, or in those that judge."""
+
+    name: str
+    durability: str
+    workloads: tuple[str, ...]
+    writing: Plant | None = None
+    judging: Plant | None = None
+
+    def plant(self) -> None:
+        """Plant it in a process that is going to write."""
+        if self.writing is not None:
+            self.writing()
+
+    def plant_in_judge(self) -> None:
+        """Plant it in a process that is going to open an image."""
+        if self.judging is not None:
+            self.judging()
+
+
+NO_CONTROL = Control("", "", ())
+CONTROLS: dict[str, Control] = {}
+
+
+def control(durability: str, *workloads: str, judging: bool = False) -> Callable[[Plant], Plant]:
+    """Register the function that plants a bug."""
+
+    def register(plant: Plant) -> Plant:
+        name = plant.__name__
+        where: dict[str, Any] = {"judging" if judging else "writing": plant}
+        CONTROLS[name] = Control(name, durability, workloads, **where)
+        return plant
+
+    return register
+
+
+@control("none", "sessions", "deletion")
+def mode_none() -> None:
+    """Nothing planted: the mode itself promises nothing."""
+
+
+@control("full", "sessions", "facts")
+def no_record() -> None:
+    """No redo record is written."""
+    redo.RedoLog.write = lambda *_: None  # type: ignore[method-assign]
+
+
+@control("full", "sessions", "facts")
+def late_record() -> None:
+    """The record is written when the transaction has been committed."""
+    write, commit = redo.RedoLog.write, leader.Leader._commit
+    held: list[Any] = []
+    redo.RedoLog.write = lambda *arguments: held.append(arguments)  # type: ignore[method-assign]
+
+    def late(self: Any, txn: Any, batch: Any) -> None:
+        ops = dict(txn.ops)
+        commit(self, txn, batch)
+        while held:
+            log, txnid, _ = held.pop()
+            write(log, txnid, ops)
+
+    leader.Leader._commit = late  # type: ignore[method-assign]
+
+
+@control("full", "facts", "sessions")
+def one_slot() -> None:
+    """Both records go into the same slot, and are looked for there."""
+    begin = redo.RedoLog.__init__
+
+    def one(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._slots = (self._slots[0], self._slots[0])
+
+    redo.RedoLog.__init__ = one  # type: ignore[method-assign]
+
+
+@control("full", "facts", "sessions")
+def acknowledge_before_flush() -> None:
+    """A caller is told that its change is stored as soon as its closure has run."""
+
+    def eager(self: Any, fn: Callable[[Any], Any], **options: Any) -> Any:
+        ran, results = Event(), []
+
+        def closure(txn: Any) -> None:
+            results.append(fn(txn))
+            ran.set()
+
+        Thread(target=self._transact, args=(closure,), kwargs=options).start()
+        ran.wait()
+        return results[-1]
+
+    handle.LmdbStore.transact = eager  # type: ignore[method-assign]
+
+
+@control("full", "sessions", "undoing")
+def visible_before_flush() -> None:
+    """Every transaction goes the way of large ones: seen first, flushed then, acknowledged last.
+
+    The flush waits a while: a reader has to come in between, or there is nothing to be seen.
+    """
+    begin = redo.RedoLog.__init__
+
+    def tiny(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.capacity = 0
+
+    redo.RedoLog.__init__ = tiny  # type: ignore[method-assign]
+    os.environ[faults.VARIABLE] = "env.sync=delay:30"
+
+
+@control("full", "creation", "backups")
+def no_directory_flush() -> None:
+    """A file gets its name without a flush of the directory."""
+    file.sync_directory = lambda _: None
+
+
+@control("full", "squeezing")
+def no_directory_flush_after_rename() -> None:
+    """A compacted copy takes the file's place without a flush of the directory.
+
+    Whoever opens it would make up for that: so that is left out, too.
+    """
+    for module in (replacing, attaching, copying):
+        module.sync_directory = lambda _: None
+
+
+class _Lenient(int):
+    """Equal to everything: a checksum that nobody looks at."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+
+@control("full", "facts", "sessions", judging=True)
+def skipped_checksum() -> None:
+    """A record is replayed without a look at its checksum (its base is still compared)."""
+    digest = redo.xxh3_64_intdigest
+
+    def lenient(content: bytes, *seed: int) -> int:
+        value = digest(content, *seed)
+        return _Lenient(value) if seed else value
+
+    redo.xxh3_64_intdigest = lenient  # type: ignore[assignment]
+
+
+class _Unpinned:
+    """Stands where a pin was; LMDB knows nothing of it."""
+
+    def abort(self) -> None:
+        """As a reader is given up."""
+
+
+@control("relaxed", "sessions", "facts")
+def no_pin() -> None:
+    """A steady point lets go of its snapshot, so that later commits write over its pages."""
+    point = pin.Pin.point
+
+    def unpinned(self: Any, *arguments: Any) -> None:
+        point(self, *arguments)
+        with self._mutex:
+            if self._raw is not None:
+                self._raw.abort()
+                self._raw = _Unpinned()
+
+    pin.Pin.point = unpinned  # type: ignore[method-assign]
+
+
+@control("relaxed", "sessions", "facts", judging=True)
+def no_rollback() -> None:
+    """A power cut is not noticed: whatever the file holds is taken for the truth."""
+    steady.SteadyLog.newest = lambda _: None  # type: ignore[method-assign]
+
+
+@control("relaxed", "sessions", "facts")
+def early_steady_record() -> None:
+    """The record of a steady point is written before its snapshot has been flushed."""
+    flushes = itertools.count()
+
+    def every_other(fd: int) -> None:
+        if next(flushes) % 2:
+            os.fdatasync(fd)
+
+    pin.os = SimpleNamespace(fdatasync=every_other, pread=os.pread)  # type: ignore[assignment]

@@ -1,0 +1,119 @@
+"""The check of power cuts: every workload in every mode, and every planted bug.
+
+Finds what is lost, wrong or broken when the power fails at any moment, the recovery included. A
+trial is a process of its own (``trial``); here they are chosen, run and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from .controls import CONTROLS
+from .outcome import Outcome, Say
+from .recording import preloaded
+from .trial import Case
+from .workloads import WORKLOADS
+
+MODES = ("full", "relaxed")
+IMAGES = 25
+CONTROL_IMAGES = 150
+LONG_IMAGES = 150
+LONG_ROUNDS = 6
+TRIAL_SECONDS = 900
+_ENOUGH = 3
+
+
+def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
+    """All workloads in all modes, then the controls; ``long`` makes at least 20,000 images."""
+    rounds, images = (LONG_ROUNDS, LONG_IMAGES) if long else (1, IMAGES)
+    outcomes = []
+    for mode in MODES:
+        cases = [
+            Case(name, mode, "", f"{seed}.{turn}", images)
+            for turn in range(rounds)
+            for name in WORKLOADS
+        ]
+        outcomes.append(run_mode(mode, cases, say))
+    enough = 0 if long else _ENOUGH
+    return [*outcomes, run_controls([*CONTROLS], str(seed), say, enough=enough)]
+
+
+def run_mode(mode: str, cases: Iterable[Case], say: Say) -> Outcome:
+    """The trials of one mode: any failing image is a finding."""
+    started = time.monotonic()
+    findings: list[str] = []
+    facts: dict[str, Any] = {}
+    done = 0
+    for case in cases:
+        told = run_trial(case)
+        done += told["images"]
+        findings += findings_of(case, told)
+        for name, count in (told["facts"] | {"seen": told["seen"]}).items():
+            facts[name] = facts.get(name, 0) + count
+        say(
+            f"power {mode}: {case.workload} {case.seed}: {told['images']} images of"
+            f" {told['records']} records, {len(told['findings'])} failed"
+        )
+    facts["images_per_second"] = round(done / (time.monotonic() - started))
+    return Outcome(f"power {mode}", done, findings, facts)
+
+
+def run_controls(names: Iterable[str], seed: str, say: Say, *, enough: int) -> Outcome:
+    """The planted bugs: one that no image shows is a finding.
+
+    ``enough`` failing images of a workload end it; 0 judges them all.
+    """
+    findings, facts, done = [], {}, 0
+    for name in names:
+        control = CONTROLS[name]
+        failed = images = 0
+        example = ""
+        for workload in control.workloads:
+            told = run_trial(Case(workload, control.durability, name, seed, CONTROL_IMAGES, enough))
+            failed += len(told["findings"])
+            findings += [f"control {name}: {problem}" for problem in told["problems"]]
+            images += told["images"]
+            example = told["findings"][0][1][0] if told["findings"] else example
+        done += images
+        facts[name] = f"{failed}/{images}"
+        say(f"power control {name}: {failed} of {images} images failed: {example}"[:200])
+        if not failed:
+            findings.append(f"the control {name} fails on no image: the harness is blind to it")
+    return Outcome("power controls", done, findings, facts)
+
+
+def run_trial(case: Case) -> dict[str, Any]:
+    """What a trial says; one that dies says it by its error."""
+    path = os.pathsep.join(filter(None, sys.path))
+    ran = subprocess.run(
+        [sys.executable, "-m", f"{__package__}.trial", json.dumps(case)],
+        env=preloaded() | {"PYTHONPATH": path},
+        capture_output=True,
+        timeout=TRIAL_SECONDS,
+        check=False,
+    )
+    if ran.returncode:
+        raise RuntimeError(f"the trial {case} died:\n{ran.stderr.decode()[-4000:]}")
+    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    if told["problems"]:
+        told["problems"].append(ran.stderr.decode()[-4000:])
+    return told
+
+
+def findings_of(case: Case, told: dict[str, Any]) -> list[str]:
+    """What went wrong, in words; with the command that shows an image again from the kept log."""
+    what = f"{case.durability} {case.workload} seed {case.seed}"
+    findings = [f"{what}: {problem}" for problem in told["problems"]]
+    for image, texts in told["findings"]:
+        again = json.dumps(case._replace(only=image, log=told["log"]))
+        findings.append(
+            f"{what}, image {image}: {'; '.join(texts)}"
+            f" (again: PYTHONPATH=tests python -m crash.trial '{again}')"
+        )
+    return findings

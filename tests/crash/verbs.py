@@ -1,0 +1,401 @@
+"""What workloads do: each verb acts on a database, and says what it makes of a lane's state.
+
+A *lane* is one thread of one process; it works in a scope of its own, one operation after the
+other, so its state is a function of how many of its operations happened. All that a verb stores
+carries a *tag* (lane, number of the operation, position, size), and its content follows from the
+tag: a value that is not exactly that is a wrong one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import memcore
+from memcore.codec import encode_json
+from memcore.compaction import Reduction, Visible
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
+from memcore.tokens import get_counter
+
+State = dict[str, Any]
+"""What a lane has stored: sessions ``s/name``, their views ``v/name``, usage ``u/name`` (what was
+billed, for how many items) and counters ``c/name`` (but ``COUNTER``), keys ``k/key``, blobs
+``b/tag``, its items in the session that all share under ``shared``. The values are immutable."""
+
+SHARED = "shared"
+COUNTER = get_counter().id
+"""What sessions begin with."""
+
+
+def tag_of(lane: str, number: int, at: int, size: int) -> str:
+    """The name of one piece of content."""
+    return f"{lane}|{number}|{at}|{size}"
+
+
+def content(tag: str) -> str:
+    """The content that belongs to a tag; it cannot be mistaken for another's."""
+    size = int(tag.rpartition("|")[2])
+    filler = hashlib.shake_128(tag.encode()).hexdigest(min(size, 8192) // 2 + 8)
+    return f"{tag}:{filler * (size // len(filler) + 1)}"[: max(size, len(tag) + 9)]
+
+
+class WrongValueError(Exception):
+    """A value is not what any operation stored."""
+
+
+def tag_in(text: Any) -> str:
+    """The tag of a content, which must be whole."""
+    tag = text.partition(":")[0] if isinstance(text, str) else ""
+    if tag.count("|") != 3 or content(tag) != text:
+        raise WrongValueError(f"wrong value: {text!r:.80}")
+    return tag
+
+
+class Place:
+    """Where a lane works."""
+
+    def __init__(self, db: memcore.Database, lane: str) -> None:
+        self.db = db
+        self.lane = lane
+        self.scope = db.scope(user=lane)
+        self.kv = self.scope.kv("facts")
+
+    def session(self, name: str) -> memcore.Session:
+        return self.scope.session(name)
+
+
+class Step(NamedTuple):
+    """One operation of a lane: its number and its arguments."""
+
+    lane: str
+    number: int
+    arguments: list[Any]
+
+    def tags(self, sizes: list[int]) -> list[str]:
+        return [tag_of(self.lane, self.number, at, size) for at, size in enumerate(sizes)]
+
+
+class Verb(NamedTuple):
+    """How an operation is done, and what it makes of the state."""
+
+    act: Callable[[Place, Step], Any]
+    then: Callable[[State, Step], None]
+
+
+VERBS: dict[str, Verb] = {}
+
+
+def _nothing(_: State, __: Step) -> None:
+    pass
+
+
+def verb(then: Callable[[State, Step], None] = _nothing) -> Callable[..., Any]:
+    """Register the function that acts under its own name, with its effect."""
+
+    def register(act: Callable[[Place, Step], Any]) -> Callable[[Place, Step], Any]:
+        VERBS[act.__name__] = Verb(act, then)
+        return act
+
+    return register
+
+
+def is_big(operation: list[Any]) -> bool:
+    """Whether its transaction is larger than a redo slot: others may see it and lose it again.
+
+    Content that is staged goes ahead in transactions of which nobody sees anything.
+    """
+    sizes = [size for size in operation if isinstance(size, int)]
+    if operation[0] != "put":  # values of keys are never staged
+        sizes = [size for size in sizes if size <= BLOB_INLINE_COMMIT_BYTES_MAX]
+    return sum(sizes) > REDO_SLOT_BYTES * 3 // 4
+
+
+def _messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content(tag)} for tag in step.tags(sizes)]
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def _appended(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    state[f"s/{name}"] = state.get(f"s/{name}", ()) + tuple(step.tags(sizes))
+
+
+@verb(_appended)
+def append(place: Place, step: Step) -> None:
+    """``append name size...``: items in one commit."""
+    name, *sizes = step.arguments
+    place.session(name).extend(_messages(step, sizes))
+
+
+def _shared(state: State, step: Step) -> None:
+    state[SHARED] = state.get(SHARED, ()) + tuple(step.tags(step.arguments))
+
+
+@verb(_shared)
+def share(place: Place, step: Step) -> None:
+    """``share size...``: items in the session to which all lanes append."""
+    place.db.session(SHARED, user=SHARED).extend(_messages(step, step.arguments))
+
+
+def _cut(state: State, step: Step) -> None:
+    name, keep = step.arguments
+    state[f"s/{name}"] = state[f"s/{name}"][:keep]
+
+
+@verb(_cut)
+def undo(place: Place, step: Step) -> None:
+    """``undo name keep``: take items off the end until ``keep`` are left."""
+    name, keep = step.arguments
+    session = place.session(name)
+    session.undo(len(session) - keep)
+
+
+@verb(_cut)
+def rewind(place: Place, step: Step) -> None:
+    """``rewind name keep``: back to the ``keep``-th live item."""
+    name, keep = step.arguments
+    session = place.session(name)
+    session.rewind([0, *(item.seq for item in session)][keep])
+
+
+def _forked(state: State, step: Step) -> None:
+    name, target, keep = step.arguments
+    state[f"s/{target}"] = state[f"s/{name}"][:keep]
+    for kind in "vc":
+        if f"{kind}/{name}" in state:
+            state[f"{kind}/{target}"] = state[f"{kind}/{name}"]
+    if f"u/{name}" in state:
+        billed, seen = state[f"u/{name}"]
+        state[f"u/{target}"] = (billed, seen) if seen <= keep else (0, 0)
+
+
+@verb(_forked)
+def fork(place: Place, step: Step) -> None:
+    """``fork name target keep``: a new session that shares the first ``keep`` items."""
+    name, target, keep = step.arguments
+    session = place.session(name)
+    session.fork(target, at=[0, *(item.seq for item in session)][keep])
+
+
+def _deleted(state: State, step: Step) -> None:
+    for kind in "svuc":
+        state.pop(f"{kind}/{step.arguments[0]}", None)
+
+
+@verb(_deleted)
+def delete(place: Place, step: Step) -> None:
+    """``delete name``: a session."""
+    place.scope.delete_session(step.arguments[0])
+
+
+def _compacted(state: State, step: Step) -> None:
+    name = f"v/{step.arguments[0]}"
+    state[name] = (*state.get(name, ()), *step.tags([200]))
+
+
+@verb(_compacted)
+def compact(place: Place, step: Step) -> None:
+    """``compact name``: a summary of all but the last three items."""
+    found = place.session(step.arguments[0]).compact(lambda _: content(step.tags([200])[0]))
+    if found.status != "summarized":
+        raise AssertionError(f"the workload wanted a summary, but: {found.status}")
+
+
+class _LastItem(NamedTuple):
+    """Masks the last item by a content."""
+
+    text: str
+    name: str = "last_item"
+
+    def reduce(self, items: Sequence[Visible], by: Reduction) -> list[memcore.Mask]:
+        """One mask."""
+        message = {**items[-1].message, "content": self.text}
+        tokens = by.counter.count_message(message, encode_json(message)[0])
+        return [memcore.Mask(items[-1].seq, "test", tokens, message)]
+
+    def settings(self) -> dict[str, object]:
+        """None that a file could hold."""
+        return {"text": self.text}
+
+
+def _masked(state: State, step: Step) -> None:
+    name = step.arguments[0]
+    told = f"{len(state[f's/{name}'])}={step.tags([50])[0]}"
+    state[f"v/{name}"] = (*state.get(f"v/{name}", ()), told)
+
+
+@verb(_masked)
+def mask(place: Place, step: Step) -> None:
+    """``mask name``: another content in place of the last item of a session without undos."""
+    stage = memcore.Stage(keep=None, reducers=(_LastItem(content(step.tags([50])[0])),))
+    policy = memcore.CompactionPolicy(stages=(stage,), min_gain=0.0)
+    found = place.session(step.arguments[0]).compact(policy=policy)
+    if found.status != "masked":
+        raise AssertionError(f"the workload wanted a mask, but: {found.status}, {found.reason}")
+
+
+def _told(view: memcore.View) -> str:
+    """What a view shows: its masks, or its summary."""
+    masks = [f"{m.seq}={tag_in(m.message['content'])}" for m in view.masks if m.message]
+    return " ".join(masks) if masks else tag_in(view.summary)
+
+
+def _uncompacted(state: State, step: Step) -> None:
+    name = f"v/{step.arguments[0]}"
+    views = state.pop(name)
+    if views[1:]:
+        state[name] = views[:-1]
+
+
+@verb(_uncompacted)
+def uncompact(place: Place, step: Step) -> None:
+    """``uncompact name``: take the last summary back."""
+    place.session(step.arguments[0]).uncompact()
+
+
+def _reported(state: State, step: Step) -> None:
+    name = step.arguments[0]
+    state[f"u/{name}"] = (step.number, len(state[f"s/{name}"]))
+
+
+@verb(_reported)
+def report(place: Place, step: Step) -> None:
+    """``report name``: the number of the operation as what a provider billed."""
+    place.session(step.arguments[0]).report_usage(step.number)
+
+
+def _recounted(state: State, step: Step) -> None:
+    name, counter = step.arguments
+    state[f"c/{name}"] = counter
+
+
+@verb(_recounted)
+def recount(place: Place, step: Step) -> None:
+    """``recount name counter``: another token counter."""
+    name, counter = step.arguments
+    place.session(name).recount(counter)
+
+
+# --- keys and blobs ------------------------------------------------------------------------------
+
+
+def _put(state: State, step: Step) -> None:
+    keys = step.arguments[::2]
+    for key, tag in zip(keys, step.tags(step.arguments[1::2]), strict=True):
+        state[f"k/{key}"] = tag
+
+
+@verb(_put)
+def put(place: Place, step: Step) -> None:
+    """``put key size ...``: values of several keys in one transaction."""
+    keys = step.arguments[::2]
+    pairs = list(zip(keys, step.tags(step.arguments[1::2]), strict=True))
+    place.kv.transact(lambda txn: [txn.put(key, content(tag)) for key, tag in pairs])
+
+
+def _dropped(state: State, step: Step) -> None:
+    for key in step.arguments:
+        state.pop(f"k/{key}", None)
+
+
+@verb(_dropped)
+def drop(place: Place, step: Step) -> None:
+    """``drop key...``: delete keys in one transaction."""
+    place.kv.transact(lambda txn: [txn.delete(key) for key in step.arguments])
+
+
+def _blob_put(state: State, step: Step) -> None:
+    state[f"b/{step.tags(step.arguments)[0]}"] = True
+
+
+@verb(_blob_put)
+def blob(place: Place, step: Step) -> None:
+    """``blob size``: content under its digest."""
+    place.scope.blobs.put(content(step.tags(step.arguments)[0]).encode())
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+@verb()
+def backup(place: Place, step: Step) -> None:
+    """``backup name compact``: a copy beside the file, while others write."""
+    name, compact = step.arguments
+    place.db.backup(Path(place.db.path).with_name(name), compact=compact)
+
+
+@verb()
+def squeeze(place: Place, step: Step) -> None:
+    """``squeeze``: swap the file for a compact copy."""
+    place.db.copy_compact()
+
+
+@verb()
+def flush(place: Place, step: Step) -> None:
+    """``flush``: what was acknowledged before it is durable in every mode when it returns."""
+    place.db.flush()
+
+
+@verb()
+def collect(place: Place, step: Step) -> None:
+    """``collect``: remove blobs without references."""
+    place.scope.blobs.collect()
+
+
+@verb()
+def opened(place: Place, step: Step) -> None:
+    """``opened``: the first operation of every lane; the file is there when it is acknowledged."""
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+def observe(db: memcore.Database, lanes: dict[str, list[str]]) -> dict[str, State]:
+    """The state of every lane as the database has it; ``lanes`` names the blobs to look for."""
+    found: dict[str, State] = {lane: {} for lane in lanes}
+    for _, lane in db.scopes():
+        if lane == SHARED:
+            for item in db.session(SHARED, user=SHARED):
+                tag = tag_in(item.message["content"])
+                state = found.setdefault(tag.partition("|")[0], {})
+                state[SHARED] = (*state.get(SHARED, ()), tag)
+            continue
+        found.setdefault(lane, {}).update(_state_of(db, lane, lanes.get(lane, [])))
+    return found
+
+
+def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
+    state: State = {}
+    place = Place(db, lane)
+    for entry in place.scope.sessions():
+        session = place.session(entry.session_id)
+        tags = tuple(tag_in(item.message["content"]) for item in session)
+        state[f"s/{entry.session_id}"] = tags
+        if views := session.views():
+            state[f"v/{entry.session_id}"] = tuple(map(_told, views))
+        if known := session.calibrations():
+            seen = session.items(stop=known[0].seq + 1)
+            state[f"u/{entry.session_id}"] = (known[0].input_tokens, len(list(seen)))
+        if session.counter != COUNTER:
+            state[f"c/{entry.session_id}"] = session.counter
+        by = get_counter(session.counter)
+        counted = sum(by.count_message(m, encode_json(m)[0]) for m in (i.message for i in session))
+        if counted != entry.tokens:
+            raise WrongValueError(f"{entry.session_id}: {entry.tokens} tokens, {counted} counted")
+        if len(tags) != entry.items:
+            raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
+        session.context()
+    for key, value in place.kv.scan():
+        state[f"k/{key}"] = tag_in(value)
+    for tag in blobs:
+        payload = content(tag).encode()
+        address = f"sha256:{hashlib.sha256(payload).hexdigest()}"
+        if address in place.scope.blobs:
+            if place.scope.blobs.get(address) != payload:
+                raise WrongValueError(f"wrong blob under {address}")
+            state[f"b/{tag}"] = True
+    return state

@@ -1,0 +1,231 @@
+"""What is going on when the power fails. A workload is a generator of operations; see ``verbs``.
+
+To add one: write a generator that takes a ``Lane`` and yields operations, and declare how many
+threads and processes run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from .verbs import State
+
+Operation = tuple[Any, ...]
+KIB = 1024
+
+
+class Lane(NamedTuple):
+    """What a workload may look at: its chances, and its own state after what it did so far."""
+
+    name: str
+    rng: Random
+    state: State
+
+    def live(self, name: str) -> int:
+        """Items in a session of the lane."""
+        return len(self.state.get(f"s/{name}", ()))
+
+
+class Workload(NamedTuple):
+    """A declared workload: every process runs ``threads`` lanes of it.
+
+    ``watched``: another process has the file open and reads; not if the workload wants it alone.
+    """
+
+    name: str
+    lane: Callable[[Lane], Iterator[Operation]]
+    threads: int = 1
+    processes: int = 1
+    kills: int = 0
+    map_bytes: int = 64 * 1024**2
+    flush_us: int = 700
+    watched: bool = True
+
+
+WORKLOADS: dict[str, Workload] = {}
+
+
+def workload(**options: int) -> Callable[..., Any]:
+    """Register a generator under its name."""
+
+    def register(lane: Callable[[Lane], Iterator[Operation]]) -> Callable[..., Any]:
+        name = lane.__name__
+        WORKLOADS[name] = Workload(name, lane, **options)
+        return lane
+
+    return register
+
+
+@workload()
+def creation(lane: Lane) -> Iterator[Operation]:
+    """The first moments of a file."""
+    yield "append", "first", 100
+    yield "put", "key", 100
+
+
+@workload()
+def sessions(lane: Lane) -> Iterator[Operation]:
+    """Many sessions, small items and some of 40 KB."""
+    for _ in range(70):
+        sizes = [lane.rng.choice((20, 300, 2000, 6000)) for _ in range(lane.rng.randint(1, 4))]
+        if lane.rng.random() < 0.15:
+            sizes.append(40 * KIB)
+        yield "append", f"s{lane.rng.randrange(12)}", *sizes
+
+
+@workload()
+def large(lane: Lane) -> Iterator[Operation]:
+    """Transactions larger than a redo slot, staged items and blobs, small ones in between."""
+    for turn in range(9):
+        yield "append", "small", 200
+        if turn % 3 == 0:
+            yield "append", "large", *[30 * KIB] * 10
+        elif turn % 3 == 1:
+            yield "append", "large", 300 * KIB, 100
+        else:
+            yield "blob", lane.rng.choice((90 * KIB, 260 * KIB))
+        yield "put", "fact", 300
+        if turn % 4 == 3:
+            yield "undo", "large", lane.live("large") // 2
+            yield ("collect",)
+
+
+@workload()
+def undoing(lane: Lane) -> Iterator[Operation]:
+    """Items that are taken back, and others in their place."""
+    for _ in range(30):
+        yield "append", "s", *[lane.rng.choice((50, 1500))] * lane.rng.randint(1, 5)
+        if lane.rng.random() < 0.5:
+            yield "undo", "s", lane.rng.randrange(lane.live("s"))
+
+
+@workload()
+def compaction(lane: Lane) -> Iterator[Operation]:
+    """Summaries that come and go."""
+    for turn in range(14):
+        yield "append", "s", *[200] * 6
+        yield "compact", "s"
+        if turn % 4 == 3:
+            yield "uncompact", "s"
+
+
+@workload()
+def masking(lane: Lane) -> Iterator[Operation]:
+    """Views that mask items, each on top of the one before, and some that are taken back."""
+    for turn in range(14):
+        yield "append", "s", *[400] * lane.rng.randint(1, 6)
+        yield "mask", "s"
+        if turn % 4 == 3:
+            yield "uncompact", "s"
+
+
+@workload()
+def forks(lane: Lane) -> Iterator[Operation]:
+    """Branches, rewinds, and origins that are deleted while forks still share their rows."""
+    yield "append", "f0", *[300] * 5
+    for turn in range(1, 16):
+        origin = f"f{turn - 1}"
+        yield "fork", origin, f"f{turn}", lane.rng.randint(1, lane.live(origin))
+        yield "append", f"f{turn}", 400, 500, 600
+        if turn % 3 == 0:
+            yield "rewind", origin, lane.rng.randrange(lane.live(origin) + 1)
+        if turn % 4 == 0:
+            yield "delete", f"f{turn - 2}"
+
+
+@workload()
+def usage(lane: Lane) -> Iterator[Operation]:
+    """Reports of what a provider billed, beside appends, forks and deletions."""
+    for turn in range(20):
+        yield "append", f"s{turn % 3}", *[lane.rng.choice((80, 900))] * 2
+        yield "report", f"s{turn % 3}"
+        if turn % 5 == 4:
+            yield "fork", f"s{turn % 3}", f"f{turn}", lane.live(f"s{turn % 3}") - turn % 2
+        if turn % 7 == 6:
+            yield "delete", f"s{lane.rng.randrange(3)}"
+
+
+@workload()
+def recounting(lane: Lane) -> Iterator[Operation]:
+    """Sessions and their forks that change their counters, and go."""
+    yield "append", "s0", *[300] * 40
+    for turn in range(1, 10):
+        name = f"s{turn - 1}"
+        yield "recount", name, f"bytes/{turn % 3 + 5}"
+        yield "append", name, 400, 5000
+        yield "fork", name, f"s{turn}", lane.rng.randint(1, lane.live(name))
+        yield "undo", name, lane.rng.randrange(lane.live(name))
+        if turn % 3 == 2:
+            yield "recount", name, "bytes/2"
+            yield "delete", f"s{turn - 2}"
+
+
+@workload()
+def deletion(lane: Lane) -> Iterator[Operation]:
+    """Sessions that go, and their pages that are used again."""
+    for turn in range(40):
+        yield "append", f"s{turn % 5}", *[lane.rng.choice((100, 3000, 20 * KIB))] * 3
+        if turn % 5 == 4:
+            yield "delete", f"s{lane.rng.randrange(5)}"
+
+
+@workload()
+def facts(lane: Lane) -> Iterator[Operation]:
+    """Keys that are put, overwritten and deleted, several in one transaction."""
+    for _ in range(60):
+        keys = lane.rng.sample([f"k{n}" for n in range(30)], lane.rng.randint(1, 5))
+        if lane.rng.random() < 0.25:
+            yield "drop", *keys
+        else:
+            sizes = [lane.rng.choice((10, 500, 3000, 20_000)) for _ in keys]
+            yield "put", *[word for pair in zip(keys, sizes, strict=True) for word in pair]
+
+
+@workload(threads=4)
+def threads(lane: Lane) -> Iterator[Operation]:
+    """Group commit: several threads, in sessions of their own and in one that they share."""
+    for _ in range(18):
+        yield "append", "own", *[lane.rng.choice((50, 900, 9000))] * lane.rng.randint(1, 3)
+        yield "share", 200
+        yield "put", "fact", 100
+
+
+@workload(threads=2)
+def backups(lane: Lane) -> Iterator[Operation]:
+    """Copies of the file while another thread writes."""
+    for turn in range(12):
+        yield "append", "s", *[lane.rng.choice((100, 4000))] * 3
+        if turn % 4 == 2 and lane.name.endswith(".0"):
+            yield "backup", f"copy{turn}", turn % 8 == 2
+
+
+@workload(map_bytes=1024**2)
+def growth(lane: Lane) -> Iterator[Operation]:
+    """A map that is too small again and again."""
+    for turn in range(24):
+        yield "append", f"s{turn % 3}", *[25 * KIB] * lane.rng.randint(1, 7)
+
+
+@workload(threads=2, processes=3, kills=12)
+def kills(lane: Lane) -> Iterator[Operation]:
+    """Three processes that are killed at any record, and come again, until the power fails."""
+    for _ in range(25):
+        yield "share", lane.rng.choice((50, 2000))
+        yield "append", "own", *[lane.rng.choice((50, 900, 30_000))] * lane.rng.randint(1, 2)
+        if lane.rng.random() < 0.3:
+            yield "put", "fact", 100, "other", 5000
+        if lane.rng.random() < 0.05:
+            yield "append", "large", *[30 * KIB] * 9
+
+
+@workload(threads=2, watched=False)
+def squeezing(lane: Lane) -> Iterator[Operation]:
+    """The file is swapped for a compact copy while another thread writes."""
+    for turn in range(10):
+        yield "append", f"s{turn % 3}", *[lane.rng.choice((100, 9000))] * 3
+        if turn % 3 == 1 and lane.name.endswith(".0"):
+            yield ("squeeze",)
+        if turn % 4 == 3:
+            yield "delete", f"s{turn % 3}"

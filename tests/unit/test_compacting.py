@@ -1,0 +1,362 @@
+"""What a compaction stands: a summarizer in any state, and others who change the session meanwhile.
+
+Whatever happens, the session has the view it had or a valid new one, and a failure is logged.
+Order is forced by events and barriers; nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import memcore
+from messages import failing, illegal, texts, turns
+
+TINY = 1e-3
+LONG = 60.0
+
+
+def valid(session: memcore.Session) -> None:
+    """The log is whole, and what is shown is legal."""
+    context = session.context()
+    assert illegal(context.messages, session.policy) == []
+    assert context.messages[-1]["content"] == texts(session)[-1]
+
+
+class Blocked:
+    """A summarizer that says when it was asked, and answers when it is told to."""
+
+    def __init__(self, answer: object = "late") -> None:
+        self.asked, self.go, self.left = (threading.Event() for _ in range(3))
+        self.answer = answer
+
+    def __call__(self, _: memcore.SummaryRequest) -> Any:
+        self.asked.set()
+        self.go.wait(LONG)
+        self.left.set()
+        return self.answer
+
+
+def end_of_threads() -> None:
+    """Until every thread of a summarizer has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "memcore-summary":
+            thread.join(LONG)
+
+
+def compact_sync(session: memcore.Session, summarize: Any, **options: Any) -> Any:
+    return session.compact(summarize, **options)
+
+
+def compact_async(session: memcore.Session, summarize: Any, **options: Any) -> Any:
+    return asyncio.run(memcore.aio.AsyncSession(session).compact(summarize, **options))
+
+
+both = pytest.mark.parametrize("compact", [compact_sync, compact_async], ids=["sync", "aio"])
+
+# --- the summarizer fails -------------------------------------------------------------------------
+
+
+def stopped(_: memcore.SummaryRequest) -> str:
+    raise StopIteration
+
+
+def out_of_time(_: memcore.SummaryRequest) -> str:
+    raise TimeoutError("the provider's own")
+
+
+@both
+@pytest.mark.parametrize("timeout", [None, LONG], ids=["", "in a thread"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        (failing, "RuntimeError: the model is down"),
+        (stopped, "StopIteration"),
+        (out_of_time, "TimeoutError: the provider's own"),
+        (lambda _: None, "TypeError: summarize returned NoneType"),
+        (lambda _: "\n ", "TypeError: summarize returned an empty text"),
+        (lambda _: ["a text"], "TypeError: summarize returned list"),
+    ],
+    ids=["raises", "StopIteration", "times out itself", "nothing", "blank", "list"],
+)
+def test_what_is_no_summary_leaves_a_fallback(session, caplog, compact, case, timeout):
+    summarize, reason = case
+    session.extend(turns(8))
+    done = compact(session, summarize, timeout_seconds=timeout)
+    assert done.status == "fallback_slice"
+    if compact is compact_sync or summarize is not stopped:  # a coroutine cannot raise that one
+        assert reason in done.reason
+    assert done.view == session.views()[-1]
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "the summarizer failed" in caplog.text
+    valid(session)
+
+
+@both
+def test_a_longer_summary_is_no_summary(session, caplog, compact):
+    session.extend(turns(8))
+    done = compact(session, lambda _: "much longer " * 100)
+    assert (done.status, done.error) == ("fallback_slice", None)
+    assert "summarized" in done.reason
+    assert "compaction refused" in caplog.text
+    assert session.context().summary is None
+    valid(session)
+
+
+@both
+def test_a_longer_summary_is_refused_if_nothing_is_due(session, caplog, compact):
+    session.extend(turns(5))
+    assert not session.needs_compaction()
+    done = compact(session, lambda _: "much longer " * 100)
+    assert (done.status, done.view) == ("refused", None)
+    assert session.views() == []
+    assert "compaction refused" in caplog.text
+
+
+@pytest.mark.parametrize("timeout", [None, LONG])
+def test_a_coroutine_is_no_summary_where_nobody_awaits_it(session, timeout):
+    async def asleep() -> str:
+        return "s"
+
+    made: list[Any] = []
+    session.extend(turns(8))
+    done = session.compact(lambda _: made.append(asleep()) or made[0], timeout_seconds=timeout)
+    assert done.status == "fallback_slice"
+    assert "summarize returned coroutine" in done.reason
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+
+
+def test_a_function_that_returns_a_coroutine_is_awaited_by_aio(session):
+    async def later(_: memcore.SummaryRequest, text: str) -> str:
+        return text
+
+    session.extend(turns(8))
+    assert compact_async(session, lambda r: later(r, "one")).view.summary == "one"
+    session.extend(turns(8, start=8))
+    assert compact_async(session, functools.partial(later, text="two")).view.summary == "two"
+
+
+@both
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "1", True])
+def test_a_timeout_that_is_none_is_the_callers_error(session, compact, seconds):
+    session.extend(turns(8))
+    with pytest.raises(memcore.InvalidOptionError, match="timeout_seconds"):
+        compact(session, lambda _: "s", timeout_seconds=seconds)
+    assert session.views() == []
+
+
+# --- it takes too long ----------------------------------------------------------------------------
+
+
+@both
+def test_the_answer_of_a_late_thread_is_not_looked_at(session, caplog, compact):
+    session.extend(turns(8))
+    late = Blocked("too late")
+    done = compact(session, late, timeout_seconds=TINY)
+    assert done.status == "fallback_slice"
+    assert isinstance(done.error, TimeoutError)
+    assert done.reason.endswith("TimeoutError: no summary within 0.001 seconds")
+    before = (session.views(), session.context().messages)
+    late.go.set()
+    end_of_threads()
+    assert late.left.is_set()
+    assert (session.views(), session.context().messages) == before
+    assert "the summarizer failed" in caplog.text
+
+
+def test_a_late_coroutine_is_closed(session):
+    async def real() -> str:
+        return "s"
+
+    session.extend(turns(8))
+    coroutine = real()
+    late = Blocked(coroutine)
+    assert session.compact(late, timeout_seconds=TINY).status == "fallback_slice"
+    late.go.set()
+    end_of_threads()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def test_a_late_coroutine_is_closed_by_a_loop_that_goes_on(session):
+    async def real() -> str:
+        return "s"
+
+    async def main() -> None:
+        chat = memcore.aio.AsyncSession(session)
+        done = await chat.compact(late, timeout_seconds=TINY)
+        assert done.status == "fallback_slice"
+        late.go.set()
+        await asyncio.to_thread(end_of_threads)
+        await asyncio.sleep(0)  # what the thread left for the loop
+        assert inspect.getcoroutinestate(late.answer) == inspect.CORO_CLOSED
+
+    late = Blocked(real())
+    session.extend(turns(8))
+    asyncio.run(main())
+
+
+def test_the_thread_of_a_summarizer_keeps_no_process_alive(session):
+    session.extend(turns(8))
+    late = Blocked()
+    session.compact(late, timeout_seconds=TINY)
+    threads = [t for t in threading.enumerate() if t.name == "memcore-summary"]
+    assert {t.daemon for t in threads} == {True}
+    late.go.set()
+    end_of_threads()
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(session):
+    seen: list[str] = []
+
+    async def never(_: memcore.SummaryRequest) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        return "never"
+
+    session.extend(turns(8))
+    done = compact_async(session, never, timeout_seconds=TINY)
+    assert (done.status, seen) == ("fallback_slice", ["cancelled"])
+    valid(session)
+
+
+# --- it is cancelled ------------------------------------------------------------------------------
+
+
+def test_a_summarizer_that_was_cancelled_is_one_that_failed(session):
+    async def cancelled(_: memcore.SummaryRequest) -> str:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        task.cancel()
+        await task
+        return "never"
+
+    session.extend(turns(8))
+    done = compact_async(session, cancelled)
+    assert done.status == "fallback_slice"
+    assert "the summarizer was cancelled" in done.reason
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_a_cancelled_compaction_records_nothing(session, threaded):
+    blocked = Blocked()
+
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        async def never(_: memcore.SummaryRequest) -> str:
+            asked.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        chat = memcore.aio.AsyncSession(session)
+        task = asyncio.ensure_future(chat.compact(blocked if threaded else never))
+        await (asyncio.to_thread(blocked.asked.wait, LONG) if threaded else asked.wait())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    session.extend(turns(8))
+    asyncio.run(main())  # ends though the thread hangs
+    assert session.views() == []
+    blocked.go.set()  # the loop is closed: the answer goes nowhere
+    end_of_threads()
+    assert session.views() == []
+    valid(session)
+
+
+def test_an_interrupt_in_the_thread_of_a_summarizer_is_not_swallowed(session):
+    def interrupted(_: memcore.SummaryRequest) -> str:
+        raise KeyboardInterrupt
+
+    session.extend(turns(8))
+    with pytest.raises(KeyboardInterrupt):
+        session.compact(interrupted, timeout_seconds=LONG)
+    assert session.views() == []
+
+
+# --- races ----------------------------------------------------------------------------------------
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    try:
+        return work().status
+    except memcore.PlanStaleError:
+        return "stale"
+
+
+def test_of_two_compactions_in_threads_one_wins(open_db, session):
+    session.extend(turns(8))
+    both_planned = threading.Barrier(2)
+
+    def summarize(text: str, _: memcore.SummaryRequest) -> str:
+        both_planned.wait(LONG)
+        return text
+
+    def run(text: str) -> Any:
+        other = open_db().session("chat")
+        return outcome(lambda: other.compact(functools.partial(summarize, text)))
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, ["one", "two"]))
+    assert sorted(found) == ["stale", "summarized"]
+    assert [v.summary for v in session.views()] == [["one", "two"][found.index("summarized")]]
+    valid(session)
+
+
+def test_of_two_awaited_compactions_one_wins(session):
+    async def main() -> list[Any]:
+        chat = memcore.aio.AsyncSession(session)
+        both_planned, asked = asyncio.Event(), []
+
+        async def summarize(_: memcore.SummaryRequest) -> str:
+            asked.append(1)
+            if len(asked) == 2:
+                both_planned.set()
+            await both_planned.wait()
+            return "s"
+
+        return await asyncio.gather(
+            chat.compact(summarize), chat.compact(summarize), return_exceptions=True
+        )
+
+    session.extend(turns(8))
+    found = asyncio.run(main())
+    assert sorted(type(entry).__name__ for entry in found) == [
+        "CompactionResult",
+        "PlanStaleError",
+    ]
+    assert len(session.views()) == 1
+    valid(session)
+
+
+def test_a_failed_summarizer_that_lost_the_race_builds_on_the_winner(session):
+    session.extend(turns(8))
+
+    def late(_: memcore.SummaryRequest) -> str:
+        session.compact(lambda _: "theirs")
+        raise RuntimeError("down")
+
+    assert outcome(lambda: session.compact(late)) == "stale"
+    assert [v.summary for v in session.views()] == ["theirs"]
+    valid(session)
+
+
+@both
+def test_a_failure_is_logged_with_the_session_and_its_cause(session, caplog, compact):
+    session.extend(turns(8))
+    with caplog.at_level(logging.WARNING, logger="memcore"):
+        compact(session, failing)
+    (record,) = caplog.records
+    assert "'chat'" in record.getMessage()
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "the model is down"

@@ -1,0 +1,892 @@
+"""Export and import: what comes back is what there was, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import memcore
+from memcore.cli.app import app
+from memcore.cli.exits import ExitCode
+from memcore.codec import encode_json
+from memcore.database.exchange import parse_line, portable_json
+from memcore.database.importing import COMMIT_ITEMS_MAX
+from memcore.database.incoming import LEFTOVER_AGE_MS, UNFINISHED
+
+PAIR = "\ud83d\ude00"  # two lone surrogates, not one character
+USER = {"role": "user", "content": "Hi."}
+CALL = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+ODD = {
+    "role": "user",
+    "content": f"{PAIR} \udead \u2028\x00 é 😀",
+    "big": -(2**200),
+    "floats": [1e300, -0.0, 0.1, 5e-324],
+    "": {"z": 1, "a": [None, True, []]},
+    "deep": json.loads("[" * 400 + "]" * 400),
+}
+
+
+def exported(db: memcore.Database, **options: Any) -> bytes:
+    return b"".join(db.export(**options))
+
+
+def without_parents(export: bytes) -> bytes:
+    """A fork comes back as a session of its own."""
+    lines = []
+    for line in export.splitlines(keepends=True):
+        at = line.find(b',"forked_from"')
+        lines.append(line if at < 0 else line[:at] + b"}\n")
+    return b"".join(lines)
+
+
+def round_trip(db: memcore.Database, open_db: Any, path: Path, **options: Any) -> memcore.Database:
+    """A second database with what an export of the first holds; the two exports are equal."""
+    first = exported(db, **options)
+    other = open_db(path=path.with_name("other.memcore"))
+    done = other.import_(io.BytesIO(first))
+    assert done.failures == []
+    assert exported(other, **options) == without_parents(first)
+    assert other.check() == []
+    again = other.import_(io.BytesIO(first))
+    assert (again.sessions, again.skipped, again.failures) == (0, done.sessions, [])
+    assert exported(other, **options) == without_parents(first)
+    return other
+
+
+def long_life(db: memcore.Database) -> memcore.Session:
+    """A session with everything that one can have."""
+    session = db.session("né\ud800\n", user="u\x00", app="a b")
+    session.append(ODD, meta={"k": [PAIR, 2**70]}, request_id="r-1")
+    session.append(CALL, meta={})
+    session.record("plan", {"step": [1, 2]}, meta={"by": "planner"})
+    session.abandon("c1")
+    for number in range(40):  # more segments than a head holds
+        session.append({"role": "user", "content": f"wrong {number}"})
+        session.undo()
+        session.append({"role": "user", "content": f"right {number}"})
+    for size in (90_000, 600_000):
+        session.append({"role": "user", "content": "wrong" + "u" * size})
+    session.undo(2)
+    session.append({"role": "user", "content": "b" * 100_000})
+    session.append({"role": "user", "content": "staged" * 100_000})
+    session.compact(memcore.extractive, keep_last=20)
+    session.compact(memcore.extractive, keep_last=5)
+    session.append(USER)
+    session.undo()
+    return session
+
+
+def test_everything_comes_back(db, open_db, path) -> None:
+    session = long_life(db)
+    other = round_trip(db, open_db, path).session(session.id, user=session.user, app=session.app)
+    assert list(other.items()) == list(session.items())
+    assert other.context() == session.context()
+    assert other.views() == session.views()
+    assert (other.revision, other.open_calls) == (session.revision, session.open_calls)
+    assert other.append(USER) == session.append(USER)
+    assert other.uncompact() is True
+    session.uncompact()
+    assert other.context() == session.context()
+
+
+def test_undone_items_come_back(db, open_db, path) -> None:
+    session = long_life(db)
+    other = round_trip(db, open_db, path, undone=True)
+    assert exported(other) == exported(db)
+    lines = [
+        json.loads(line) for line in exported(db, undone=True).splitlines() if b"wrong" in line
+    ]
+    assert [line["undone"] for line in lines] == [True] * 42
+    assert session.exists()
+
+
+def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
+    session = long_life(db)
+    seqs = [item.seq for item in session.items()]
+    fork = session.fork("fork", at=seqs[10])
+    fork.append(USER)
+    fork.undo()
+    fork.append(CALL)
+    lines = exported(db, session_id="fork").splitlines()
+    title = json.loads(lines[0])
+    assert title["forked_from"]["seq"] == seqs[10]
+    assert [json.loads(line)["seq"] for line in lines[1:]] == [item.seq for item in fork.items()]
+    other = round_trip(db, open_db, path)
+    copy = other.session("fork", user=session.user, app=session.app)
+    assert list(copy.items()) == list(fork.items())
+    db.delete_session(session.id, user=session.user, app=session.app)
+    title = json.loads(exported(db, session_id="fork").splitlines()[0])
+    assert title["forked_from"] == {"session": None, "seq": seqs[10]}
+
+
+def test_a_view_that_was_cut_off_is_left_behind(db, open_db, path) -> None:
+    session = db.session("cut")
+    session.extend([{"role": "user", "content": str(number)} for number in range(30)])
+    session.compact(memcore.extractive, keep_last=3)
+    session.rewind(5)
+    session.extend([{"role": "user", "content": str(number)} for number in range(30)])
+    session.compact(memcore.extractive, keep_last=3)
+    other = round_trip(db, open_db, path).session("cut")
+    assert len(session.views()) == 2
+    assert len(other.views()) == 1
+    assert other.context() == session.context()
+
+
+def test_sessions_without_live_items_and_of_other_policies(db, open_db, path) -> None:
+    db.session("empty").append(USER)
+    db.session("empty").undo()
+    db.session("r", policy="openai_responses", counter="bytes/3").append({"type": "reasoning"})
+    session = db.session("orphans", orphans="keep")
+    session.append({"role": "tool", "tool_call_id": "x", "content": "lost"})
+    other = round_trip(db, open_db, path)
+    assert other.session("r").policy == "openai_responses"
+    assert other.session("r").tokens == db.session("r").tokens
+    assert other.session("empty").append(USER).seq == 2
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            "user",
+            "call",
+            "result",
+            "event",
+            "undo",
+            "rewind",
+            "fork",
+            "compact",
+            "uncompact",
+            "abandon",
+        ]
+    ),
+    max_size=40,
+)
+
+
+def live(session: memcore.Session, steps: list[str]) -> list[memcore.Session]:
+    """A session and its forks after some random steps."""
+    sessions = [session]
+    for number, step in enumerate(steps):
+        session = sessions[number % len(sessions)]
+        seqs = [item.seq for item in session.items()]
+        if step == "undo":
+            session.undo(2)
+        elif step == "rewind" and seqs:
+            session.rewind(seqs[len(seqs) // 2])
+        elif step == "fork" and session.exists():
+            sessions.append(session.fork(f"fork {number}", at=seqs[-1] if seqs else 0))
+        elif step == "compact":
+            session.compact(memcore.extractive, keep_last=1)
+        elif step == "uncompact" and session.exists():
+            session.uncompact()
+        elif step == "abandon" and session.open_calls:
+            session.abandon(session.open_calls[0].call_id)
+        elif step == "event":
+            session.record("note", number, request_id=str(number))
+        elif step == "user":
+            session.append({"role": "user", "content": f"{number} " * 20}, meta={"n": number})
+        elif step == "call":
+            call = CALL["tool_calls"][0] | {"id": f"c{number % 3}"}
+            session.append({"role": "assistant", "tool_calls": [call]})
+        elif step == "result":
+            session.append({"role": "tool", "tool_call_id": f"c{number % 3}", "content": "1"})
+    return sessions
+
+
+@given(steps=STEPS)
+@settings(max_examples=60, deadline=None)
+def test_any_life_comes_back(steps) -> None:
+    with memcore.open(":memory:") as db, memcore.open(":memory:") as other:
+        sessions = live(db.session("s", orphans="keep"), steps)
+        assert other.import_(db.export()).failures == []
+        assert exported(other) == without_parents(exported(db))
+        assert other.check() == []
+        for session in sessions:
+            copy = other.session(session.id, orphans="keep")
+            assert list(copy.items()) == list(session.items())
+            assert copy.open_calls == session.open_calls
+            assert (copy.tokens, copy.revision) == (session.tokens, session.revision)
+            assert copy.context() == session.context()
+            if session.exists():
+                assert copy.append(USER) == session.append(USER)
+                assert copy.context() == session.context()
+        assert other.check() == []
+
+
+@pytest.fixture(scope="module")
+def export_of_a_life() -> bytes:
+    with memcore.open(":memory:") as db:
+        long_life(db).fork("fork")
+        live(db.session("s", orphans="keep"), ["user", "call", "result", "event", "compact"] * 4)
+        return exported(db, undone=True).replace(b"staged" * 100_000, b"short")
+
+
+@given(
+    cuts=st.lists(
+        st.tuples(st.floats(0, 1), st.integers(0, 40), st.binary(max_size=8)),
+        min_size=1,
+        max_size=4,
+    ),
+    drawn=st.data(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_damaged_export_never_makes_a_damaged_store(export_of_a_life, cuts, drawn) -> None:
+    content = export_of_a_life
+    for share, length, put in cuts:
+        at = int(share * len(content))
+        if drawn.draw(st.booleans()):  # near the beginning of a line, where the fields are
+            at = content.rfind(b"\n", 0, at) + 1 + at % 150
+        content = content[:at] + put + content[at + length :]
+    with memcore.open(":memory:") as other:
+        done = other.import_(content.splitlines(keepends=True))
+        assert other.check() == []
+        assert done.sessions == len(list(other.sessions()))
+        for entry in other.sessions():
+            assert UNFINISHED not in entry.session_id
+            session = other.session(entry.session_id, user=entry.user, app=entry.app)
+            assert len(list(session.items())) == entry.items
+        again = other.import_(exported(other).splitlines(keepends=True))
+        assert (again.skipped, again.failures) == (done.sessions, [])
+
+
+def test_a_large_session_is_never_seen_in_part(db, open_db, path) -> None:
+    session = db.session("large")
+    session.extend([{"role": "user", "content": str(n)} for n in range(2 * COMMIT_ITEMS_MAX + 10)])
+    seen: list[list[str]] = []
+
+    def watched(lines: list[bytes]) -> Any:
+        for line in lines:
+            seen.append([entry.session_id for entry in other.sessions()])
+            yield line
+
+    other = open_db(path=path.with_name("other.memcore"))
+    lines = exported(db).splitlines(keepends=True)
+    done = other.import_(watched(lines))
+    assert (done.sessions, done.items) == (1, len(session))
+    nothing, (name,) = sorted({tuple(names) for names in seen})
+    assert nothing == ()
+    assert name.startswith(UNFINISHED)
+    assert name.endswith(": large")
+    assert exported(other) == exported(db)
+    assert other.check() == []
+
+
+@pytest.mark.parametrize("count", [1, 2 * COMMIT_ITEMS_MAX + 10])
+def test_a_name_that_is_taken_meanwhile(db, open_db, path, count) -> None:
+    db.session("a").extend([{"role": "user", "content": str(n)} for n in range(count)])
+    db.session("b").append(USER)
+    other = open_db(path=path.with_name("other.memcore"))
+
+    def raced() -> Any:
+        yield from exported(db).splitlines(keepends=True)
+        other.session("b").append(USER)
+
+    def raced_in_the_middle() -> Any:
+        for at, line in enumerate(exported(db).splitlines(keepends=True)):
+            yield line
+            if at == COMMIT_ITEMS_MAX + 5:
+                other.session("a").append(USER)
+
+    done = other.import_(raced() if count == 1 else raced_in_the_middle())
+    (failure,) = done.failures
+    assert "made meanwhile; import again" in failure
+    assert failure.startswith("line 3 (session 'b')" if count == 1 else "line 1 (session 'a')")
+    assert sorted(entry.session_id for entry in other.sessions()) == ["a", "b"]
+    assert done.sessions == 1
+
+
+def test_a_name_that_is_taken_for_a_while(db) -> None:
+    """What is read after the failure is not stored without what was read before it."""
+    count = 3 * COMMIT_ITEMS_MAX
+
+    def lines() -> Any:
+        yield json.dumps(TITLE | {"items": count, "next_seq": count + 1, "views": 0}).encode()
+        for seq in range(1, count + 1):
+            if seq == 5:
+                db.session("s", app="a", user="u").append(USER)
+            if seq == COMMIT_ITEMS_MAX + 5:
+                db.delete_session("s", app="a", user="u")
+            yield json.dumps(ITEM | {"seq": seq}).encode()
+
+    done = db.import_(lines())
+    assert (done.sessions, done.items, len(done.failures)) == (0, 0, 1)
+    assert list(db.sessions()) == []
+
+
+def test_a_session_that_ends_early_leaves_nothing(db, open_db, path) -> None:
+    count = COMMIT_ITEMS_MAX + 200
+    db.session("a").extend([{"role": "user", "content": str(n)} for n in range(count)])
+    db.session("b").append(USER)
+    lines = exported(db).splitlines(keepends=True)
+    other = open_db(path=path.with_name("other.memcore"))
+    done = other.import_(lines[: count - 1] + lines[count + 1 :])
+    assert done.failures == [
+        "line 1 (session 'a'): the session ends early: 2 of its lines are missing"
+    ]
+    assert [entry.session_id for entry in other.sessions()] == ["b"]
+    done = other.import_(lines[:3])
+    assert "1,198 of its lines" in done.failures[0] or "1198 of its lines" in done.failures[0]
+    assert other.import_(lines).failures == []
+    assert exported(other) == exported(db)
+
+
+def test_the_longest_name_there_is(db, open_db, path) -> None:
+    name = "n" * 65_536
+    db.session(name).extend([{"role": "user", "content": str(n)} for n in range(1200)])
+    round_trip(db, open_db, path)
+
+
+class Killed(Exception):  # noqa: N818
+    """What ends an import in its middle."""
+
+
+def lines_of_two(db: memcore.Database) -> list[bytes]:
+    """An export of ``a``, which takes two commits, and of the small ``b`` after it."""
+    db.session("a").extend([{"role": "user", "content": str(n)} for n in range(1200)])
+    db.session("b").append(USER)
+    return exported(db).splitlines(keepends=True)
+
+
+def killed_import(db: memcore.Database, lines: list[bytes]) -> None:
+    def killed() -> Any:
+        yield from lines[:1100]
+        raise Killed
+
+    with pytest.raises(Killed):
+        db.import_(killed())
+
+
+def names_in(db: memcore.Database) -> list[str]:
+    return sorted(entry.session_id for entry in db.sessions())
+
+
+def test_what_a_killed_import_left_goes_with_an_import_an_hour_later(db, open_db, path) -> None:
+    lines = lines_of_two(db)
+    other = open_db(path=path.with_name("other.memcore"))
+    began = other.backing.now_us()
+    other.backing.now_us = lambda: began
+    killed_import(other, lines)
+    (left,) = names_in(other)
+    assert left.startswith(UNFINISHED)
+    other.backing.now_us = lambda: began + LEFTOVER_AGE_MS * 1000 - 1000
+    assert other.import_(lines).sessions == 2  # the other import may be alive
+    assert names_in(other) == ["a", "b", left]
+    other.backing.now_us = lambda: began + LEFTOVER_AGE_MS * 1000
+    assert other.import_(lines).skipped == 2
+    assert exported(other) == exported(db)
+    assert other.check() == []
+
+
+def test_a_session_that_only_bears_such_a_name_is_not_touched(db, open_db, path) -> None:
+    lines = lines_of_two(db)
+    other = open_db(path=path.with_name("other.memcore"))
+    began = other.backing.now_us()
+    other.backing.now_us = lambda: began
+    killed_import(other, lines)
+    (left,) = names_in(other)
+    other.session(left).fork(f"{UNFINISHED}fork")  # of a leftover, but the user's
+    other.session("memcore import (unfinished): a").append(USER)
+    other.backing.now_us = lambda: began + 2 * LEFTOVER_AGE_MS * 1000
+    assert other.import_(lines).failures == []
+    assert names_in(other) == ["a", "b", f"{UNFINISHED}a", f"{UNFINISHED}fork"]
+    assert len(other.session("memcore import (unfinished): a")) == 1
+    # What an import has finished is the user's too, whatever it is called.
+    named = b"".join(lines).replace(b'"session":"a"', b'"session":"memcore import (unfinished): z"')
+    assert other.import_(io.BytesIO(named)).sessions == 1
+    other.backing.now_us = lambda: began + 4 * LEFTOVER_AGE_MS * 1000
+    assert other.import_(lines).skipped == 2
+    assert f"{UNFINISHED}z" in names_in(other)
+
+
+def test_of_two_imports_of_one_file_the_loser_fails_one_session(db, open_db, path) -> None:
+    lines = lines_of_two(db)
+    other, done = open_db(path=path.with_name("other.memcore")), []
+
+    def overtaken() -> Any:
+        for at, line in enumerate(lines):
+            if at == 1100:
+                done.append(other.import_(lines[:1201]))
+            yield line
+
+    done.append(other.import_(overtaken()))
+    winner, loser = done
+    assert (winner.sessions, winner.failures) == (1, [])
+    (failure,) = loser.failures
+    assert failure.startswith("line 1 (session 'a')")
+    assert "made meanwhile; import again" in failure
+    assert loser.sessions == 1
+    assert exported(other) == exported(db)
+    assert other.check() == []
+
+
+def test_any_number_of_sessions_may_be_lost_to_another_import(db, open_db, path) -> None:
+    for number in range(20):  # one commit
+        db.session(f"s{number}").append(USER)
+    other = open_db(path=path.with_name("other.memcore"))
+
+    def overtaken() -> Any:
+        yield from db.export()
+        assert other.import_(db.export()).sessions == 20
+        yield from exported(db, session_id="s0").replace(b'"s0"', b'"mine"').splitlines()
+
+    done = other.import_(overtaken())
+    assert (done.sessions, len(done.failures)) == (1, 20)
+    assert all("made meanwhile; import again" in failure for failure in done.failures)
+    assert other.check() == []
+
+
+def test_an_import_that_gives_up_leaves_the_other_one_alone(db, open_db, path) -> None:
+    lines = lines_of_two(db)
+    other = open_db(path=path.with_name("other.memcore"))
+
+    def with_another_beside() -> Any:
+        for at, line in enumerate(lines):
+            if at == 1100:
+                (failure,) = other.import_(lines[:1150]).failures
+                assert "ends early" in failure
+            yield line
+
+    assert other.import_(with_another_beside()).failures == []
+    assert exported(other) == exported(db)
+
+
+def test_a_session_deleted_while_it_is_imported_is_one_failure(db, open_db, path) -> None:
+    lines = lines_of_two(db)
+    other = open_db(path=path.with_name("other.memcore"))
+
+    def deleted() -> Any:
+        for at, line in enumerate(lines):
+            if at == 1100:
+                other.delete_session(*names_in(other))
+            yield line
+
+    done = other.import_(deleted())
+    (failure,) = done.failures
+    assert "line 1 (session 'a'): it was deleted while it was imported" in failure
+    assert (done.sessions, names_in(other)) == (1, ["b"])
+    assert other.check() == []
+
+
+def test_another_session_of_the_name_is_not_touched(db, open_db, path) -> None:
+    db.session("a").append(USER)
+    other = open_db(path=path.with_name("other.memcore"))
+    other.session("a").extend([USER, USER])
+    done = other.import_(db.export())
+    assert done.sessions == done.skipped == 0
+    assert "exists and is another one" in done.failures[0]
+    assert len(other.session("a")) == 2
+    twice = (
+        exported(db) + exported(db).replace(b'"a"', b'"c"') + exported(db).replace(b'"a"', b'"c"')
+    )
+    assert "comes twice" in other.import_(io.BytesIO(twice)).failures[1]
+
+
+TITLE = {
+    "memcore": 1, "session": "s", "app": "a", "user": "u", "policy": "openai_chat",
+    "counter": "bytes/4", "revision": 1, "next_seq": 3, "created_ms": 1, "updated_ms": 2,
+    "items": 2, "views": 1,
+}  # fmt: skip
+ITEM = {"seq": 1, "kind": "user", "created_us": 5, "item": USER}
+VIEW = {
+    "cut_seq": 1, "covered": 1, "summary": None, "pinned": [], "status": "trimmed",
+    "tokens_before": 1, "tokens_after": 1, "created_ms": 1,
+}  # fmt: skip
+
+
+FAR: dict[str, Any] = {"items": 1, "views": 0, "next_seq": 9, "created_ms": 2**63 - 1}
+
+
+def lines_with(at: int, change: Any) -> list[bytes]:
+    lines: list[Any] = [TITLE, ITEM, ITEM | {"seq": 2}, {"view": VIEW}]
+    found = lines[at]
+    if isinstance(change, dict) and isinstance(found, dict):
+        target = {"view": VIEW | change} if at == 3 else found | change
+        lines[at] = target
+    else:
+        lines[at] = change
+    return [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "reason"),
+    [
+        (0, {"memcore": 2}, "newer memcore"),
+        (0, {"app": ""}, "app name is empty"),
+        (0, {"session": 3}, "session: expected a string"),
+        (0, {"policy": "x"}, "policy: expected one of"),
+        (0, {"counter": "mine"}, "pass it as counter="),
+        (0, {"items": -1}, "items: expected a whole number"),
+        (0, {"items": True}, "items: expected a whole number"),
+        (0, {"next_seq": 2**62}, "too far beyond"),
+        (0, {"next_seq": 2}, "seq: expected"),
+        (0, {"items": 3}, "seq: expected"),
+        (0, b"[1]", "expected the line that begins a session"),
+        (1, b"{", "not JSON"),
+        (1, b"\xff", "not UTF-8"),
+        (1, b"[" * 100_000, "not JSON"),
+        (1, b"7", "expected an object"),
+        (1, {"seq": 2}, "seq: expected"),
+        (1, {"seq": 0}, "seq: expected"),
+        (1, {"created_us": 2**64}, "created_us: expected"),
+        (1, {"item": []}, "item: expected an object"),
+        (1, {"undone": 1}, "undone: expected"),
+        (1, {"meta": 1}, "meta: expected"),
+        (1, {"request_id": 1}, "request_id: expected"),
+        (1, {"kind": "event"}, "of an event"),
+        (1, {"kind": "event", "item": {"type": "", "payload": 1}}, "non-empty"),
+        (1, {"kind": "event", "item": {"type": "abandon", "payload": 1}}, "a class and an id"),
+        (
+            1,
+            {"kind": "event", "item": {"type": "abandon", "payload": {"id": "", "class": 999}}},
+            "at most 255",
+        ),
+        (1, b'{"seq":1,"created_us":1,"item":{"x":NaN}}', "NaN"),
+        (1, b'{"seq":1,"created_us":1,"item":{"x":1e999}}', "NaN or infinity"),
+        (3, {"cut_seq": 2}, "are not what is live"),
+        (3, {"cut_seq": 9}, "are not what is live"),
+        (3, {"covered": 2}, "are not what is live"),
+        (3, {"status": []}, "a summary and a status"),
+        (3, {"pinned": ["x"]}, "as pinned"),
+        (3, {"pinned": [-1]}, "as pinned"),
+        (3, {"pinned": [2**64]}, "as pinned"),
+        (1, {"created_us": 2**32 * 1_000_000}, "created_us: expected"),
+        (3, {"summary": 1}, "a summary and a status"),
+        (3, {"tokens_before": None}, "tokens_before"),
+        (3, b"{}", "view: expected an object"),
+    ],
+)
+def test_bad_lines_are_told_with_their_number(db, at, change, reason) -> None:
+    assert db.import_(lines_with(3, {})).failures == []
+    db.delete_session("s", user="u", app="a")
+    done = db.import_([b"\n", *lines_with(at, change)])
+    assert len(done.failures) == 1
+    assert reason in done.failures[0]
+    assert done.failures[0].startswith("line ")
+    assert list(db.sessions()) == []
+    assert db.import_(lines_with(3, {})).sessions == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(st.characters(exclude_categories=())), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def test_a_stand_in_of_a_session_from_the_far_future(db) -> None:
+    lines = [json.dumps(line).encode() for line in (TITLE | FAR, ITEM)]
+    done = db.import_(lines)
+    assert (done.items, done.failures, db.check()) == (1, [], [])
+
+
+@given(value=json_values)
+@settings(max_examples=300, deadline=None)
+def test_a_line_gives_any_value_back(value) -> None:
+    line = portable_json(value)
+    assert b"\n" not in line
+    assert encode_json(parse_line(line)) == encode_json(value)
+
+
+def test_lines_are_plain_utf8_as_far_as_can_be() -> None:
+    assert json.loads(portable_json({"lone": "a\ud800"}).decode()) == {"lone": "a\ud800"}
+    with pytest.raises(UnicodeDecodeError):
+        portable_json(PAIR).decode()
+
+
+# --- messages alone -------------------------------------------------------------------------------
+
+
+RESPONSES = [
+    {"type": "message", "role": "user", "content": "Hi."},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "1"},
+]
+ANTHROPIC = [
+    {"role": "user", "content": "Hi."},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1"}]},
+]
+CHAT = [USER, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}, ODD]
+
+
+@pytest.mark.parametrize(
+    ("form", "policy", "messages"),
+    [
+        ("openai-chat", "openai_chat", CHAT),
+        ("openai-chat", "seed", CHAT),
+        ("openai-responses", "openai_responses", RESPONSES),
+        ("anthropic", "anthropic", ANTHROPIC),
+    ],
+)
+def test_messages_are_given_back_as_they_were(db, form, policy, messages) -> None:
+    db.session("s", policy=policy).extend(messages)
+    line = exported(db, format=form)
+    assert line.count(b"\n") == 1
+    assert parse_line(line) == {"id": "s", "messages": messages}
+    for other in {"openai-chat", "openai-responses", "anthropic"} - {form}:
+        with pytest.raises(memcore.InvalidOptionError, match=f"not converted; export it as {form}"):
+            exported(db, format=other)
+
+
+def test_what_messages_cannot_hold_is_listed_or_refused(db) -> None:
+    session = db.session("s")
+    session.append(USER, meta={"a": 1})
+    session.record("plan")
+    session.extend([USER] * 20)
+    session.compact(memcore.extractive)
+    with pytest.raises(memcore.InvalidOptionError, match="export it as jsonl"):
+        exported(db, format="openai-chat")
+    told: list[str] = []
+    line = exported(db, format="openai-chat", left_out=told.append)
+    assert len(json.loads(line)["messages"]) == 21
+    (text,) = told
+    assert text.startswith(
+        "session 's': left out 1 events (seq 2), 1 items' meta or request id (seq 1)"
+    )
+    assert text.endswith(", 1 compactions (the items that they cover are there)")
+
+
+@pytest.mark.parametrize(
+    ("policy", "form", "item"),
+    [
+        ("openai_chat", "openai-chat", ANTHROPIC[1]),
+        ("openai_chat", "openai-chat", RESPONSES[1]),
+        ("openai_chat", "openai-chat", {"parts": [], "role": "model"}),
+        ("openai_responses", "openai-responses", CALL),
+        ("anthropic", "anthropic", RESPONSES[1]),
+        ("anthropic", "anthropic", CALL),
+    ],
+)
+def test_a_message_of_another_format_is_refused(db, policy, form, item) -> None:
+    db.session("s", policy=policy).extend([USER, item])
+    with pytest.raises(memcore.InvalidOptionError, match="item 2 is no"):
+        exported(db, format=form)
+
+
+def test_wrong_calls(db, open_db) -> None:
+    with pytest.raises(memcore.InvalidOptionError, match="format: expected one of"):
+        db.export(format="yaml")
+    with pytest.raises(memcore.InvalidOptionError, match="undone"):
+        db.export(format="anthropic", undone=True)
+    with pytest.raises(memcore.ReadOnlyError):
+        open_db(read_only=True).import_([])
+    with pytest.raises(memcore.InvalidOptionError, match="'rb'"):
+        db.import_(["{}"])  # type: ignore[list-item]
+    assert exported(db) == exported(db, session_id="none") == b""
+
+
+def test_a_damaged_item_is_an_error(db) -> None:
+    session = db.session("s")
+    session.extend([USER, USER])
+
+    def spoil(txn: Any) -> None:
+        from memcore.keys import Row, session_row
+
+        key = session_row(1, 1, Row.ITEM, 2)
+        spoil.value = txn.get(key)  # type: ignore[attr-defined]
+        txn.put(key, spoil.value[:-1] + b"!")  # type: ignore[attr-defined]
+
+    db.backing.store.transact(spoil)
+    with pytest.raises(memcore.CorruptValueError):
+        exported(db)
+    session.rewind(1)
+    assert len(exported(db).splitlines()) == 2
+    db.delete_session("s")
+
+
+def test_a_session_deleted_meanwhile(db) -> None:
+    db.session("s").extend([USER] * 1000)
+    pieces = db.export()
+    for _ in range(3):
+        next(pieces)
+    db.delete_session("s")
+    with pytest.raises(memcore.NotFoundError, match="deleted while it was exported"):
+        list(pieces)
+
+
+def test_a_session_deleted_meanwhile_and_made_anew(db) -> None:
+    db.session("s").extend([USER] * 1000)
+    pieces = db.export()
+    next(pieces)
+    db.delete_session("s")
+    db.session("s").append(USER)
+    with pytest.raises(memcore.NotFoundError, match="deleted while it was exported"):
+        list(pieces)
+
+
+def test_a_session_deleted_before_its_turn_is_passed_over(db) -> None:
+    for name in "abc":
+        db.session(name).append(USER)
+    pieces = db.export()
+    first = [next(pieces), next(pieces)]
+    db.delete_session("b")
+    titles = [json.loads(line) for line in [*first, *pieces] if b'"memcore"' in line]
+    assert [title["session"] for title in titles] == ["a", "c"]
+
+
+def test_changes_meanwhile_are_not_seen(db) -> None:
+    session = db.session("s")
+    session.extend([{"role": "user", "content": str(n)} for n in range(1000)])
+    before = exported(db)
+    pieces = db.export()
+    found = [next(pieces)]
+    session.rewind(500)
+    session.append(USER)
+    assert b"".join([*found, *pieces]) == before
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> Any:
+    return CliRunner().invoke(
+        app, list(map(str, arguments)), input=stdin, env={"MEMCORE_STORE": None}
+    )
+
+
+@pytest.fixture
+def store(path) -> Path:
+    with memcore.open(path) as db:
+        long_life(db)
+        db.session("chat", user="bob").extend(CHAT)
+        db.session("r", user="bob", policy="openai_responses").extend(RESPONSES)
+    return path
+
+
+def test_the_commands_round_trip(store, tmp_path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    ran = run("export", "--all", "--store", store, "--to", first)
+    assert (ran.exit_code, ran.stdout) == (0, "")
+    assert f"{first}: {first.stat().st_size:,} bytes" in ran.stderr
+    assert first.stat().st_mode & 0o777 == 0o600
+    copy = tmp_path / "copy.memcore"
+    found = json.loads(run("import", first, "--store", copy, "--json").stdout)
+    assert (found["sessions"], found["views"], found["skipped"], found["failed"]) == (3, 2, 0, 0)
+    assert found["bytes"] == first.stat().st_size
+    found = json.loads(run("import", first, "--store", copy, "--json").stdout)
+    assert (found["sessions"], found["skipped"], found["failed"]) == (0, 3, 0)
+    assert run("export", "--all", "--store", copy, "--to", second).exit_code == 0
+    assert second.read_bytes() == first.read_bytes()
+    ran = run("export", "--all", "--store", copy, "--to", "-")
+    assert ran.stdout_bytes == first.read_bytes()
+    assert run("check", "--store", copy).exit_code == 0
+    ran = run("import", "-", "--store", tmp_path / "c", stdin=b"\n\n" + first.read_bytes())
+    assert "sessions    3\n" in ran.stdout
+
+
+def test_sessions_go_elsewhere(store, tmp_path) -> None:
+    lines = run("export", "chat", "--store", store, "--to", "-").stdout_bytes
+    copy = tmp_path / "copy.memcore"
+    options = ("--user", "eve", "--app", "x", "--prefix", "old/")
+    ran = run("import", "-", "--store", copy, *options, stdin=lines)
+    assert ran.exit_code == 0
+    with memcore.open(copy, read_only=True) as db:
+        (entry,) = db.sessions()
+        assert (entry.session_id, entry.user, entry.app) == ("old/chat", "eve", "x")
+    ran = run("import", "-", "--store", copy, "--counter", "bytes/2", stdin=lines)
+    assert ran.exit_code == 0
+    with memcore.open(copy, read_only=True) as db:
+        assert db.session("chat", user="bob").tokens > entry.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "messages"),
+    [("chat", "openai-chat", CHAT), ("r", "openai-responses", RESPONSES)],
+)
+def test_messages_round_trip(store, tmp_path, name, form, messages) -> None:
+    target, copy = tmp_path / "out.jsonl", tmp_path / "copy.memcore"
+    assert run("export", name, "--store", store, "--format", form, "--to", target).exit_code == 0
+    assert run("import", target, "--store", copy, "--format", form).exit_code == 0
+    with memcore.open(copy, read_only=True) as db:
+        session = db.session(name)
+        assert session.policy == form.replace("-", "_")
+        assert [item.message for item in session.items()] == messages
+    again = run("export", name, "--store", copy, "--format", form, "--to", "-").stdout_bytes
+    assert again == target.read_bytes()
+
+
+def test_what_is_left_out_is_told(store) -> None:
+    ran = run(
+        "export",
+        "--all",
+        "--user",
+        "u\x00",
+        "--store",
+        store,
+        "--format",
+        "openai-chat",
+        "--to",
+        "-",
+    )
+    assert ran.exit_code == 0
+    assert "left out 2 events (seq 3, 4)" in ran.stderr
+
+
+def test_wrong_exports(store, tmp_path) -> None:
+    target = tmp_path / "out.jsonl"
+    options = ("--store", store, "--to", target)
+    assert run("export", *options).exit_code == ExitCode.USAGE
+    assert run("export", "chat", "--all", *options).exit_code == ExitCode.USAGE
+    assert run("export", "none", *options).exit_code == ExitCode.NOT_FOUND
+    assert run("export", "--all", *options, "--format", "yaml").exit_code == ExitCode.USAGE
+    ran = run("export", "--all", *options, "--format", "anthropic")
+    assert ran.exit_code == ExitCode.USAGE
+    assert "messages are not converted" in ran.stderr
+    assert list(tmp_path.glob("out*")) == []
+    target.write_bytes(b"mine")
+    ran = run("export", "--all", *options)
+    assert ran.exit_code == ExitCode.REFUSED
+    assert target.read_bytes() == b"mine"
+    assert run("export", "--all", *options, "--overwrite").exit_code == 0
+    assert target.read_bytes() != b"mine"
+    ran = run("export", "--all", "--store", store, "--to", tmp_path / "no" / "x")
+    assert ran.exit_code == ExitCode.NOT_FOUND
+
+
+def test_an_export_never_replaces_the_database_nor_what_is_no_file(store, tmp_path) -> None:
+    link, fifo = tmp_path / "link", tmp_path / "fifo"
+    link.symlink_to(store)
+    os.mkfifo(fifo)
+    before = store.read_bytes()
+    for target in (store, link, fifo, tmp_path, f"{store}-lock"):
+        ran = run("export", "--all", "--store", store, "--to", target, "--overwrite")
+        assert ran.exit_code == ExitCode.REFUSED, target
+    assert store.read_bytes() == before
+    assert link.is_symlink()
+    assert fifo.is_fifo()
+
+
+def test_wrong_imports(store, tmp_path) -> None:
+    lines = run("export", "chat", "--store", store, "--to", "-").stdout_bytes
+    copy = tmp_path / "copy.memcore"
+    for options in (
+        ("--append",),
+        ("--policy", "seed"),
+        ("--orphans", "keep"),
+        ("--format", "yaml"),
+        ("--counter", "x"),
+        ("--user", ""),  # not: whoever the file says
+        ("--app", ""),
+    ):
+        ran = run("import", "-", "--store", copy, *options, stdin=lines)
+        assert ran.exit_code == ExitCode.USAGE, options
+    assert not copy.exists()
+    ran = run("import", "-", "--store", copy, stdin=lines[:-20])
+    assert ran.exit_code == ExitCode.FINDINGS
+    assert "-: line 5 (session 'chat'): not JSON" in ran.stderr
+    ran = run("import", "-", "--store", copy, "--format", "jsonl", stdin=b'{"id":1,"messages":[]}')
+    assert ran.exit_code == ExitCode.FINDINGS
+    assert "expected the line that begins a session" in ran.stderr

@@ -1,0 +1,209 @@
+"""Room that is kept for deletions: who may use it, when it is measured, what does not fit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from pathlib import Path
+
+import pytest
+
+import memcore
+from memcore.errors import StoreFullError
+from memcore.limits import ROOM_BYTES, ROOM_STEP_BYTES
+from memcore.store import open_store
+from memcore.store.room import Room
+from messages import texts, user
+
+A, B = b"\x01a", b"\x01b"
+
+
+def put(key: bytes, value: bytes = b"1"):
+    return lambda txn: txn.put(key, value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.memcore"
+
+
+@pytest.fixture
+def full(path):
+    """From its call on no file of this process may grow beyond what the store has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def go(more: int = 0) -> None:
+        size = path.stat().st_size if path.exists() else 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + more, hard))
+
+    yield go
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Counts how often the room is measured."""
+    found = []
+    measure = Room._measure
+
+    def note(self, cost):
+        found.append(None)
+        measure(self, cost)
+
+    monkeypatch.setattr(Room, "_measure", note)
+    return found
+
+
+@pytest.fixture(params=["full", "relaxed"])
+def crowded(path, full, request):
+    """A database with one long session, on a full device, and a writer that was refused."""
+    with memcore.open(path, durability=request.param) as db:
+        for _ in range(4):
+            db.session("long").extend([user("x" * 3_000) for _ in range(100)])
+        db.session("chat").extend([user("first"), user("second"), user("third")])
+        full()
+        with pytest.raises(StoreFullError, match="delete sessions"):
+            while True:
+                db.session("other").append(user("x" * 10_000))
+        yield db
+        assert db.check() == []
+
+
+# --- who may use it -------------------------------------------------------------------------------
+
+
+def test_what_takes_back_works_on_a_full_device(crowded):
+    session = crowded.session("chat")
+    assert [item.message["content"] for item in session.undo()] == ["third"]
+    session.rewind(1)
+    assert texts(session) == ["first"]
+    assert not session.uncompact()
+
+
+def test_deleting_frees_a_full_device(crowded):
+    assert crowded.delete_session("long")
+    for n in range(20):
+        crowded.session("chat").append(user(f"{n} ".ljust(3_000)))
+    assert len(crowded.session("chat")) == 23
+
+
+def test_keys_and_blobs_can_be_deleted_on_a_full_device(path, full):
+    with memcore.open(path) as db:
+        address = db.scope().blobs.put(b"x" * 3_000_000)
+        kv = db.scope().kv("state")
+        kv.put_many({f"k{n}": "v" * 1_000 for n in range(1_000)}, ttl_seconds=3_600)
+        full()
+        with pytest.raises(StoreFullError):
+            while True:
+                db.session("chat").append(user("x" * 10_000))
+        assert kv.delete("k5")
+        assert kv.clear() == 999
+        assert db.scope().blobs.delete(address)
+        db.session("chat").append(user("x" * 300_000))
+        assert db.check() == []
+
+
+def test_what_only_reads_is_not_refused(crowded):
+    assert crowded.check() == []
+    assert crowded.session("nobody").undo() == []
+    store = crowded.backing.store
+    assert store.transact(lambda txn: txn.get(A)) is None
+
+
+def test_a_request_that_was_carried_out_is_answered_on_a_full_device(path, full):
+    with memcore.open(path) as db:
+        session = db.session("chat")
+        first = session.append(user(), idempotency_key="k")
+        full()
+        with pytest.raises(StoreFullError):
+            while True:
+                session.append(user("x" * 10_000))
+        assert session.append(user(), idempotency_key="k") == first
+
+
+def test_a_relaxed_store_reuses_what_it_freed_before_its_next_steady_point(path, full):
+    with memcore.open(path, durability="relaxed", steady_interval_ms=60_000) as db:
+        for _ in range(10):
+            db.session("long").extend([user("x" * 3_000) for _ in range(100)])
+        full()
+        with pytest.raises(StoreFullError):
+            while True:
+                db.session("chat").append(user("x" * 10_000))
+        count = len(db.session("chat"))
+        assert db.delete_session("long")
+        for _ in range(100):
+            db.session("chat").append(user("x" * 10_000))
+        assert len(db.session("chat")) == count + 100
+
+
+# --- how it is measured ---------------------------------------------------------------------------
+
+
+def test_it_is_measured_now_and_then_only(path, measured):
+    store = open_store(path)
+    for n in range(20):
+        store.transact(put(b"\x01%d" % n))
+    assert len(measured) < 20
+    store.close()
+
+
+def _write(path):
+    store = open_store(path)
+    store.transact(put(B))
+    store.close()
+
+
+def test_it_is_measured_anew_when_somebody_else_wrote(path, measured):
+    store = open_store(path)
+    store.transact(put(A))
+    store.transact(put(A, b"2"))
+    assert len(measured) == 1
+    store.transact(lambda txn: txn.delete(A), makes_room=True)
+    store.transact(put(A))
+    assert len(measured) == 2
+    process = multiprocessing.get_context("spawn").Process(target=_write, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    store.transact(put(A))
+    assert len(measured) == 3
+    store.close()
+
+
+def test_the_file_grows_ahead_of_need(path):
+    store = open_store(path)
+    store.transact(put(A))
+    stats = store.stats()
+    beyond = stats["file_bytes"] - stats["pages"] * stats["page_bytes"]
+    assert beyond + stats["pages_free"] * stats["page_bytes"] >= ROOM_BYTES + ROOM_STEP_BYTES // 2
+    store.close()
+
+
+# --- files that do not fit ------------------------------------------------------------------------
+
+
+def test_a_lock_file_is_never_sparse(path):
+    open_store(path).close()
+    status = path.with_name(f"{path.name}-lock").stat()
+    assert status.st_blocks * 512 >= status.st_size > 0
+
+
+@pytest.mark.parametrize("more", [0, 50_000, 100_000, 300_000, 540_000])
+def test_a_store_that_does_not_fit_leaves_nothing(path, full, more):
+    full(more)
+    try:
+        with pytest.raises(StoreFullError):
+            open_store(path)
+    finally:
+        full(2**30)  # pytest's own output may be a file
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_backup_that_does_not_fit_leaves_nothing(path, full, compact):
+    with memcore.open(path) as db:
+        db.session("chat").append(user("x" * 3_000_000))
+        full(-3_000_000)
+        with pytest.raises(StoreFullError):
+            db.backup(path.with_name("copy"), compact=compact)
+        assert sorted(p.name for p in path.parent.iterdir()) == [path.name, f"{path.name}-lock"]

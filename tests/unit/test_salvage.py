@@ -1,0 +1,617 @@
+"""Salvage: nothing wrong is ever taken over, all that can be proven is, and the rest is named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+import memcore
+from memcore.codec import seal_value
+from memcore.database.shape import is_row
+from memcore.errors import (
+    NotFoundError,
+    StoreAccessError,
+    StoreFormatError,
+    StoreLockedError,
+)
+from memcore.keys import Row, session_row
+from memcore.log import Head
+from memcore.log.head import head_key
+from memcore.store.anchors import readable_metas
+from memcore.store.wreck import Candidate, Wreck
+
+PAGE = 4096
+Who = tuple[str, str, str]
+
+
+def user(number: int, rng: random.Random) -> dict[str, Any]:
+    return {"role": "user", "content": f"message {number} " + "x" * rng.randrange(20, 600)}
+
+
+def call(number: int) -> list[dict[str, Any]]:
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": f"c{number}", "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": f"result {number}"},
+    ]
+
+
+def fill(db: memcore.Database, rng: random.Random) -> dict[Who, dict[int, Any]]:
+    """Sessions with all that there is; what was ever stored, by session and seq."""
+    ever: dict[Who, dict[int, Any]] = {}
+
+    def note(session: memcore.Session, name: str, owner: str) -> None:
+        known = ever.setdefault(("app", owner, name), {})
+        known.update((item.seq, item.message) for item in session.items())
+
+    for number in range(20):
+        owner, name = f"u{number % 3}", f"s{number}"
+        scope = db.scope(app="app", user=owner)
+        session = scope.session(name)
+        for _ in range(rng.randrange(1, 6)):
+            batch: list[dict[str, Any]] = []
+            for at in range(rng.randrange(1, 25)):
+                batch += call(rng.randrange(10**9)) if rng.random() < 0.2 else [user(at, rng)]
+            session.extend(batch)
+            note(session, name, owner)
+            if rng.random() < 0.4:
+                session.undo(rng.randrange(1, 4))
+            session.record("note", {"number": number})
+            session.report_usage(5_000, model=f"m{number % 2}")
+        if number % 6 == 0:
+            session.append({"role": "user", "content": "large " + "z" * 200_000})
+        if number % 5 == 0:
+            fork = session.fork(f"f{number}")
+            fork.extend([user(at, rng) for at in range(8)])
+            session.extend([user(at, rng) for at in range(3)])
+            note(fork, f"f{number}", owner)
+        if number % 7 == 0:
+            session.compact(keep_last=4)
+        note(session, name, owner)
+    for owner in ("u0", "u1"):
+        scope = db.scope(app="app", user=owner)
+        for at in range(120):
+            value = {"at": at, "text": "y" * rng.randrange(10, 200)}
+            scope.kv("k").put(f"key{at}", value, ttl_seconds=9999 if at % 3 == 0 else None)
+        scope.blobs.put(rng.randbytes(300_000))
+    for number in (4, 11):
+        db.delete_session(f"s{number}", user=f"u{number % 3}", app="app")
+    return ever
+
+
+def content(path: Path) -> tuple[dict[Who, dict[int, Any]], dict[tuple[str, str], Any]]:
+    sessions: dict[Who, dict[int, Any]] = {}
+    values: dict[tuple[str, str], Any] = {}
+    with memcore.open(path, read_only=True) as db:
+        for entry in db.sessions():
+            session = db.session(entry.session_id, user=entry.user, app=entry.app)
+            found = {item.seq: item.message for item in session.items()}
+            sessions[entry.app, entry.user, entry.session_id] = found
+            session.context(budget_tokens=10**6)
+        for app, owner in db.scopes():
+            for key, value in db.scope(app=app, user=owner).kv("k").scan():
+                values[owner, key] = value
+    return sessions, values
+
+
+class Sound:
+    """A sound file, and what was ever in it."""
+
+    def __init__(self, path: Path, durability: str) -> None:
+        with memcore.open(path, durability=durability) as db:
+            self.ever = fill(db, random.Random(7))
+            assert db.check() == []
+        self.raw = path.read_bytes()
+        self.path = path
+        self.sessions, self.values = content(path)
+        self.items = sum(map(len, self.sessions.values()))
+
+
+@pytest.fixture(scope="module", params=["full", "relaxed"])
+def sound(request, tmp_path_factory) -> Sound:
+    return Sound(tmp_path_factory.mktemp("salvage") / "sound", request.param)
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    return tmp_path / "saved"
+
+
+def meta_of(raw: bytes, tmp_path: Path) -> Any:
+    path = tmp_path / "meta"
+    path.write_bytes(raw[: 2 * PAGE])
+    with path.open("rb") as file:
+        return readable_metas(file.fileno())[0]
+
+
+def zero(raw: bytearray, page: int) -> None:
+    raw[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
+
+def salvaged(raw: bytes, tmp_path: Path, saved: Path) -> memcore.SalvageReport:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(raw)
+    report = memcore.salvage(damaged, saved)
+    assert damaged.read_bytes() == raw
+    with memcore.open(saved) as db:
+        assert db.check() == []
+        for entry in db.sessions():  # and it can be written to
+            session = db.session(entry.session_id, user=entry.user, app=entry.app)
+            before = len(session)
+            session.append({"role": "user", "content": "goes on"})
+            assert len(session) == before + 1
+            session.undo()
+    assert {path.name for path in saved.parent.iterdir() if ".new-" in path.name} == set()
+    return report
+
+
+def compare(sound: Sound, saved: Path) -> tuple[float, float]:
+    """The share of live items and entries that are there; nothing may be there that never was."""
+    sessions, values = content(saved)
+    good = 0
+    for who, found in sessions.items():
+        known = sound.ever.get(who)
+        if known is None:
+            assert who[2].startswith("salvaged-") or who[1].startswith("scope-"), who
+            continue
+        for seq, message in found.items():
+            assert known.get(seq) == message, (who, seq)
+            good += sound.sessions.get(who, {}).get(seq) == message
+    same = sum(sound.values.get(key) == value for key, value in values.items())
+    return good / sound.items, same / len(sound.values)
+
+
+# --- whole files ----------------------------------------------------------------------------------
+
+
+def test_a_sound_file_comes_through_as_it_is(sound, tmp_path, saved) -> None:
+    report = salvaged(sound.raw, tmp_path, saved)
+    assert compare(sound, saved) == (1, 1)
+    assert set(content(saved)[0]) == set(sound.sessions)
+    assert (report.items, report.items_lost, report.share) == (sound.items, 0, 1)
+    assert (report.damaged, report.lost, report.unsure) == ((), (), ())
+    assert (report.pages_unread, report.blobs_lost) == (0, 0)
+    with memcore.open(saved) as db, memcore.open(sound.path) as before:
+        assert db.durability == before.durability == report.durability
+        for number in range(0, 20, 7):
+            view = db.session(f"s{number}", user=f"u{number % 3}", app="app").context()
+            theirs = before.session(f"s{number}", user=f"u{number % 3}", app="app").context()
+            assert view.messages == theirs.messages
+
+
+def test_the_waiting_redo_record_counts(tmp_path, saved) -> None:
+    path = tmp_path / "cut"
+    with memcore.open(path) as db:
+        session = db.session("chat")
+        session.append({"role": "user", "content": "one"})
+        metas = path.read_bytes()[: 2 * PAGE]
+        session.append({"role": "user", "content": "two"})
+    raw = metas + path.read_bytes()[2 * PAGE :]
+    report = salvaged(raw, tmp_path, saved)
+    assert (report.items, report.unsure) == (2, ())
+
+
+def test_a_relaxed_file_of_another_boot_counts_up_to_its_steady_point(
+    tmp_path, saved, monkeypatch
+) -> None:
+    """What was committed later was not flushed: any page of it may be torn."""
+    path = tmp_path / "relaxed"
+    with memcore.open(path, durability="relaxed") as db:
+        session = db.session("chat")
+        session.append({"role": "user", "content": "steady"})
+        db.flush()
+        record = path.read_bytes()
+        session.append({"role": "user", "content": "later"})
+        raw = bytearray(path.read_bytes())
+    first = raw.index(b"memcore-redo-v1\0") - 16
+    raw[first : first + 130 * PAGE] = record[first : first + 130 * PAGE]  # no later steady point
+    monkeypatch.setattr("memcore.store.steady.boot_id", lambda: bytes(16))
+    assert salvaged(bytes(raw), tmp_path, saved).items == 1
+
+
+# --- a corpus of damages --------------------------------------------------------------------------
+
+
+def no_metas(raw: bytearray, _: random.Random, __: Any) -> None:
+    zero(raw, 0)
+    zero(raw, 1)
+
+
+def one_meta(raw: bytearray, _: random.Random, meta: Any) -> None:
+    zero(raw, ~meta.txnid & 1)
+
+
+def truncated(raw: bytearray, _: random.Random, __: Any) -> None:
+    del raw[len(raw) * 3 // 10 :]
+
+
+def pages_zeroed(raw: bytearray, rng: random.Random, __: Any) -> None:
+    for page in rng.sample(range(2, len(raw) // PAGE), 200):
+        zero(raw, page)
+
+
+def some_pages_zeroed(raw: bytearray, rng: random.Random, __: Any) -> None:
+    for page in rng.sample(range(2, len(raw) // PAGE), 20):
+        zero(raw, page)
+
+
+def pages_of_noise(raw: bytearray, rng: random.Random, __: Any) -> None:
+    for page in rng.sample(range(2, len(raw) // PAGE), 40):
+        raw[page * PAGE : (page + 1) * PAGE] = rng.randbytes(PAGE)
+
+
+def pages_swapped(raw: bytearray, rng: random.Random, __: Any) -> None:
+    for _ in range(10):
+        a, b = (page * PAGE for page in rng.sample(range(2, len(raw) // PAGE), 2))
+        raw[a : a + PAGE], raw[b : b + PAGE] = raw[b : b + PAGE], raw[a : a + PAGE]
+
+
+def root_zeroed(raw: bytearray, _: random.Random, meta: Any) -> None:
+    zero(raw, meta.main_root)
+
+
+def root_and_free_list_zeroed(raw: bytearray, _: random.Random, meta: Any) -> None:
+    zero(raw, meta.main_root)
+    zero(raw, meta.free_root)
+
+
+def root_flipped(raw: bytearray, rng: random.Random, meta: Any) -> None:
+    raw[meta.main_root * PAGE + rng.randrange(64)] ^= 1 << rng.randrange(8)
+
+
+def bits_flipped(raw: bytearray, rng: random.Random, __: Any) -> None:
+    for _ in range(100):
+        raw[rng.randrange(2 * PAGE, len(raw))] ^= 1 << rng.randrange(8)
+
+
+Damage = Callable[[bytearray, random.Random, Any], None]
+DAMAGES: list[tuple[Damage, float]] = [
+    (no_metas, 1.0), (one_meta, 1.0), (truncated, 0.0), (pages_zeroed, 0.5),
+    (some_pages_zeroed, 0.85), (pages_of_noise, 0.8), (pages_swapped, 0.85), (root_zeroed, 1.0),
+    (root_and_free_list_zeroed, 1.0), (root_flipped, 1.0), (bits_flipped, 0.8),
+]  # fmt: skip
+"""With the share of the items that must come through."""
+
+
+@pytest.mark.parametrize(
+    ("damage", "least"), DAMAGES, ids=lambda found: getattr(found, "__name__", "")
+)
+def test_all_that_can_be_proven_comes_through(sound, tmp_path, saved, damage, least) -> None:
+    raw = bytearray(sound.raw)
+    damage(raw, random.Random(1), meta_of(sound.raw, tmp_path))
+    report = salvaged(bytes(raw), tmp_path, saved)
+    items, _ = compare(sound, saved)
+    with memcore.open(saved) as db:  # where pages lie is a matter of time: names may be hit
+        renamed = any(
+            entry.session_id.startswith("salvaged-") or entry.user.startswith("scope-")
+            for entry in db.sessions()
+        )
+    assert items >= least or renamed
+    if items < 1:
+        assert report.damaged or report.lost or report.pages_unread != 0
+
+
+def test_what_a_readable_part_shows_to_be_deleted_stays_deleted(sound, tmp_path, saved) -> None:
+    """The root is gone, but the free list tells old pages from current ones."""
+    raw = bytearray(sound.raw)
+    root_zeroed(raw, random.Random(0), meta_of(sound.raw, tmp_path))
+    report = salvaged(bytes(raw), tmp_path, saved)
+    assert set(content(saved)[0]) == set(sound.sessions)
+    assert (report.unsure, report.lost, report.damaged) == ((), (), ())
+
+
+def test_a_device_that_cannot_read_a_page_loses_that_page_only(
+    sound, tmp_path, saved, monkeypatch
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(sound.raw)
+    broken = random.Random(3).sample(range(len(sound.raw) // PAGE), 30)
+    inode, pread = damaged.stat().st_ino, os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        pages = range(offset // PAGE, (offset + size - 1) // PAGE + 1)
+        if os.fstat(fd).st_ino == inode and any(page in pages for page in broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr("os.pread", failing)
+    memcore.salvage(damaged, saved)
+    assert compare(sound, saved)[0] > 0.8
+
+
+# --- one row --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chat(tmp_path) -> Path:
+    path = tmp_path / "chat"
+    with memcore.open(path) as db:
+        session = db.session("chat")
+        for number in range(40):
+            session.append({"role": "user", "content": f"message {number:03} " + "x" * 300})
+        session.extend(call(1))
+        db.scope(user="other").kv("k").put("name", "value of the entry")
+    return path
+
+
+def flipped(raw: bytes, what: bytes) -> bytes:
+    """Every copy of a row damaged: the current one and those on free pages and in the redo run."""
+    assert what in raw
+    return raw.replace(what, bytes((what[0] ^ 1,)) + what[1:])
+
+
+def test_one_flipped_byte_loses_exactly_this_item(chat, tmp_path, saved) -> None:
+    report = salvaged(flipped(chat.read_bytes(), b"message 007 "), tmp_path, saved)
+    (session,) = report.damaged
+    assert (session.session_id, session.lost, session.notes) == ("chat", (8,), ())
+    assert (report.items, report.items_lost) == (41, 1)
+    with memcore.open(saved) as db:
+        found = db.session("chat")
+        assert [item.seq for item in found.items()] == [*range(1, 8), *range(9, 43)]
+        assert found.open_calls == []
+
+
+def test_an_item_of_a_free_page_counts_if_the_index_vouches_for_it(chat, tmp_path, saved) -> None:
+    """The current copy is damaged, an old one is not: it is the same row, its checksum says so."""
+    raw = bytearray(chat.read_bytes())
+    at = raw.find(b"message 039 ")
+    copies = []
+    while at >= 0:
+        copies.append(at)
+        at = raw.find(b"message 039 ", at + 1)
+    assert len(copies) > 1
+    for one in copies:
+        alone = bytearray(raw)
+        alone[one] ^= 1
+        saved.unlink(missing_ok=True)
+        report = salvaged(bytes(alone), tmp_path, saved)
+        assert (report.items, report.items_lost, report.lost) == (42, 0, ())
+
+
+def test_results_whose_call_is_lost_are_orphans(chat, tmp_path, saved) -> None:
+    raw = flipped(chat.read_bytes(), b'"id":"c1"')
+    report = salvaged(raw, tmp_path, saved)
+    assert report.damaged[0].lost == (41,)
+    with memcore.open(saved) as db:
+        context = db.session("chat").context()
+        assert memcore.validate(context.messages) == []
+        assert all(message["role"] == "user" for message in context.messages)
+
+
+def test_a_lost_entry_is_named(chat, tmp_path, saved) -> None:
+    report = salvaged(flipped(chat.read_bytes(), b"value of the entry"), tmp_path, saved)
+    assert (report.items, report.entries) == (42, 0)
+    assert report.lost == ("entry 'name' of namespace 'k', as far as it reads",)
+
+
+def test_without_head_and_index_the_items_are_there(chat, tmp_path, saved) -> None:
+    head = b"openai_chat"
+    report = salvaged(flipped(chat.read_bytes(), head), tmp_path, saved)
+    (session,) = report.damaged
+    assert (session.items, session.lost) == (42, ())
+    assert "its head was lost" in session.notes[0]
+
+
+def test_a_value_that_holds_a_page_injects_nothing(tmp_path, saved) -> None:
+    """Whoever may store a blob can store what looks like a page with rows of somebody else."""
+    donor, path = tmp_path / "donor", tmp_path / "victim"
+    with memcore.open(donor, durability="none", allow_unsafe=True) as db:
+        for _ in range(3):
+            db.session("s", user="a", app="x").append({"role": "user", "content": "forged words"})
+    with memcore.open(path, durability="none", allow_unsafe=True) as db:
+        db.session("s", user="a", app="x").append({"role": "user", "content": "true words"})
+    raw = donor.read_bytes()
+    at = meta_of(raw, tmp_path).main_root * PAGE
+    page = raw[at : at + PAGE]
+    with memcore.open(path) as db:
+        start, stride = 0, 0
+        for number in range(8):  # a page is believed only in its own place: guess it
+            mark = b"mark %02d" % number
+            places = range(start + stride + 1, start + stride + 30)
+            pages = b"".join(place.to_bytes(8, "little") + page[8:] for place in places)
+            db.scope(user="b", app="x").blobs.put(mark.ljust(PAGE - 26) + pages)
+            found = path.read_bytes().index(mark) // PAGE
+            stride, start = found - start, found
+    damaged = bytearray(path.read_bytes())
+    there = [
+        place
+        for place in range(2, len(damaged) // PAGE)
+        if damaged[place * PAGE :][:8] == place.to_bytes(8, "little")
+        and b"forged words" in damaged[place * PAGE :][:PAGE]
+    ]
+    assert there
+    no_metas(damaged, random.Random(0), None)
+    salvaged(bytes(damaged), tmp_path, saved)
+    sessions, _ = content(saved)
+    assert sessions["x", "a", "s"] == {1: {"role": "user", "content": "true words"}}
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_what_salvage_refuses(chat, tmp_path, saved) -> None:
+    with pytest.raises(NotFoundError, match="no such file"):
+        memcore.salvage(tmp_path / "none", saved)
+    with pytest.raises(StoreAccessError, match="exists"):
+        memcore.salvage(chat, chat)
+    foreign = tmp_path / "foreign"
+    for raw in (b"", b"x", random.Random(1).randbytes(50 * PAGE), bytes(50 * PAGE)):
+        foreign.write_bytes(raw)
+        with pytest.raises(StoreFormatError, match="nothing in it was written by memcore"):
+            memcore.salvage(foreign, saved)
+    with memcore.open(chat), pytest.raises(StoreLockedError):
+        memcore.salvage(chat, saved)
+    with pytest.raises(StoreAccessError):
+        memcore.salvage(chat, tmp_path / "no" / "directory")
+    assert not saved.exists()
+
+
+def test_progress_is_told(chat, saved) -> None:
+    seen: list[tuple[str, int, int]] = []
+    memcore.salvage(chat, saved, progress=lambda *step: seen.append(step))
+    assert list(dict.fromkeys(what for what, _, _ in seen)) == [
+        "reading pages", "writing", "sorting sessions", "checking",
+    ]  # fmt: skip
+    assert all(0 <= done <= total for _, done, total in seen)
+
+
+# --- deletions that were cut short, rows that make no sense --------------------------------------
+
+
+def test_a_deletion_that_was_cut_short_is_not_undone(tmp_path, saved, monkeypatch) -> None:
+    """Neither its rows nor those of the hidden sessions that only it kept come over."""
+    path = tmp_path / "cut"
+    large = "large " + "z" * 4_000_000
+    with memcore.open(path) as db:
+        parent = db.session("parent")
+        parent.append({"role": "user", "content": "secret of the parent"})
+        fork = parent.fork("fork")
+        fork.extend([{"role": "user", "content": f"secret {n}"} for n in range(1500)])
+        other = db.session("other")
+        other.append({"role": "user", "content": "fine"})
+        other.append({"role": "user", "content": large})
+        db.session("blob").append({"role": "user", "content": large + " secret"})
+        db.delete_session("parent")
+        with monkeypatch.context() as patch:
+            patch.setattr("memcore.session.removal._go_on", lambda *_: None)
+            db.delete_session("fork")
+            db.delete_session("blob")
+        assert db.check() == []
+    report = salvaged(path.read_bytes(), tmp_path, saved)
+    assert (report.sessions, report.items, report.blobs) == (1, 2, 1)
+    assert (report.items_lost, report.blobs_lost, report.damaged, report.lost) == (0, 0, (), ())
+    assert b"secret" not in saved.read_bytes()
+    with memcore.open(saved) as db:
+        db.session("new").append({"role": "user", "content": "on"})
+        assert db.check() == []
+
+
+def test_an_entry_whose_key_is_damaged_is_lost_and_nothing_else(chat, tmp_path, saved) -> None:
+    broken = chat.read_bytes().replace(b"name\0", b"name\1")
+    report = salvaged(broken, tmp_path, saved)
+    assert (report.items, report.entries) == (42, 0)
+
+
+BODIES = (b"", b"\0", b"\xff" * 8, b"\xff" * 17, b"\xff" * 25, b"a\0", b"{}", b"\xff" * 400)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5, 6, 8, 9, 10, 11])
+def test_a_sealed_row_that_makes_no_sense_is_a_damaged_one(tmp_path, saved, kind) -> None:
+    path = tmp_path / "sealed"
+    with memcore.open(path) as db:
+        fill(db, random.Random(3))
+    with lmdb.open(str(path), subdir=False) as env:
+        with env.begin() as txn:
+            rows = [key for key, _ in txn.cursor() if key[0] == kind]
+        rng = random.Random(kind)
+        chosen = {key[17:18]: key for key in rows} if kind == 5 else {b"": rows[0]}
+        for row in chosen.values():
+            with env.begin(write=True) as txn:
+                for key in {row, rng.choice(rows)}:
+                    txn.put(key, seal_value(key, rng.choice(BODIES), rng.choice((0, 2, 8))))
+                cut = row[: rng.randrange(1, len(row))]
+                txn.put(cut, seal_value(cut, b"short"))
+    report = memcore.salvage(path, saved)
+    with memcore.open(saved) as db:
+        assert db.check() == []
+    assert report.items > 100
+
+
+@pytest.mark.parametrize("row", ["head", "item"])
+def test_a_row_that_claims_more_items_than_a_file_can_hold_is_not_believed(
+    chat, tmp_path, saved, row
+) -> None:
+    with lmdb.open(str(chat), subdir=False) as env, env.begin(write=True) as txn:
+        key = head_key(1, 1)
+        head = Head.unpack(key, txn.get(key))
+        if row == "head":
+            head.next_seq = 2**50
+            txn.put(key, seal_value(key, head.pack()))
+        else:
+            txn.delete(key)
+            value = txn.get(session_row(1, 1, Row.ITEM, 1))
+            key = session_row(1, 1, Row.ITEM, 2**50)
+            txn.put(key, seal_value(key, value[10:], value[1]))
+    report = salvaged(chat.read_bytes(), tmp_path, saved)
+    assert (report.items, report.items_lost) == (42, 0)
+
+
+# --- deleted sessions whose rows forks share ------------------------------------------------------
+
+
+def hidden_parent(path: Path, *, neighbour: bool = False) -> Candidate:
+    """A file with a session that is hidden for the sake of a fork; where its head lies."""
+    with memcore.open(path) as db:
+        session = db.session("parent")
+        session.extend([{"role": "user", "content": f"shared {n}"} for n in range(10)])
+        session.fork("child").append({"role": "user", "content": "mine"})
+        session.extend([{"role": "user", "content": f"private {n}"} for n in range(10)])
+        db.session("other").append({"role": "user", "content": "fine"})
+        if neighbour:  # another user's name lies between the names and the head then
+            db.session("chat", user="neighbour").append({"role": "user", "content": "hello"})
+        db.delete_session("parent")
+        assert db.check() == []
+    with path.open("rb") as file:
+        wreck = Wreck(file.fileno(), is_row)
+        wreck.read()
+    return wreck.rows[head_key(1, 1)][0]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_deleted_session_that_a_fork_needs_stays_deleted_without_its_head(
+    tmp_path, saved, everywhere
+) -> None:
+    """Its old name is still in the file, and its old head if not every one is damaged."""
+    path = tmp_path / "hidden"
+    at = hidden_parent(path, neighbour=everywhere)
+    raw = bytearray(path.read_bytes())
+    raw[at.offset + 30] ^= 1
+    damaged = flipped(raw, b"openai_chat") if everywhere else bytes(raw)
+    salvaged(damaged, tmp_path, saved)
+    sessions = {who[2]: len(found) for who, found in content(saved)[0].items()}
+    assert {name: sessions[name] for name in sessions if name != "chat"} == {
+        "child": 11,
+        "other": 1,
+    }
+    with memcore.open(saved) as db:
+        assert db.delete_session("child")  # and takes its parent along
+        assert db.check() == []
+    with lmdb.open(str(saved), subdir=False) as env, env.begin() as txn:
+        assert not [value for _, value in txn.cursor() if b"private" in value]
+
+
+@pytest.mark.parametrize("whole_page", [False, True])
+def test_a_session_that_may_have_been_deleted_is_named(tmp_path, saved, whole_page) -> None:
+    """Nothing tells whether what is lost held its name."""
+    path = tmp_path / "hidden"
+    at = hidden_parent(path)
+    raw = bytearray(path.read_bytes())
+    if whole_page:
+        zero(raw, at.page)
+    else:
+        raw = bytearray(flipped(bytes(raw), b"openai_chat"))
+    report = salvaged(bytes(raw), tmp_path, saved)
+    notes = {found.session_id: found.notes for found in report.damaged}
+    assert "it may have been deleted" in notes["parent"]
+
+
+def test_an_old_head_that_says_deleted_is_believed(tmp_path, saved) -> None:
+    """Without the meta pages no page is surer than another, but nothing undoes a deletion."""
+    path = tmp_path / "hidden"
+    hidden_parent(path)
+    raw = bytearray(path.read_bytes())
+    no_metas(raw, random.Random(0), None)
+    report = salvaged(bytes(raw), tmp_path, saved)
+    assert {who[2]: len(found) for who, found in content(saved)[0].items()} == {
+        "child": 11,
+        "other": 1,
+    }
+    assert "parent" not in {found.session_id for found in report.damaged}
