@@ -44,6 +44,9 @@ class Kind:
     KV: Final = 0x0B
     EXPIRY: Final = 0x0C
     REMOVAL: Final = 0x0D
+    THREAD_NAME: Final = 0x0E
+    THREAD: Final = 0x0F
+    CHUNK: Final = 0x10
 
 
 class Row:
@@ -58,6 +61,8 @@ class Row:
     REQUEST: Final = 0x07
     TOKENS: Final = 0x08
     USAGE: Final = 0x09
+    CHECKPOINT: Final = 0x0A
+    STATE: Final = 0x0B
 
 
 class Counter:
@@ -66,6 +71,8 @@ class Counter:
     SCOPE: Final = 0x01
     SESSION: Final = 0x02
     NAMESPACE: Final = 0x03
+    THREAD: Final = 0x04
+    CHUNKS: Final = 0x05
 
 
 def u64(number: int) -> bytes:
