@@ -1,0 +1,286 @@
+"""The manifest of a value: which parts it is made of, byte by byte.
+
+A value is a node. Long lists and dicts are split into pages, and pages of pages, whose ends depend
+on what lies before them: two versions of a list that differ in one place share all pages but those
+around it (a prolly tree, as in Noms and Dolt).
+
+| node | bytes |
+|---|---|
+| empty | ``00``: the channel was written and holds nothing |
+| part | ``01``, typed bytes: a small serialised part |
+| chunk | ``02``, id 16: the same as a row of its own |
+| list | ``03``, entries to the end of the node's text: nodes |
+| dict | ``04``, entries: text of the key, node |
+| wrapped | ``05``, text of the wrapper's name, entries: nodes |
+| page | ``06``, id 16: in place of entries, the row that holds them |
+| pieces | ``07``, text of the type, entries: ids 16 of the content's pieces |
+
+*text* is a length as a varint (LEB128) and so many bytes; nodes of sorts 03, 04, 05 and 07 are
+followed by one text that holds their entries. *Typed bytes* are the text of the type's name and the
+text of the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from memcore.errors import CorruptValueError
+from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
+
+__all__ = ["EMPTY", "Node", "Sort", "chunk_node", "parse", "part_node"]
+
+ID_BYTES: Final = 16
+_PAGE_END: Final = 63
+"""An entry whose last byte has these bits clear ends a page."""
+_MORE: Final = 0x80
+_LOW: Final = 0x7F
+
+
+class Sort:
+    """First byte of a node."""
+
+    EMPTY: Final = 0
+    PART: Final = 1
+    CHUNK: Final = 2
+    LIST: Final = 3
+    DICT: Final = 4
+    WRAPPED: Final = 5
+    PAGE: Final = 6
+    PIECES: Final = 7
+
+
+EMPTY: Final = bytes((Sort.EMPTY,))
+_CHUNK: Final = bytes((Sort.CHUNK,))
+_PAGE: Final = bytes((Sort.PAGE,))
+
+
+class Node(NamedTuple):
+    """A parsed node; which fields are set depends on its sort."""
+
+    sort: int
+    name: str = ""
+    """Type of a part or of pieces, name of a wrapper."""
+    content: bytes = b""
+    """Of a part."""
+    id: bytes = b""
+    """Of a chunk."""
+    entries: list[bytes] = []  # noqa: RUF012 - never changed
+    """Nodes of a list or wrapper, ids of pieces, values' nodes of a dict."""
+    names: list[str] = []  # noqa: RUF012 - never changed
+    """Keys of a dict."""
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first."""
+    if number <= _LOW:
+        return bytes((number,))
+    made = bytearray()
+    while number > _LOW:
+        made.append(number & _LOW | _MORE)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def text(content: bytes) -> bytes:
+    """A length and the bytes."""
+    return varint(len(content)) + content
+
+
+def pack_typed(kind: str, content: bytes) -> bytes:
+    """The text of a type and its content, which runs to the end."""
+    return text(kind.encode()) + content
+
+
+def unpack_typed(body: bytes) -> tuple[str, bytes]:
+    """``(type, content)`` of ``pack_typed``.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    reader = _Reader(body)
+    return _utf8(reader.text()), body[reader.at :]
+
+
+def part_node(kind: str, content: bytes) -> bytes:
+    """A small part in place."""
+    return b"".join((bytes((Sort.PART,)), text(kind.encode()), text(content)))
+
+
+def chunk_node(part: bytes) -> bytes:
+    """A part that is a row of its own."""
+    return _CHUNK + part
+
+
+def pieces_node(kind: str, ids: list[bytes]) -> bytes:
+    """A large part, in pieces."""
+    return bytes((Sort.PIECES,)) + text(kind.encode()) + text(b"".join(ids))
+
+
+def entry_of(key: str, node: bytes) -> bytes:
+    """An entry of a dict."""
+    return text(key.encode("utf-8", "surrogatepass")) + node
+
+
+def container(sort: int, entries: list[bytes], page: Callable[[bytes], bytes]) -> bytes:
+    """A list or dict of these entries; ``page`` stores the content of a page and gives its id."""
+    while len(entries) > PAGE_PARTS_MAX // 2:
+        entries = [
+            _PAGE + page(b"".join(group)) if len(group) > 1 else group[0]
+            for group in _groups(entries)
+        ]
+    return bytes((sort,)) + text(b"".join(entries))
+
+
+def wrapped(name: str, entries: list[bytes]) -> bytes:
+    """Something of a wrapper's fields."""
+    return bytes((Sort.WRAPPED,)) + text(name.encode()) + text(b"".join(entries))
+
+
+def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
+    start = 0
+    for at, entry in enumerate(entries, 1):
+        size = at - start
+        if size >= PAGE_PARTS_MIN and (not entry[-1] & _PAGE_END or size == PAGE_PARTS_MAX):
+            yield entries[start:at]
+            start = at
+    if start < len(entries):
+        yield entries[start:]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Walks over the bytes of nodes; whatever does not parse is a damaged value."""
+
+    __slots__ = ("at", "body")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.at = 0
+
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            if self.at >= len(self.body) or shift > 63:  # noqa: PLR2004 - 64 bits
+                raise _malformed(self.body)
+            byte = self.body[self.at]
+            self.at += 1
+            number |= (byte & _LOW) << shift
+            if byte <= _LOW:
+                return number
+            shift += 7
+
+    def take(self, size: int) -> bytes:
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.body):
+            raise _malformed(self.body)
+        return self.body[start : self.at]
+
+    def text(self) -> bytes:
+        return self.take(self.varint())
+
+    def node(self) -> bytes:
+        """The bytes of the next node, unparsed."""
+        start = self.at
+        sort = self.take(1)[0]
+        if sort in (Sort.CHUNK, Sort.PAGE):
+            self.take(ID_BYTES)
+        elif sort in (Sort.PART, Sort.WRAPPED, Sort.PIECES):
+            self.text()
+            self.text()
+        elif sort in (Sort.LIST, Sort.DICT):
+            self.text()
+        elif sort != Sort.EMPTY:
+            raise _malformed(self.body)
+        return self.body[start : self.at]
+
+
+def parse(node: bytes, fetch: Callable[[bytes], bytes]) -> Node:
+    """A node and its entries; ``fetch`` gives the content of a page.
+
+    Raises:
+        CorruptValueError: the bytes are no node.
+    """
+    reader = _Reader(node)
+    sort = reader.take(1)[0]
+    if sort == Sort.CHUNK:
+        return Node(sort, id=reader.take(ID_BYTES))
+    if sort == Sort.PART:
+        return Node(sort, _utf8(reader.text()), reader.text())
+    if sort in (Sort.WRAPPED, Sort.PIECES):
+        name, body = _utf8(reader.text()), reader.text()
+        if sort == Sort.PIECES:
+            ids = [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
+            return Node(sort, name, entries=ids)
+        return Node(sort, name, entries=list(_nodes(body, fetch)))
+    if sort == Sort.LIST:
+        return Node(sort, entries=list(_nodes(reader.text(), fetch)))
+    if sort == Sort.DICT:
+        entries: list[bytes] = []
+        names: list[str] = []
+        _pairs(reader.text(), fetch, names, entries)
+        return Node(sort, entries=entries, names=names)
+    if sort == Sort.EMPTY:
+        return Node(sort)
+    raise _malformed(node)
+
+
+def _nodes(body: bytes, fetch: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    reader = _Reader(body)
+    while reader.at < len(body):
+        node = reader.node()
+        if node[0] == Sort.PAGE:
+            yield from _nodes(fetch(node[1:]), fetch)
+        else:
+            yield node
+
+
+def _pairs(
+    body: bytes, fetch: Callable[[bytes], bytes], names: list[str], entries: list[bytes]
+) -> None:
+    reader = _Reader(body)
+    while reader.at < len(body):
+        if body[reader.at] == Sort.PAGE and _is_page(reader):
+            _pairs(fetch(reader.node()[1:]), fetch, names, entries)
+        else:
+            names.append(_utf8(reader.text()))
+            entries.append(reader.node())
+
+
+def ids_in(node: bytes) -> Iterator[tuple[bool, bytes]]:
+    """``(is a page, id)`` of every row that the node refers to; a page's own are in its content."""
+    stack = [node]
+    while stack:
+        body = stack.pop()
+        sort = body[0]
+        reader = _Reader(body)
+        reader.at = 1
+        if sort in (Sort.CHUNK, Sort.PAGE):
+            yield sort == Sort.PAGE, reader.take(ID_BYTES)
+        elif sort in (Sort.WRAPPED, Sort.PIECES):
+            reader.text()
+            inner = reader.text()
+            if sort == Sort.PIECES:
+                for at in range(0, len(inner), ID_BYTES):
+                    yield False, inner[at : at + ID_BYTES]
+            else:
+                stack += _split(inner, keyed=False)
+        elif sort in (Sort.LIST, Sort.DICT):
+            stack += _split(reader.text(), keyed=sort == Sort.DICT)
+
+
+def _malformed(body: bytes) -> CorruptValueError:
+    msg = (
+        f"the manifest {body[:40].hex()} of a checkpoint's value is malformed; run 'memcore check'"
+    )
+    return CorruptValueError(msg, key=b"")
+
+
+def _utf8(body: bytes) -> str:
+    try:
+        return body.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as exc:
+        raise _malformed(body) from exc
