@@ -83,6 +83,7 @@ class Counter:
     NAMESPACE: Final = 0x03
     THREAD: Final = 0x04
     POOL: Final = 0x05
+    GRAPH_NAMESPACE: Final = 0x06
 
 
 def u64(number: int) -> bytes:

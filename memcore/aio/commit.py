@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from memcore.session import Session
 from memcore.session.changes import Closure
+from memcore.store.base import Store, Txn
 
-__all__ = ["commit"]
+__all__ = ["commit", "commit_to"]
 
 T = TypeVar("T")
 
 
 async def commit(session: Session, closure: Closure[T], *, makes_room: bool = False) -> T:
+    """``commit_to`` the session's store."""
+    return await commit_to(session.store, closure, makes_room=makes_room)
+
+
+async def commit_to(store: Store, closure: Callable[[Txn], T], *, makes_room: bool = False) -> T:
     """What the closure returned, once it is stored.
 
     Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
     doubt.
     """
-    loop = asyncio.get_running_loop()
-    future = session.store.submit(closure, loop, makes_room=makes_room)
+    future = store.submit(closure, asyncio.get_running_loop(), makes_room=makes_room)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

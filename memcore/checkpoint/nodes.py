@@ -10,7 +10,7 @@ around it (a prolly tree, as in Noms and Dolt).
 | part | ``01``, typed bytes: a small serialised part |
 | chunk | ``02``, id 16: the same as a row of its own |
 | list | ``03``, entries to the end of the node's text: nodes |
-| dict | ``04``, entries: text of the key, node |
+| dict | ``04``, entries: node, text of the key |
 | wrapped | ``05``, text of the wrapper's name, entries: nodes |
 | page | ``06``, id 16: in place of entries, the row that holds them |
 | pieces | ``07``, text of the type, entries: ids 16 of the content's pieces |
@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from memcore.errors import CorruptValueError
 from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
 
-__all__ = ["EMPTY", "Node", "Sort", "chunk_node", "parse", "part_node"]
+__all__ = ["EMPTY", "Node", "Reader", "Sort", "chunk_node", "parse", "part_node"]
 
 ID_BYTES: Final = 16
 _PAGE_END: Final = 63
@@ -99,7 +99,7 @@ def unpack_typed(body: bytes) -> tuple[str, bytes]:
     Raises:
         CorruptValueError: it is none.
     """
-    reader = _Reader(body)
+    reader = Reader(body)
     return _utf8(reader.text()), body[reader.at :]
 
 
@@ -120,7 +120,8 @@ def pieces_node(kind: str, ids: list[bytes]) -> bytes:
 
 def entry_of(key: str, node: bytes) -> bytes:
     """An entry of a dict."""
-    return text(key.encode("utf-8", "surrogatepass")) + node
+    # The key comes last: it alone says where a page ends, whatever becomes of the value.
+    return node + text(key.encode("utf-8", "surrogatepass"))
 
 
 def container(sort: int, entries: list[bytes], page: Callable[[bytes], bytes]) -> bytes:
@@ -152,8 +153,8 @@ def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class _Reader:
-    """Walks over the bytes of nodes; whatever does not parse is a damaged value."""
+class Reader:
+    """Walks over bytes; whatever does not parse is a damaged value (CorruptValueError)."""
 
     __slots__ = ("at", "body")
 
@@ -161,7 +162,13 @@ class _Reader:
         self.body = body
         self.at = 0
 
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.body)
+
     def varint(self) -> int:
+        """The next number."""
         number = shift = 0
         while True:
             if self.at >= len(self.body) or shift > 63:  # noqa: PLR2004 - 64 bits
@@ -174,12 +181,22 @@ class _Reader:
             shift += 7
 
     def take(self, size: int) -> bytes:
+        """The next bytes."""
         start, self.at = self.at, self.at + size
         if self.at > len(self.body):
             raise _malformed(self.body)
         return self.body[start : self.at]
 
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.take(len(self.body) - self.at)
+
+    def string(self) -> str:
+        """The next text, as a string."""
+        return _utf8(self.text())
+
     def text(self) -> bytes:
+        """The next text."""
         return self.take(self.varint())
 
     def node(self) -> bytes:
@@ -204,7 +221,7 @@ def parse(node: bytes, fetch: Callable[[bytes], bytes]) -> Node:
     Raises:
         CorruptValueError: the bytes are no node.
     """
-    reader = _Reader(node)
+    reader = Reader(node)
     sort = reader.take(1)[0]
     if sort == Sort.CHUNK:
         return Node(sort, id=reader.take(ID_BYTES))
@@ -229,7 +246,7 @@ def parse(node: bytes, fetch: Callable[[bytes], bytes]) -> Node:
 
 
 def _nodes(body: bytes, fetch: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    reader = _Reader(body)
+    reader = Reader(body)
     while reader.at < len(body):
         node = reader.node()
         if node[0] == Sort.PAGE:
@@ -241,35 +258,50 @@ def _nodes(body: bytes, fetch: Callable[[bytes], bytes]) -> Iterator[bytes]:
 def _pairs(
     body: bytes, fetch: Callable[[bytes], bytes], names: list[str], entries: list[bytes]
 ) -> None:
-    reader = _Reader(body)
+    reader = Reader(body)
     while reader.at < len(body):
-        if body[reader.at] == Sort.PAGE and _is_page(reader):
-            _pairs(fetch(reader.node()[1:]), fetch, names, entries)
+        node = reader.node()
+        if node[0] == Sort.PAGE:
+            _pairs(fetch(node[1:]), fetch, names, entries)
         else:
+            entries.append(node)
             names.append(_utf8(reader.text()))
-            entries.append(reader.node())
 
 
-def ids_in(node: bytes) -> Iterator[tuple[bool, bytes]]:
-    """``(is a page, id)`` of every row that the node refers to; a page's own are in its content."""
-    stack = [node]
-    while stack:
-        body = stack.pop()
-        sort = body[0]
-        reader = _Reader(body)
-        reader.at = 1
-        if sort in (Sort.CHUNK, Sort.PAGE):
-            yield sort == Sort.PAGE, reader.take(ID_BYTES)
-        elif sort in (Sort.WRAPPED, Sort.PIECES):
+def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
+    """``(sort of the container, id)`` of the pages that the node names, ``(0, id)`` of its chunks.
+
+    What a page's content names is not among them: ask ``rows_in``.
+    """
+    yield from rows_in(Sort.LIST, node)
+
+
+def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """As ``rows_of``, of the entries of a list or dict (the content of a page of it)."""
+    reader = Reader(body)
+    while reader.at < len(body):
+        node = reader.node()
+        if container == Sort.DICT and node[0] != Sort.PAGE:
             reader.text()
-            inner = reader.text()
-            if sort == Sort.PIECES:
-                for at in range(0, len(inner), ID_BYTES):
-                    yield False, inner[at : at + ID_BYTES]
-            else:
-                stack += _split(inner, keyed=False)
-        elif sort in (Sort.LIST, Sort.DICT):
-            stack += _split(reader.text(), keyed=sort == Sort.DICT)
+        if node[0] == Sort.CHUNK:
+            yield 0, node[1:]
+        elif node[0] == Sort.PAGE:
+            yield container, node[1:]
+        elif node[0] != Sort.PART:
+            yield from _rows_below(node)
+
+
+def _rows_below(node: bytes) -> Iterator[tuple[int, bytes]]:
+    reader = Reader(node)
+    sort = reader.take(1)[0]
+    if sort in (Sort.WRAPPED, Sort.PIECES):
+        reader.text()
+    if sort == Sort.PIECES:
+        inner = reader.text()
+        for at in range(0, len(inner), ID_BYTES):
+            yield 0, inner[at : at + ID_BYTES]
+    elif sort != Sort.EMPTY:
+        yield from rows_in(Sort.DICT if sort == Sort.DICT else Sort.LIST, reader.text())
 
 
 def _malformed(body: bytes) -> CorruptValueError:
