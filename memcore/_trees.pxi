@@ -52,9 +52,10 @@ cdef inline bint _same_atom(object a, object b) except -1:
 cdef class Trees:
     """Copies and compares trees of Python objects.
 
-    ``classify(type)`` says ``(kind, has __dict__, slots)`` of any type but None, bool, int, float, str,
-    bytes, dict, list, tuple, set and frozenset, and is asked once a type: kind 0 is opaque, 1 a leaf
-    (never changes), 2 an object that its ``__dict__`` and these slots make up, 3 a tuple. ``OPAQUE`` stands for
+    ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None, bool,
+    int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type: kind 0 is
+    opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots make up, of
+    which only those that count are compared, 3 a tuple. ``OPAQUE`` stands for
     the tree of a value that holds anything opaque.
     """
 
@@ -119,23 +120,28 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.OPAQUE
         if kind is dict:
-            made = {}
+            made = (<dict>value).copy()
             while PyDict_Next(value, &where, &key, &entry):
                 held = <object>key  # held: another thread may take the entry out meanwhile
                 if not _is_atom(held):
                     return self.OPAQUE
+                if _is_atom(<object>entry):
+                    continue
                 copy = self._copy(<object>entry, depth + 1)
                 if copy is self.OPAQUE:
                     return copy
                 (<dict>made)[held] = copy
             return made
         if kind is list:
-            made = []
-            for held in <list>value:
+            made = (<list>value).copy()
+            for where in range(PyList_GET_SIZE(<PyObject *>made)):
+                held = (<list>made)[where]
+                if _is_atom(held):
+                    continue
                 copy = self._copy(held, depth + 1)
                 if copy is self.OPAQUE:
                     return copy
-                (<list>made).append(copy)
+                (<list>made)[where] = copy
             return made
         if kind is tuple:
             return self._entries(value, depth)
@@ -265,7 +271,7 @@ cdef class Trees:
             PyObject_GenericGetDict(a, NULL), PyObject_GenericGetDict(b, NULL), depth + 1
         ):
             return False
-        for name in <tuple>what[2]:
+        for name in <tuple>what[3]:
             try:
                 mine = PyObject_GenericGetAttr(a, name)
             except AttributeError:
@@ -277,3 +283,24 @@ cdef class Trees:
             if not self._same(mine, other, depth + 1):
                 return False
         return True
+
+
+def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most, int mask):
+    """Where the pages of these entries (bytes) end, the last one excepted.
+
+    A page ends behind an entry whose last byte has no bit of the mask, if it has at least ``least``
+    entries, and behind the entry that makes it ``most``.
+    """
+    cdef list stops = []
+    cdef Py_ssize_t at, start = 0, size
+    cdef bytes entry
+    for at in range(len(entries)):
+        entry = entries[at]
+        size = at + 1 - start
+        if size < least or PyBytes_GET_SIZE(entry) == 0:
+            continue
+        if size == most or not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1]
+                                & mask):
+            stops.append(at + 1)
+            start = at + 1
+    return stops

@@ -78,6 +78,28 @@ class Decoded:
     tree: Any
 
 
+@dataclass(slots=True)
+class Entries:
+    """The entries of a container or page: nodes, keys (of a list: empty), trees."""
+
+    nodes: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    trees: list[Any] = field(default_factory=list)
+    identity: object = None
+
+    def add(self, node: bytes, name: str, tree: Any) -> None:
+        """One more."""
+        self.nodes.append(node)
+        self.names.append(name)
+        self.trees.append(tree)
+
+    def extend(self, others: Entries) -> None:
+        """Those of a page."""
+        self.nodes += others.nodes
+        self.names += others.names
+        self.trees += others.trees
+
+
 _PARTS_OF_A_VERSION: Final = 8
 """A version's lists weigh so much less than its parts."""
 _MEMO: Final = 8192
@@ -94,6 +116,8 @@ class Cache:
         """By pool and manifest."""
         self.parts: Recent[bytes, Decoded] = Recent(PARTS_CACHED)
         """By id of the chunk."""
+        self.pages: Recent[tuple[int, bytes], Entries] = Recent(PARTS_CACHED)
+        """By sort of the container and id of the page."""
         self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
         """Pool, epoch and id of chunks that are stored."""
         self.memo: Recent[int, tuple[Any, Any, bytes, object]] = Recent(_MEMO)

@@ -104,7 +104,9 @@ class JsonCoder:
             return body
         if kind in (_JSON, _PLAIN):
             return decode_json(body, int(kind == _PLAIN))
-        msg = f"a value of type {kind[:40]!r} was not written by this serialiser; use the one it was"
+        msg = (
+            f"a value of type {kind[:40]!r} was not written by this serialiser; use the one it was"
+        )
         raise CorruptValueError(msg, key=b"")
 
     def seal(self, typed: Typed) -> Typed:

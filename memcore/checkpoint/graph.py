@@ -64,7 +64,9 @@ class GraphStore(Listing, Deltas):
         """
         take(self.store, self.plan_put(thread, namespace, new, coder))
 
-    def plan_put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> Steps[None]:
+    def plan_put(
+        self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
+    ) -> Steps[None]:
         """The steps of ``put``."""
         return self._writing.put(thread, namespace, new, coder)
 
@@ -144,9 +146,7 @@ class GraphStore(Listing, Deltas):
         """The steps of ``prune``."""
         return prune(self._read, self._planner(thread, rule, coder), coder)
 
-    def _planner(
-        self, thread: str, rule: Rule, coder: Coder
-    ) -> Callable[[ReadTxn], Plan | None]:
+    def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
         def plan(txn: ReadTxn) -> Plan | None:
             scope = self._find(txn)
             if scope is None:

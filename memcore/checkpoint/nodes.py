@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from memcore._fast import page_stops
 from memcore.errors import CorruptValueError
 from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
 
@@ -62,13 +63,7 @@ class Node(NamedTuple):
     name: str = ""
     """Type of a part or of pieces, name of a wrapper."""
     content: bytes = b""
-    """Of a part."""
-    id: bytes = b""
-    """Of a chunk."""
-    entries: list[bytes] = []  # noqa: RUF012 - never changed
-    """Nodes of a list or wrapper, ids of pieces, values' nodes of a dict."""
-    names: list[str] = []  # noqa: RUF012 - never changed
-    """Keys of a dict."""
+    """Of a part; the id of a chunk; the entries of the others."""
 
 
 def varint(number: int) -> bytes:
@@ -141,13 +136,10 @@ def wrapped(name: str, entries: list[bytes]) -> bytes:
 
 def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
     start = 0
-    for at, entry in enumerate(entries, 1):
-        size = at - start
-        if size >= PAGE_PARTS_MIN and (not entry[-1] & _PAGE_END or size == PAGE_PARTS_MAX):
-            yield entries[start:at]
-            start = at
-    if start < len(entries):
-        yield entries[start:]
+    for stop in [*page_stops(entries, PAGE_PARTS_MIN, PAGE_PARTS_MAX, _PAGE_END), len(entries)]:
+        if start < stop:
+            yield entries[start:stop]
+        start = stop
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -215,57 +207,43 @@ class Reader:
         return self.body[start : self.at]
 
 
-def parse(node: bytes, fetch: Callable[[bytes], bytes]) -> Node:
-    """A node and its entries; ``fetch`` gives the content of a page.
+def parse(node: bytes) -> Node:
+    """A node.
 
     Raises:
-        CorruptValueError: the bytes are no node.
+        CorruptValueError: the bytes are none.
     """
     reader = Reader(node)
     sort = reader.take(1)[0]
     if sort == Sort.CHUNK:
-        return Node(sort, id=reader.take(ID_BYTES))
-    if sort == Sort.PART:
-        return Node(sort, _utf8(reader.text()), reader.text())
-    if sort in (Sort.WRAPPED, Sort.PIECES):
-        name, body = _utf8(reader.text()), reader.text()
-        if sort == Sort.PIECES:
-            ids = [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
-            return Node(sort, name, entries=ids)
-        return Node(sort, name, entries=list(_nodes(body, fetch)))
-    if sort == Sort.LIST:
-        return Node(sort, entries=list(_nodes(reader.text(), fetch)))
-    if sort == Sort.DICT:
-        entries: list[bytes] = []
-        names: list[str] = []
-        _pairs(reader.text(), fetch, names, entries)
-        return Node(sort, entries=entries, names=names)
+        return Node(sort, content=reader.take(ID_BYTES))
+    if sort in (Sort.PART, Sort.WRAPPED, Sort.PIECES):
+        return Node(sort, reader.string(), reader.text())
+    if sort in (Sort.LIST, Sort.DICT):
+        return Node(sort, content=reader.text())
     if sort == Sort.EMPTY:
         return Node(sort)
     raise _malformed(node)
 
 
-def _nodes(body: bytes, fetch: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    reader = Reader(body)
-    while reader.at < len(body):
-        node = reader.node()
-        if node[0] == Sort.PAGE:
-            yield from _nodes(fetch(node[1:]), fetch)
-        else:
-            yield node
+def ids(content: bytes) -> list[bytes]:
+    """The ids of pieces."""
+    return [content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)]
 
 
-def _pairs(
-    body: bytes, fetch: Callable[[bytes], bytes], names: list[str], entries: list[bytes]
-) -> None:
+def entries_in(container: int, body: bytes) -> Iterator[tuple[bytes, str]]:
+    """``(node, key)`` of the entries of a container or page; the key of a list's is empty."""
     reader = Reader(body)
+    chunk = 1 + ID_BYTES
     while reader.at < len(body):
-        node = reader.node()
-        if node[0] == Sort.PAGE:
-            _pairs(fetch(node[1:]), fetch, names, entries)
+        if body[reader.at] in (Sort.CHUNK, Sort.PAGE):  # most of them are: no call for it
+            node = body[reader.at : reader.at + chunk]
+            reader.at += chunk
+            if len(node) != chunk:
+                raise _malformed(body)
         else:
-            entries.append(node)
-            names.append(_utf8(reader.text()))
+            node = reader.node()
+        yield node, reader.string() if container == Sort.DICT and node[0] != Sort.PAGE else ""
 
 
 def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
@@ -278,11 +256,7 @@ def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
 
 def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
     """As ``rows_of``, of the entries of a list or dict (the content of a page of it)."""
-    reader = Reader(body)
-    while reader.at < len(body):
-        node = reader.node()
-        if container == Sort.DICT and node[0] != Sort.PAGE:
-            reader.text()
+    for node, _ in entries_in(container, body):
         if node[0] == Sort.CHUNK:
             yield 0, node[1:]
         elif node[0] == Sort.PAGE:
@@ -292,16 +266,11 @@ def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _rows_below(node: bytes) -> Iterator[tuple[int, bytes]]:
-    reader = Reader(node)
-    sort = reader.take(1)[0]
-    if sort in (Sort.WRAPPED, Sort.PIECES):
-        reader.text()
-    if sort == Sort.PIECES:
-        inner = reader.text()
-        for at in range(0, len(inner), ID_BYTES):
-            yield 0, inner[at : at + ID_BYTES]
-    elif sort != Sort.EMPTY:
-        yield from rows_in(Sort.DICT if sort == Sort.DICT else Sort.LIST, reader.text())
+    parsed = parse(node)
+    if parsed.sort == Sort.PIECES:
+        yield from ((0, part) for part in ids(parsed.content))
+    elif parsed.sort != Sort.EMPTY:
+        yield from rows_in(Sort.DICT if parsed.sort == Sort.DICT else Sort.LIST, parsed.content)
 
 
 def _malformed(body: bytes) -> CorruptValueError:

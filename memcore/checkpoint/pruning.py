@@ -251,9 +251,7 @@ def _unneeded(
     if made is None:
         return None, []
     prefix = keys.thread_rows(made.place.scope, made.place.thread, ThreadRow.VALUE)
-    return made, [
-        key for key, _ in txn.scan(prefix, keys.after(prefix)) if key not in made.values
-    ]
+    return made, [key for key, _ in txn.scan(prefix, keys.after(prefix)) if key not in made.values]
 
 
 def _remove_piece(txn: Txn, plan: Plan, unneeded: list[bytes]) -> int:

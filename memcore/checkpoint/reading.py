@@ -19,7 +19,6 @@ from memcore.store.base import ReadTxn
 __all__ = ["Delta", "Found", "Reading", "ThreadEntry"]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """A checkpoint as it was stored. All of it is the caller's."""

@@ -55,13 +55,10 @@ _LEAVES: Final = (
     complex,
     range,
 )
-_PYDANTIC_SLOTS: Final = (
-    "__pydantic_extra__",
-    "__pydantic_private__",
-    "__pydantic_fields_set__",
-)
 
-Shape = tuple[int, bool, tuple[str, ...]]
+Shape = tuple[int, bool, tuple[str, ...], tuple[str, ...]]
+_FIELDS_SET: Final = "__pydantic_fields_set__"
+"""Which fields were given and which left to their defaults: serialisers do not store it."""
 
 
 def new_trees() -> Trees:
@@ -70,19 +67,19 @@ def new_trees() -> Trees:
 
 
 def classify(kind: type) -> Shape:
-    """``(sort, has a __dict__, slots)`` of a type, as ``Trees`` asks for it."""
+    """``(sort, has a __dict__, slots, slots that count)`` of a type, as ``Trees`` asks for it."""
     if kind in _LEAVES or issubclass(kind, Enum | PurePath):
-        return _LEAF, False, ()
-    pydantic = sys.modules.get("pydantic")
-    if pydantic is not None and issubclass(kind, pydantic.BaseModel):
-        plain = kind.__basicsize__ == pydantic.BaseModel.__basicsize__
-        return (_OBJECT, True, _PYDANTIC_SLOTS) if plain else (_OPAQUE, False, ())
+        return _LEAF, False, (), ()
     if issubclass(kind, tuple):
         named = hasattr(kind, "_fields") and _made_by_python(kind, tuple)
-        return (_TUPLE if named else _OPAQUE), False, ()
-    if dataclasses.is_dataclass(kind) and _made_by_python(kind, object):
-        return _OBJECT, kind.__dictoffset__ != 0, _slots(kind)
-    return _OPAQUE, False, ()
+        return (_TUPLE if named else _OPAQUE), False, (), ()
+    pydantic = sys.modules.get("pydantic")
+    is_model = pydantic is not None and issubclass(kind, pydantic.BaseModel)
+    if (is_model or dataclasses.is_dataclass(kind)) and _made_by_python(kind, object):
+        slots = _slots(kind)
+        counting = tuple(name for name in slots if name != _FIELDS_SET)
+        return _OBJECT, kind.__dictoffset__ != 0, slots, counting
+    return _OPAQUE, False, (), ()
 
 
 def _made_by_python(kind: type, base: type) -> bool:

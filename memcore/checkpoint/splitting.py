@@ -201,9 +201,11 @@ class Splitter:
         elif isinstance(value, list | tuple):
             below = [(f"{path}[{at}]", entry) for at, entry in enumerate(value)]
         else:
-            below = [(f"{path}.{name}", entry) for name, entry in vars(value).items()] if hasattr(
-                value, "__dict__"
-            ) else []
+            below = (
+                [(f"{path}.{name}", entry) for name, entry in vars(value).items()]
+                if hasattr(value, "__dict__")
+                else []
+            )
         for place, entry in below if depth < _DEPTH_MAX else ():
             try:
                 self._coder.encode(entry)

@@ -209,7 +209,9 @@ class Writing:
             )
             store = prepare(splitter, basis)
             try:
-                place = yield from self._store(thread, namespace, coder, basis, splitter, store, admit)
+                place = yield from self._store(
+                    thread, namespace, coder, basis, splitter, store, admit
+                )
             except Stale:
                 self._bases.drop((thread, coder.identity))
                 continue
@@ -307,17 +309,13 @@ def _encoded(coder: Coder, value: Any, what: str) -> Typed:
         raise InvalidItemError(msg) from exc
 
 
-def _has_parent(
-    txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint
-) -> bool:
+def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
     if new.parent is None or place is None or number is None:
         return True
     return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
 
 
-def _need_newest(
-    txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint
-) -> None:
+def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> None:
     newest = None
     if place is not None and number is not None:
         newest = rows.newest(txn, place, number)
