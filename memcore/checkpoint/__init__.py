@@ -6,6 +6,7 @@ from memcore.checkpoint.graph import GraphStore
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
 from memcore.checkpoint.reading import Delta, Found, ThreadEntry
+from memcore.checkpoint.retention import keep_rule, run_rule
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites
 
 __all__ = [
@@ -25,4 +26,6 @@ __all__ = [
     "ThreadEntry",
     "Typed",
     "Wrapper",
+    "keep_rule",
+    "run_rule",
 ]

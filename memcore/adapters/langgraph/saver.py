@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -21,29 +18,20 @@ from langgraph.checkpoint.base import (
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
 from memcore.adapters.langgraph.driving import drive
-from memcore.adapters.langgraph.retention import rule_of, run_rule
-from memcore.aio.commit import commit_to
+from memcore.adapters.langgraph.retaining import Retaining
 from memcore.checkpoint import (
     MISSING,
     Found,
-    GraphStore,
     NewCheckpoint,
     NewWrites,
-    Pruned,
-    Rule,
-    ThreadEntry,
 )
-from memcore.database import Database, open_database
-from memcore.errors import HistoryNeededError
 
 __all__ = ["AsyncMemcoreSaver", "MemcoreSaver"]
 
 
-class MemcoreSaver(BaseCheckpointSaver[str]):
+class MemcoreSaver(Retaining):
     """A checkpointer that stores what changed, once.
 
     Elements of lists, entries of dicts and arguments of Sends are stored once a thread, whatever
@@ -64,82 +52,6 @@ class MemcoreSaver(BaseCheckpointSaver[str]):
             (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
             both go on from the same state. Forks from older checkpoints are refused, too.
     """
-
-    def __init__(
-        self,
-        database: Database | str | os.PathLike[str],
-        *,
-        serde: SerializerProtocol | None = None,
-        user: str = "default",
-        app: str = "default",
-        durability: str | None = None,
-        compare_parent: bool = False,
-    ) -> None:
-        super().__init__(serde=serde)
-        self._owned: Database | None = None
-        if not isinstance(database, Database):
-            options = {} if durability is None else {"durability": durability}
-            if durability == "none":
-                options["allow_unsafe"] = True  # type: ignore[assignment]
-            database = self._owned = open_database(database, **options)  # type: ignore[arg-type]
-        self.database = database
-        self._graph: GraphStore = database.scope(user=user, app=app).graph
-        self._compare_parent = compare_parent
-        self._last_coder: SerdeCoder | None = None
-
-    @classmethod
-    def from_conn_string(
-        cls,
-        conn_string: str | os.PathLike[str],
-        *,
-        serde: SerializerProtocol | None = None,
-        durability: str = "full",
-        user: str = "default",
-        app: str = "default",
-    ) -> Self:
-        """A saver over the file at a path, for ``with`` and ``async with``.
-
-        ``durability``: ``"full"`` (a checkpoint that was put survives a power cut), ``"relaxed"``
-        (survives the process; a power cut may take the last fraction of a second), ``"none"``.
-        """
-        return cls(conn_string, serde=serde, durability=durability, user=user, app=app)
-
-    def setup(self) -> None:
-        """Nothing is to be set up."""
-
-    def close(self) -> None:
-        """Close the file, if this saver opened it. Idempotent."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
-    @property
-    def _coder(self) -> SerdeCoder:
-        kept = self._last_coder
-        if kept is None or kept.identity is not self.serde:
-            kept = self._last_coder = coder_of(self.serde)
-        return kept
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -221,10 +133,6 @@ class MemcoreSaver(BaseCheckpointSaver[str]):
         return await asyncio.to_thread(
             lambda: self.get_delta_channel_history(config=config, channels=channels)
         )
-
-    def threads(self) -> Iterator[ThreadEntry]:
-        """The threads by name, with their newest checkpoint; no state is read."""
-        return self._graph.threads()
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -319,113 +227,6 @@ class MemcoreSaver(BaseCheckpointSaver[str]):
             self._graph.store, self._graph.plan_put_writes(thread, namespace, new, self._coder)
         )
 
-    # --- retention --------------------------------------------------------------------------------
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all it has; it is gone at once for everybody."""
-        self._graph.delete_thread(str(thread_id), self._coder)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """As ``delete_thread``."""
-        steps = self._graph.plan_delete_thread(str(thread_id), self._coder)
-        await drive(self._graph.store, steps, makes_room=True)
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces and writes, in one commit; the values are shared.
-
-        Raises:
-            InvalidOptionError: the target has checkpoints.
-        """
-        self._graph.copy_thread(str(source_thread_id), str(target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As ``copy_thread``."""
-        closure = self._graph.plan_copy_thread(str(source_thread_id), str(target_thread_id))
-        await commit_to(self._graph.store, closure)
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of these runs (``run_id`` of the metadata), and their writes.
-
-        Raises:
-            HistoryNeededError: delta channels of checkpoints that stay are rebuilt from some of
-                them; nothing was deleted.
-        """
-        rule = run_rule(run_ids)
-        for thread in self._needless(rule):
-            self._graph.prune(thread, rule, self._coder)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As ``delete_for_runs``."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
-
-    def _needless(self, rule: Rule) -> list[str]:
-        """The threads in which the rule takes checkpoints, if nothing is rebuilt from them."""
-        found = []
-        for entry in self._graph.threads():
-            plan = self._graph.would_prune(entry.thread, rule, self._coder)
-            if plan is None:
-                continue
-            needed = [one for ids in plan.needed.values() for one in ids]
-            if needed:
-                msg = (
-                    f"checkpoint {needed[0][:40]!r} of thread {entry.thread[:40]!r} belongs to "
-                    "these runs, but later ones rebuild delta channels from it: delete the thread, "
-                    "or prune it"
-                )
-                raise HistoryNeededError(msg)
-            if any(plan.doomed.values()):
-                found.append(entry.thread)
-        return found
-
-    def prune(
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str = "keep_latest",
-        keep_last: int | None = None,
-        max_age_seconds: float | None = None,
-    ) -> dict[str, Pruned]:
-        """Remove old checkpoints of threads; what went, by thread.
-
-        A checkpoint whose delta channels are rebuilt from older ones keeps these.
-
-        Args:
-            thread_ids: which threads.
-            strategy: ``"keep_latest"``: the newest of each namespace stays; ``"delete"``: none.
-            keep_last: so many of each namespace stay instead of one.
-            max_age_seconds: of the others, those younger than this stay, too.
-
-        Raises:
-            InvalidOptionError: the strategy is unknown, or an argument out of range.
-            OutpacedError: checkpoints were stored faster than they could be looked at.
-        """
-        rule = rule_of(strategy, keep_last, max_age_seconds)
-        done: dict[str, Pruned] = {}
-        for thread in map(str, thread_ids):
-            if rule is None:
-                self.delete_thread(thread)
-            else:
-                done[thread] = self._graph.prune(thread, rule, self._coder)
-        return done
-
-    async def aprune(
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str = "keep_latest",
-        keep_last: int | None = None,
-        max_age_seconds: float | None = None,
-    ) -> dict[str, Pruned]:
-        """As ``prune``, in a thread."""
-        return await asyncio.to_thread(
-            lambda: self.prune(
-                thread_ids,
-                strategy=strategy,
-                keep_last=keep_last,
-                max_age_seconds=max_age_seconds,
-            )
-        )
-
     def get_next_version(self, current: str | int | None, channel: None) -> str:  # noqa: ARG002
         """A number and a random part: versions of two forks are never the same.
 
@@ -469,7 +270,7 @@ def _tuple(found: Found, config: RunnableConfig, asked: RunnableConfig) -> Check
     parent = _config_of(thread, found.namespace, found.parent) if found.parent else None
     return CheckpointTuple(
         config=config,
-        checkpoint={**found.body, "channel_values": found.values},
+        checkpoint=cast("Checkpoint", {**found.body, "channel_values": found.values}),
         metadata=found.metadata,
         parent_config=parent,
         pending_writes=found.writes,

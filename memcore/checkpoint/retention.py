@@ -5,34 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from memcore.checkpoint import Candidate, Rule
+from memcore.checkpoint.pruning import Candidate, Rule
 from memcore.errors import InvalidOptionError
 
-__all__ = ["rule_of", "run_rule"]
+__all__ = ["keep_rule", "run_rule"]
 
-_STRATEGIES: Final = ("keep_latest", "delete")
+def keep_rule(
+    *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
+) -> Rule:
+    """All go but the newest ``keep_last``, and those younger than ``max_age_seconds``.
 
-
-def rule_of(
-    strategy: str, keep_last: int | None, max_age_seconds: float | None, *, now: float | None = None
-) -> Rule | None:
-    """The rule of ``prune``'s arguments; None: everything is to go.
+    ``now``: seconds since 1970; None: the clock's. The age is by ``ts`` of the checkpoint's body.
 
     Raises:
-        InvalidOptionError: the strategy is unknown, or an argument is out of range.
+        InvalidOptionError: an argument is out of range.
     """
-    if strategy not in _STRATEGIES:
-        msg = f"strategy: expected 'keep_latest' or 'delete', got {strategy!r}"
-        raise InvalidOptionError(msg)
-    if strategy == "delete":
-        if keep_last is not None or max_age_seconds is not None:
-            msg = "keep_last and max_age_seconds go with strategy 'keep_latest' only"
-            raise InvalidOptionError(msg)
-        return None
-    kept = 1 if keep_last is None else keep_last
-    if isinstance(kept, bool) or not isinstance(kept, int) or kept < 1:
+    if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
         msg = f"keep_last: expected an int of at least 1, got {keep_last!r}"
         raise InvalidOptionError(msg)
     if max_age_seconds is not None and not max_age_seconds >= 0:
@@ -43,7 +33,7 @@ def rule_of(
         since = (time.time() if now is None else now) - max_age_seconds
 
     def rule(found: list[Candidate]) -> set[str]:
-        doomed = found[:-kept]
+        doomed = found[:-keep_last]
         if since is not None:
             # One without a time that can be read is kept: nothing says that it is old.
             doomed = [one for one in doomed if _made_at(one.body) < since]
