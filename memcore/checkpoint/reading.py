@@ -173,7 +173,7 @@ class Reading:
         if before is not None and before.nodes == version.nodes:
             before.loaded = version.trees
         elif before is None:
-            self._cache.versions.put(key, version, weight=1 + len(version.nodes))
+            self._cache.versions.put(key, version, weight=version.size + len(version.nodes))
 
     def _newest(self, view: _View, number: int) -> str | None:
         return rows.newest(view.txn, view.place, number)

@@ -12,6 +12,7 @@ from memcore.errors import InvalidOptionError
 
 __all__ = ["keep_rule", "run_rule"]
 
+
 def keep_rule(
     *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
 ) -> Rule:

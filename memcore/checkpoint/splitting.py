@@ -7,6 +7,7 @@ from typing import Any, Final
 from memcore.checkpoint.cache import Cache, Version
 from memcore.checkpoint.coding import Coder, Typed
 from memcore.checkpoint.nodes import (
+    ID_BYTES,
     Sort,
     chunk_node,
     container,
@@ -42,6 +43,8 @@ class Splitter:
         self._secret = secret
         self._owner = (secret, epoch, coder.identity)
         self.fresh: dict[bytes, Typed] = {}
+        self.encoded = 0
+        """Bytes serialised so far."""
 
     def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
         """The manifest of a value, and what to compare the next one with.
@@ -86,6 +89,7 @@ class Splitter:
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])
         version = Version(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        encoded = self.encoded
         for at in range(head, size - tail):
             node, tree = self._entry(value[at], f"{path}[{at}]", depth)
             version.nodes.append(node)
@@ -93,21 +97,29 @@ class Splitter:
         if tail:
             version.nodes += base.nodes[-tail:]
             version.trees += base.trees[-tail:]
+        version.size = self.encoded - encoded
+        if base.nodes:
+            version.size += base.size * (head + tail) // len(base.nodes)
         return version
 
     def _dict(self, value: dict[str, Any], base: Version | None, path: str, depth: int) -> Version:
         names = dict(zip(value, range(len(value)), strict=True))
         version = Version(names, [], [])
+        encoded, reused = self.encoded, 0
         before = {} if base is None or base.names is None else base.names
         for name, entry in value.items():
             at = before.get(name)
             if at is not None and base is not None and self._is(entry, base, at):
                 version.nodes.append(base.nodes[at])
                 version.trees.append(base.trees[at])
+                reused += 1
             else:
                 node, tree = self._entry(entry, f"{path}[{name!r:.60}]", depth)
                 version.nodes.append(node)
                 version.trees.append(tree)
+        version.size = self.encoded - encoded
+        if base is not None and base.nodes:
+            version.size += base.size * reused // len(base.nodes)
         return version
 
     def _is(self, entry: Any, base: Version, at: int) -> bool:
@@ -168,6 +180,7 @@ class Splitter:
             kind, content = self._coder.encode(value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
+        self.encoded += len(content) + ID_BYTES
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)
         if len(content) <= CHUNK_BYTES_MAX:

@@ -139,7 +139,7 @@ class Writing:
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
         for channel, version in made.items():
             key = (place, pool.epoch, namespace, channel)
-            self._cache.versions.put(key, version, weight=1 + len(version.nodes))
+            self._cache.versions.put(key, version, weight=version.size + len(version.nodes))
 
     def _values(
         self,
