@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memcore.checkpoint.cache import Cache, Version
-from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.coding import Coder, Typed, Wrapper
 from memcore.checkpoint.nodes import (
     ID_BYTES,
     Sort,
@@ -49,9 +49,8 @@ class Splitter:
     def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
         """The manifest of a value, and what to compare the next one with.
 
-        Args:
-            base: a version of the value that is stored in this pool and epoch.
-            path: where it stands, for errors.
+        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it
+        stands, for errors.
 
         Raises:
             InvalidItemError: a part cannot be serialised; the message names its place.
@@ -72,7 +71,7 @@ class Splitter:
                 return container(Sort.DICT, list(pairs), self._page), version
             wrapper = self._coder.wrappers.get(kind)
             if wrapper is not None:
-                return self._wrapped(value, *wrapper, base, path, depth)
+                return self._wrapped(value, wrapper, base, path, depth)
         return self._part(value, path)[0], None
 
     def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
@@ -129,8 +128,9 @@ class Splitter:
         )
 
     def _wrapped(
-        self, value: Any, name: str, wrapper: Any, base: Version | None, path: str, depth: int
+        self, value: Any, known: tuple[str, Wrapper], base: Version | None, path: str, depth: int
     ) -> tuple[bytes, Version | None]:
+        name, wrapper = known
         nodes = []
         kept = None
         for at, entry in enumerate(wrapper.fields(value)):
