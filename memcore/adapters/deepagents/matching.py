@@ -1,0 +1,75 @@
+"""Which paths a glob finds, and which lines a search finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from deepagents.backends.protocol import GrepMatch
+from deepagents.backends.utils import compile_grep_include_glob
+from wcmatch import glob as wcglob
+
+__all__ = ["lines_with", "matched", "relative"]
+
+
+def relative(path: str, root: str) -> str:
+    """A path as seen from a search root, which may be the file itself."""
+    if root == "/":
+        return path[1:]
+    if path == root:
+        return path.rpartition("/")[2]
+    return path[len(root) + 1 :]
+
+
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], object]:
+    # The shared matcher judges the pattern, and raises in its own words. What it then does for each
+    # path (an object, a PurePosixPath) takes longer than all else in a search of many paths.
+    compile_grep_include_glob(pattern)
+    flags = wcglob.BRACE | wcglob.GLOBSTAR
+    alternatives = [
+        re.compile(text) for text in wcglob.translate(pattern.lstrip("/"), flags=flags)[0]
+    ]
+    if len(alternatives) == 1:
+        matches: Callable[[str], object] = alternatives[0].fullmatch
+    else:
+
+        def matches(name: str) -> bool:
+            return any(found.fullmatch(name) for found in alternatives)
+
+    if "/" in pattern:
+        return matches
+
+    def matches_name(path: str) -> object:
+        name = path[path.rfind("/") + 1 :]
+        if name in {"", "."}:
+            name = PurePosixPath(path).name
+        return matches(name)
+
+    return matches_name
+
+
+def matched(pattern: str, paths: list[str], root: str) -> list[str]:
+    """The paths under ``root`` that a glob includes, as DeepAgents' shared matcher says.
+
+    Raises:
+        InvalidGlobPatternError: the matcher refuses the pattern.
+    """
+    matches = _matcher(pattern)
+    if paths == [root]:
+        return [path for path in paths if matches(relative(path, root))]
+    start = 1 if root == "/" else len(root) + 1
+    return [path for path in paths if matches(path[start:])]
+
+
+def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
+    """The lines of a text that hold ``pattern``."""
+    if pattern not in text:
+        return []
+    return [
+        {"path": path, "line": number, "text": line}
+        for number, line in enumerate(text.split("\n"), 1)
+        if pattern in line
+    ]
