@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from base64 import standard_b64decode
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,7 +34,7 @@ from deepagents.backends.utils import (
 )
 
 from memcore.adapters.deepagents.files import Files, Upload
-from memcore.adapters.deepagents.listing import rooted
+from memcore.adapters.deepagents.listing import Listing, rooted
 from memcore.adapters.deepagents.matching import lines_with, matched
 from memcore.adapters.deepagents.namespaces import Namespace, named
 from memcore.adapters.deepagents.rows import FileRow
@@ -149,25 +150,27 @@ class MemcoreBackend(BackendProtocol):
     def ls(self, path: str) -> LsResult:
         """What lies in a directory, not what lies in its directories (they end in ``/``)."""
         try:
-            found = self._files.look(lambda listing: list(listing.entries(path)))
+            return LsResult(entries=self._files.look(lambda listing: listing.entries(path)))
         except StorageError as error:
             return LsResult(error=f"Error listing '{path}': {error}")
-        return LsResult(entries=[_told(entry, row) for entry, row in found])
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """The files under ``path`` that a pattern matches, those changed last first."""
         root = rooted(path)
         if root is None:
             return GlobResult(matches=[])
+
+        def found(listing: Listing) -> list[FileInfo]:
+            return listing.told(matched(pattern, listing.found_under(root), root))
+
         try:
-            found = dict(self._files.look(lambda listing: listing.found_under(root)))
-            paths = matched(pattern, list(found), root)
+            matches = self._files.look(found)
         except InvalidGlobPatternError as error:
             return GlobResult(error=str(error))
         except StorageError as error:
             return GlobResult(error=f"Error globbing path '{root}': {error}")
-        paths.sort(key=lambda one: found[one].modified_at or "", reverse=True)
-        return GlobResult(matches=[_told(one, found[one]) for one in paths])
+        matches.sort(key=itemgetter("modified_at"), reverse=True)
+        return GlobResult(matches=matches)
 
     def grep(
         self,
@@ -182,16 +185,18 @@ class MemcoreBackend(BackendProtocol):
         if root is None:
             return GrepResult(matches=[])
         files = self._files
+
+        def searched(listing: Listing) -> list[tuple[str, FileRow]]:
+            paths = listing.found_under(root)
+            return listing.rows(matched(glob, paths, root) if glob else paths)
+
         matches: list[GrepMatch] = []
         try:
-            rows = dict(files.look(lambda listing: listing.found_under(root)))
-            paths = matched(glob, list(rows), root) if glob else list(rows)
-            for one in paths:
-                if rows[one].encoding == "base64":
+            for one, row in files.look(searched):
+                text = _text_of(files, one, row)
+                if text is None or pattern not in text:
                     continue
-                found = files.file_at(one, rows[one])
-                if found is not None and found[0].encoding != "base64":
-                    matches += lines_with(pattern, one, found[1])
+                matches += lines_with(pattern, one, text)
                 if max_count is not None and len(matches) > max_count:
                     return GrepResult(matches=matches[:max_count], truncated=True)
         except InvalidGlobPatternError as error:
@@ -314,7 +319,8 @@ class MemcoreBackend(BackendProtocol):
             encoding = data.get("encoding", "utf-8")
             try:
                 text = file_data_to_string(data)
-                payload = standard_b64decode(text) if encoding == "base64" else text.encode("utf-8")
+                binary = encoding == "base64"
+                payload = b64decode(text, validate=True) if binary else text.encode("utf-8")
             except (KeyError, TypeError, ValueError) as error:
                 refused[path] = FileUploadResponse(path=path, error=str(error))
                 continue
@@ -349,15 +355,15 @@ def _contended(path: str) -> str:
     return f"Error: File '{path}' was changed by others {_ATTEMPTS} times meanwhile; try again."
 
 
-def _told(path: str, row: FileRow | None) -> FileInfo:
-    if row is None:
-        return {"path": path, "is_dir": True, "size": 0, "modified_at": ""}
-    return {
-        "path": path,
-        "is_dir": False,
-        "size": row.told_size,
-        "modified_at": row.modified_at or "",
-    }
+def _text_of(files: Files, path: str, row: FileRow) -> str | None:
+    """The text of a file that was at ``row`` just now; None if it is binary, or gone."""
+    if row.encoding == "base64":
+        return None
+    text = files.kept(row)
+    if text is None:
+        found = files.file(path)
+        text = found[1] if found is not None and found[0].encoding != "base64" else None
+    return text
 
 
 def _file_data(row: FileRow, text: str) -> FileData:

@@ -85,7 +85,7 @@ def shown(payload: bytes, encoding: str) -> str:
 
 
 class Texts:
-    """Texts in memory by the number of their content, those used last."""
+    """Texts in memory by the number of their content, those that came last."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[int, str]] = {}
@@ -94,15 +94,11 @@ class Texts:
 
     def get(self, row: FileRow) -> str | None:
         """The text, if it is kept as long as the row says."""
-        with self._lock:
-            found = self._kept.pop(row.number, None)
-            if found is None:
-                return None
-            self._kept[row.number] = found
-        return found[1] if found[0] == row.size else None
+        found = self._kept.get(row.number)
+        return found[1] if found is not None and found[0] == row.size else None
 
     def keep(self, row: FileRow, text: str) -> None:
-        """Keep a text, and let go of those not used for longest."""
+        """Keep a text, and let go of those that came first."""
         if row.encoding == "base64" or row.size > _KEPT_TEXT_BYTES:
             return
         with self._lock:

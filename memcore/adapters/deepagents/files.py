@@ -86,10 +86,9 @@ class Files:
         found = self._read(path, self._shown)
         return found and (found[0], found[1])
 
-    def file_at(self, path: str, row: FileRow) -> tuple[FileRow, str] | None:
-        """As ``file``, for a file that was at ``row`` just now."""
-        text = self._texts.get(row)
-        return self.file(path) if text is None else (row, text)
+    def kept(self, row: FileRow) -> str | None:
+        """The text at that row if it lies in memory."""
+        return self._texts.get(row)
 
     def payload(self, path: str) -> tuple[FileRow, bytes] | None:
         """A file's row and its bytes; raises what ``file`` raises."""
@@ -273,7 +272,7 @@ class Files:
                     drop_parts(txn, FileRow.unpack(packed))
                     txn.delete(file_key(path))
             # What others changed meanwhile may lie below the path: then nobody is told it is gone.
-            known = whole and expected is not None and head.since(expected) == ()
+            known = whole and expected is not None and head.since(expected) == []
             change: Change = (base, None) if known else None
             return _changed(txn, head, [change]), change
 

@@ -6,12 +6,17 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import Final
 
 from deepagents.backends.protocol import GrepMatch
 from deepagents.backends.utils import compile_grep_include_glob
 from wcmatch import glob as wcglob
 
 __all__ = ["lines_with", "matched", "relative"]
+
+_PATTERNS: Final = 32
+"""Globs of which it is remembered what they include."""
+_PATHS_KEPT: Final = 10_000
 
 
 def relative(path: str, root: str) -> str:
@@ -51,23 +56,36 @@ def _matcher(pattern: str) -> Callable[[str], object]:
     return matches_name
 
 
+class _Verdicts(dict[str, bool]):
+    """Which paths a glob includes; it is asked once of each path."""
+
+    def __init__(self, pattern: str, root: str) -> None:
+        super().__init__()
+        self._matches = _matcher(pattern)
+        self._root = root
+
+    def __missing__(self, path: str) -> bool:
+        found = self[path] = bool(self._matches(relative(path, self._root)))
+        return found
+
+
+_verdicts = lru_cache(maxsize=_PATTERNS)(_Verdicts)
+
+
 def matched(pattern: str, paths: list[str], root: str) -> list[str]:
     """The paths under ``root`` that a glob includes, as DeepAgents' shared matcher says.
 
     Raises:
         InvalidGlobPatternError: the matcher refuses the pattern.
     """
-    matches = _matcher(pattern)
-    if paths == [root]:
-        return [path for path in paths if matches(relative(path, root))]
-    start = 1 if root == "/" else len(root) + 1
-    return [path for path in paths if matches(path[start:])]
+    verdicts = _verdicts(pattern, root)
+    if len(verdicts) > 2 * len(paths) + _PATHS_KEPT:
+        verdicts.clear()  # most of them are of files that are gone, or of other namespaces
+    return [path for path in paths if verdicts[path]]
 
 
 def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
     """The lines of a text that hold ``pattern``."""
-    if pattern not in text:
-        return []
     return [
         {"path": path, "line": number, "text": line}
         for number, line in enumerate(text.split("\n"), 1)

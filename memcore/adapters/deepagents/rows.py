@@ -87,12 +87,12 @@ class Head:
     """How many there were."""
     numbers: int
     """The last number that a content was given."""
-    recent: tuple[Change, ...] = ()
-    """The latest changes, the last one at the end."""
+    recent: tuple[Any, ...] = ()
+    """The latest changes as JSON, the last one at the end."""
 
     def after(self, *changes: Change, numbers: int | None = None) -> Head:
         """The head once these changes were made."""
-        told = tuple(None if change and _is_long(change[0]) else change for change in changes)
+        told = tuple(map(_packed, changes[-_RECENT_CHANGES:]))
         return Head(
             self.life,
             self.changes + len(changes),
@@ -100,30 +100,29 @@ class Head:
             (self.recent + told)[-_RECENT_CHANGES:],
         )
 
-    def since(self, earlier: Head) -> tuple[Change, ...] | None:
+    def since(self, earlier: Head) -> list[Change] | None:
         """The changes that came after an earlier head; None if they cannot be told."""
         missed = self.changes - earlier.changes
         if self.life != earlier.life or missed > len(self.recent):
             return None
         found = self.recent[len(self.recent) - missed :]
-        return None if None in found else found
+        if None in found:
+            return None
+        return [(path, None if row is None else FileRow.unpack(row)) for path, row in found]
 
     def packed(self) -> list[Any]:
         """The head as JSON."""
-        recent = [
-            change and [change[0], change[1] and change[1].packed("")] for change in self.recent
-        ]
-        return [self.life, self.changes, self.numbers, recent]
+        return [self.life, self.changes, self.numbers, self.recent]
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> Self:
         """The head that ``packed`` made."""
         life, changes, numbers, recent = packed
-        told = tuple(
-            change and (change[0], change[1] and FileRow.unpack(change[1])) for change in recent
-        )
-        return cls(life, changes, numbers, told)
+        return cls(life, changes, numbers, tuple(recent))
 
 
-def _is_long(path: str) -> bool:
-    return len(path) > _RECENT_PATH_CHARS
+def _packed(change: Change) -> Any:
+    if change is None or len(change[0]) > _RECENT_PATH_CHARS:
+        return None
+    path, row = change
+    return path, None if row is None else row.packed(path)
