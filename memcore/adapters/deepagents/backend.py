@@ -75,8 +75,7 @@ class MemcoreBackend(BackendProtocol):
         user: str | None = None,
     ) -> None:
         self._owned: Database | None = None
-        if not callable(namespace):
-            named(namespace)
+        self._name = None if callable(namespace) else named(namespace)
         if isinstance(source, Scope):
             if app is not None or user is not None:
                 msg = "app, user: a Scope has its own; leave them out, or give the Database"
@@ -137,7 +136,7 @@ class MemcoreBackend(BackendProtocol):
 
     @property
     def _files(self) -> Files:
-        name = named(self._namespace)
+        name = self._name or named(self._namespace)
         found = self._spaces.get(name)
         if found is None:
             found = self._spaces.setdefault(name, Files(self._scope.kv(name)))

@@ -92,7 +92,7 @@ class Files:
 
     def payload(self, path: str) -> tuple[FileRow, bytes] | None:
         """A file's row and its bytes; raises what ``file`` raises."""
-        return self._read(path, lambda row: read_parts(self._kv.get, row))
+        return self._read(path, self._bytes)
 
     def _read(self, path: str, load: Callable[[FileRow], T]) -> tuple[FileRow, T] | None:
         before: FileRow | None = None
@@ -113,6 +113,10 @@ class Files:
             text = shown(read_parts(self._kv.get, row), row.encoding)
             self._texts.keep(row, text)
         return text
+
+    def _bytes(self, row: FileRow) -> bytes:
+        text = self._texts.get(row)
+        return read_parts(self._kv.get, row) if text is None else text.encode("utf-8")
 
     def _synced(self) -> Listing:
         """The listing with what others changed; the lock is held."""
@@ -235,6 +239,8 @@ class Files:
 
     def grown(self, upload: Upload) -> bool:
         """Write only what is new of a content that grew at its end; False: it is another one."""
+        if len(upload.payload) < _GROWN_BYTES:
+            return False
         row = self.row(upload.path)
         if (
             row is None
