@@ -333,6 +333,22 @@ def test_a_directory_of_many_files_goes_in_pieces(db, ours):
     assert ours.delete("/many").error is None
     assert [one["path"] for one in ours.ls("/").entries] == ["/many-more"]
     assert list(parts(db).values()) == [b"stays"]
+    assert rows.Head.unpack(stored(db)["g"]).changes == 601 + 3
+
+
+def test_deleting_may_use_the_room_that_is_kept_for_it(db, ours, monkeypatch):
+    ours.write("/f", "text")
+    kind, asked = type(db.scope().kv("x")), []
+    transact = kind.transact
+
+    def watched(self, fn, *, makes_room=False):
+        asked.append(makes_room)
+        return transact(self, fn, makes_room=makes_room)
+
+    monkeypatch.setattr(kind, "transact", watched)
+    ours.delete("/f")
+    ours.write("/f", "text")
+    assert asked == [True, False]
 
 
 def test_a_namespace_that_is_cleared_begins_anew(db, ours):
@@ -340,10 +356,18 @@ def test_a_namespace_that_is_cleared_begins_anew(db, ours):
     for backend in (ours, other):
         backend.write("/f", "old")
         assert backend.read("/f").file_data["content"] == "old"
+    before = rows.Head.unpack(stored(db)["g"])
     db.scope().kv("deepagents:files").clear()
     assert other.read("/f").error == "File '/f' not found"
     ours.write("/f", "new")
     assert other.read("/f").file_data["content"] == "new"
+    db.scope().kv("deepagents:files").clear()
+    for at in range(4):  # it comes further than the handle had seen its earlier life
+        ours.write(f"/{at}", "x")
+    assert [entry["path"] for entry in other.ls("/").entries] == ["/0", "/1", "/2", "/3"]
+    # A text that is still kept from an earlier life is never taken for one of this.
+    after = rows.Head.unpack(stored(db)["g"])
+    assert abs(after.numbers - before.numbers) > 100
 
 
 # --- hostile --------------------------------------------------------------------------------------
@@ -430,13 +454,12 @@ def test_each_sees_what_the_others_did(path, open_db):
 
 def test_no_edit_and_no_append_is_lost(open_db):
     backends = [MemcoreBackend(open_db(durability="relaxed")) for _ in range(2)]
-    backends[0].write("/n", "0:")
-    backends[0].write("/log", "")
+    backends[0].write("/n", ":end")
     errors = []
 
     def work(backend, name):
         for at in range(15):
-            found = [backend.append("/log", f"{name}{at}\n"), backend.edit("/n", "0:", "0:+")]
+            found = [backend.append("/log", f"{name}{at}\n"), backend.edit("/n", ":end", "+:end")]
             errors.extend(one.error for one in found if one.error)
 
     threads = [
@@ -449,7 +472,7 @@ def test_no_edit_and_no_append_is_lost(open_db):
         thread.join()
     assert errors == []
     for backend in backends:
-        assert backend.read("/n").file_data["content"] == "0:" + "+" * 60
+        assert backend.read("/n").file_data["content"] == "+" * 60 + ":end"
         lines = backend.read("/log").file_data["content"].split()
         assert sorted(lines) == sorted(f"{name}{at}" for name in "abcd" for at in range(15))
 
@@ -468,20 +491,57 @@ def test_a_delete_also_takes_what_is_written_meanwhile(ours, db, monkeypatch):
         assert backend.ls("/d").entries == []
 
 
+def overtaken(backend, monkeypatch, change):
+    """Make the next look at a file's row stale: a change comes behind it."""
+    files = backend._files
+    row = files.row
+
+    def look(path):
+        found = row(path)
+        monkeypatch.undo()
+        change()
+        return found
+
+    monkeypatch.setattr(files, "row", look)
+
+
 def test_a_reader_that_is_overtaken_reads_again(ours, db, monkeypatch):
     ours.write("/f", "old")
     cold = MemcoreBackend(db)
-    files = cold._files
-    row = files.row
-
-    def overtaken(path):
-        found = row(path)
-        monkeypatch.undo()
-        ours.write("/f", "new")
-        return found
-
-    monkeypatch.setattr(files, "row", overtaken)
+    overtaken(cold, monkeypatch, lambda: ours.write("/f", "new"))
     assert cold.read("/f").file_data["content"] == "new"
+
+
+def test_a_reader_does_not_see_what_is_appended_meanwhile(ours, db, monkeypatch):
+    ours.write("/f", "old")
+    cold = MemcoreBackend(db)
+    overtaken(cold, monkeypatch, lambda: ours.append("/f", " and new"))
+    assert cold.read("/f").file_data["content"] == "old"
+    assert cold.read("/f").file_data["content"] == "old and new"
+
+
+@pytest.mark.parametrize("change", ["append", "edit"])
+def test_a_writer_that_is_overtaken_writes_upon_the_others(ours, db, monkeypatch, change):
+    other = MemcoreBackend(db)
+    if change == "append":
+        overtaken(ours, monkeypatch, lambda: other.write("/f", "first "))
+        ours.append("/f", "second")
+    else:
+        ours.write("/f", "x second")
+        overtaken(ours, monkeypatch, lambda: other.write("/f", "y x second"))
+        ours.edit("/f", "x ", "first ")
+    expected = "first second" if change == "append" else "y first second"
+    for backend in (ours, other, MemcoreBackend(db)):
+        assert backend.read("/f").file_data["content"] == expected
+
+
+def test_a_write_does_not_hide_what_others_wrote_before(db):
+    one, two = MemcoreBackend(db), MemcoreBackend(db)
+    one.write("/start", "x")
+    two.ls("/")
+    one.write("/one", "x")
+    two.write("/two", "x")
+    assert [entry["path"] for entry in two.ls("/").entries] == ["/one", "/start", "/two"]
 
 
 # --- namespaces and opening -----------------------------------------------------------------------
@@ -550,3 +610,6 @@ def test_the_head_stays_small(db, ours):
         ours.write(f"/{'d' * 200}/{at}", "x")
     assert len(str(stored(db)["g"])) < 8 * 600
     assert rows.Head.unpack(stored(db)["g"]).changes == 20
+    for at in range(20):
+        ours.write(f"/{'d' * 300}/{at}", "x")
+    assert len(str(stored(db)["g"])) < 200

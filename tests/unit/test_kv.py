@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -461,16 +462,21 @@ def test_a_handle_learns_where_its_namespace_is(store, clock):
     assert handle(store, clock).get("b") == 3
 
 
-def test_a_namespace_of_a_transaction_that_failed_is_not_remembered(store, clock):
+def test_a_namespace_of_a_commit_that_failed_is_not_remembered(store, clock):
     kv = handle(store, clock)
 
-    def fails(txn):
-        txn.put("a", 1)
-        raise ValueError
+    def transact(fn, **_):
+        def closure(txn):
+            names.ensure_namespace(txn, names.ensure_scope(txn, "app", "u"), "n")
+            fn(txn)
+            raise ValueError
 
+        return store.transact(closure)
+
+    kv._store = SimpleNamespace(read=store.read, transact=transact)
     with pytest.raises(ValueError):
-        kv.transact(fails)
-    assert kv.get("a") is None
+        kv.put("a", 1)
+    kv._store = store
     handle(store, clock, namespace="other").put("a", "other's")
     assert kv.get("a") is None
     kv.put("a", "own")
