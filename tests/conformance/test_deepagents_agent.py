@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +18,17 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memcore.adapters.deepagents import MemcoreBackend
+from memcore.adapters.langgraph import MemcoreSaver
 from tests.conformance.deep_worker import LOG, Scripted, run
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINTERS = [InMemorySaver]
+CHECKPOINTERS = {"memory": lambda _: InMemorySaver(), "memcore": MemcoreSaver}
 
 
-@pytest.fixture
-def left_behind(path):
-    """What the tools answered an agent of another process, whose file is at ``path``."""
+@pytest.fixture(scope="module")
+def first_process(tmp_path_factory):
+    """What the tools answered an agent of another process, and its file."""
+    path = tmp_path_factory.mktemp("first") / "agent.memcore"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.conformance.deep_worker", str(path)],
         cwd=ROOT,
@@ -36,17 +39,25 @@ def left_behind(path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, path
 
 
-@pytest.mark.parametrize("checkpointer", CHECKPOINTERS)
+@pytest.fixture
+def left_behind(first_process, path):
+    """As ``first_process``, with a copy of the file at ``path``."""
+    shutil.copy(first_process[1], path)
+    return first_process[0]
+
+
+@pytest.mark.parametrize("checkpointer", CHECKPOINTERS.values(), ids=CHECKPOINTERS)
 def test_an_agent_finds_its_files_after_a_restart(left_behind, path, open_db, checkpointer):
     assert "/large_tool_results/call_look_up_3" in left_behind
     assert LOG not in left_behind
-    backend = MemcoreBackend(open_db())
+    db = open_db()
+    backend = MemcoreBackend(db)
     answers = run(
         backend,
-        checkpointer(),
+        checkpointer(db),
         ("ls", {"path": "/"}),
         ("read_file", {"file_path": "/plan.md"}),
         ("glob", {"pattern": "*.md"}),
