@@ -13,7 +13,7 @@ from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["Entry", "Page", "Reader", "Writer", "clear_scope", "scan_pages", "sweep"]
+__all__ = ["Entry", "Page", "Place", "Reader", "Writer", "clear_scope", "scan_pages", "sweep"]
 
 Place = tuple[int, int]
 """``(scope, namespace)`` as numbers."""

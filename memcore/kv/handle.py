@@ -13,12 +13,13 @@ from memcore.kv.entries import (
     Entry,
     Find,
     Page,
+    Place,
     Reader,
     Writer,
     scan_pages,
 )
 from memcore.kv.options import bounds, checked_count, checked_ttl_ms, encoded, packed_key
-from memcore.store.base import Store, Txn
+from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["KeyValue", "KeyValueTxn"]
 
@@ -116,6 +117,7 @@ class KeyValue:
         self._find = find
         self._ensure = ensure
         self._now_ms = now_ms
+        self._known: Place | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value, or ``default`` if the key is not there or expired.
@@ -213,11 +215,20 @@ class KeyValue:
         """Remove all keys of the namespace, as ``delete_range`` does; how many were visible."""
         return self.delete_range("", None)
 
-    def transact(self, fn: Callable[[KeyValueTxn], T]) -> T:
+    def snapshot(self, fn: Callable[[], T]) -> T:
+        """Run ``fn()`` and return its result: all that it reads here is of one moment.
+
+        Keep it short: meanwhile the file cannot reuse the pages of what others delete.
+        """
+        return self._store.read(lambda _: fn())
+
+    def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
         """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
 
         ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
-        must not use this handle, only ``kv``. Raises whatever ``fn`` raises (nothing is stored).
+        must not use this handle, only ``kv``. ``makes_room`` says that it mostly deletes, and
+        little at a time: then it works on a full device. Raises whatever ``fn`` raises (nothing is
+        stored).
         """
 
         def closure(writer: Writer) -> T:
@@ -234,7 +245,7 @@ class KeyValue:
             finally:
                 held.clear()
 
-        return self._write(closure)
+        return self._write(closure, makes_room=makes_room)
 
     def increment(self, key: str, n: int = 1) -> int:
         """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
@@ -272,10 +283,19 @@ class KeyValue:
         return removed
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
-        return self._store.read(lambda txn: fn(Reader(txn, self._find, self._now_ms())))
+        return self._store.read(lambda txn: fn(Reader(txn, self._place, self._now_ms())))
+
+    def _place(self, txn: ReadTxn) -> Place | None:
+        # What a snapshot tells is committed for good, and numbers are never given out twice.
+        if self._known is None:
+            self._known = self._find(txn)
+        return self._known
 
     def _write(self, fn: Callable[[Writer], T], *, makes_room: bool = False) -> T:
+        known = self._known
+        find = self._find if known is None else lambda _: known
+
         def closure(txn: Txn) -> T:
-            return fn(Writer(txn, self._find, self._ensure, self._now_ms()))
+            return fn(Writer(txn, find, self._ensure, self._now_ms()))
 
         return self._store.transact(closure, makes_room=makes_room)

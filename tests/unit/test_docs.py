@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/langgraph.md"]
+OPTIONAL = {"docs/deepagents.md": "deepagents", "docs/langgraph.md": "langgraph"}
+"""Pages whose examples need a package that is no dependency."""
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", *OPTIONAL]
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip
@@ -40,6 +42,8 @@ def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> l
 
 @pytest.mark.parametrize("name", RUN)
 def test_the_examples_print_what_they_show(name, tmp_path, monkeypatch) -> None:
+    if name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[name])
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     found = blocks(name)

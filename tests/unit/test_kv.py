@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -432,6 +433,54 @@ def test_a_transaction_handle_dies_with_its_function(kv):
     ):
         with pytest.raises(ClosedError, match="is over"):
             call()
+
+
+def test_a_snapshot_is_of_one_moment(db):
+    kv = db.scope().kv("n")
+    kv.put_many({"a": 1, "b": 1})
+
+    def look():
+        first = kv.get("a")
+        writer = threading.Thread(target=lambda: kv.put_many({"a": 2, "b": 2}))
+        writer.start()
+        writer.join()
+        return first, kv.get("a"), kv.get("b"), [value for _, value in kv.scan()]
+
+    assert kv.snapshot(look) == (1, 1, 1, [1, 1])
+    assert kv.snapshot(lambda: kv.get("a")) == 2
+
+
+def test_a_handle_learns_where_its_namespace_is(store, clock):
+    early = handle(store, clock)
+    assert early.get("a") is None
+    handle(store, clock).put("a", 1)
+    assert early.get("a") == 1
+    early.clear()
+    handle(store, clock).put("a", 2)
+    assert early.get("a") == 2
+    early.put("b", 3)
+    assert handle(store, clock).get("b") == 3
+
+
+def test_a_namespace_of_a_commit_that_failed_is_not_remembered(store, clock):
+    kv = handle(store, clock)
+
+    def transact(fn, **_):
+        def closure(txn):
+            names.ensure_namespace(txn, names.ensure_scope(txn, "app", "u"), "n")
+            fn(txn)
+            raise ValueError
+
+        return store.transact(closure)
+
+    kv._store = SimpleNamespace(read=store.read, transact=transact)
+    with pytest.raises(ValueError):
+        kv.put("a", 1)
+    kv._store = store
+    handle(store, clock, namespace="other").put("a", "other's")
+    assert kv.get("a") is None
+    kv.put("a", "own")
+    assert kv.get("a") == "own"
 
 
 def test_increment(kv, clock):

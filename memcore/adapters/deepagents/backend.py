@@ -1,0 +1,382 @@
+"""MemcoreBackend: DeepAgents' files in one memcore file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from types import TracebackType
+from typing import Any, Final, Self
+
+from deepagents.backends.protocol import (
+    BackendProtocol,
+    DeleteResult,
+    EditResult,
+    FileData,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadResult,
+    WriteResult,
+)
+from deepagents.backends.utils import (
+    InvalidGlobPatternError,
+    _get_backend_read_file_type,
+    file_data_to_string,
+    perform_string_replacement,
+    slice_read_response,
+)
+
+from memcore.adapters.deepagents.files import Files, Upload
+from memcore.adapters.deepagents.listing import Listing, rooted
+from memcore.adapters.deepagents.matching import lines_with, matched
+from memcore.adapters.deepagents.namespaces import Namespace, named
+from memcore.adapters.deepagents.rows import FileRow
+from memcore.database import Database, Scope, open_database
+from memcore.errors import InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
+
+__all__ = ["MemcoreBackend"]
+
+_REFUSED: Final = (StorageError, ReadOnlyError, InvalidItemError, UnicodeEncodeError)
+"""What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
+_ATTEMPTS: Final = 100
+_UPLOAD_BYTES: Final = 4 * 1024**2
+"""Files of one upload share a commit up to this size."""
+_NAMESPACES: Final = 64
+"""Namespaces whose file rows one backend keeps in memory."""
+
+
+class MemcoreBackend(BackendProtocol):
+    """DeepAgents' files in one memcore file: durable, shared by threads and processes.
+
+    Args:
+        source: an open Database, a Scope, or the path of a file, which the backend then opens and
+            closes.
+        namespace: which files these are: a name, a tuple of names, or a function of the LangGraph
+            runtime that gives one, called at each operation.
+        app, user: whose files they are, unless ``source`` is a Scope.
+
+    Raises:
+        InvalidOptionError: ``source`` is none of these, or a Scope comes with ``app`` or ``user``.
+    """
+
+    def __init__(
+        self,
+        source: Database | Scope | str | os.PathLike[str],
+        *,
+        namespace: Namespace = "files",
+        app: str | None = None,
+        user: str | None = None,
+    ) -> None:
+        self._owned: Database | None = None
+        self._name = None if callable(namespace) else named(namespace)
+        if isinstance(source, Scope):
+            if app is not None or user is not None:
+                msg = "app, user: a Scope has its own; leave them out, or give the Database"
+                raise InvalidOptionError(msg)
+            self._scope = source
+        else:
+            db = source
+            if not isinstance(db, Database):
+                if not isinstance(db, str | os.PathLike):
+                    msg = f"source: expected a Database, a Scope or a path, got {type(db).__name__}"
+                    raise InvalidOptionError(msg)
+                self._owned = db = open_database(db)
+            self._scope = db.scope(app=app or "default", user=user or "default")
+        self._namespace = namespace
+        self._spaces: dict[str, Files] = {}
+
+    @classmethod
+    def from_path(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        namespace: Namespace = "files",
+        app: str | None = None,
+        user: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """A backend that opens the file at ``path`` and closes it; ``options`` of ``memcore.open``.
+
+        Raises what ``memcore.open`` raises.
+        """
+        db = open_database(path, **options)
+        try:
+            made = cls(db, namespace=namespace, app=app, user=user)
+        except BaseException:
+            db.close()
+            raise
+        made._owned = db
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"MemcoreBackend({self._scope!r}, namespace={self._namespace!r})"
+
+    def close(self) -> None:
+        """Close the file if the backend opened it. Idempotent."""
+        if self._owned is not None:
+            self._owned.close()
+
+    @property
+    def _files(self) -> Files:
+        name = self._name or named(self._namespace)
+        found = self._spaces.get(name)
+        if found is None:
+            found = self._spaces.setdefault(name, Files(self._scope.kv(name)))
+            for other in list(self._spaces)[:-_NAMESPACES]:
+                self._spaces.pop(other, None)
+        return found
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def ls(self, path: str) -> LsResult:
+        """What lies in a directory, not what lies in its directories (they end in ``/``)."""
+        try:
+            return LsResult(entries=self._files.look(lambda listing: listing.entries(path)))
+        except StorageError as error:
+            return LsResult(error=f"Error listing '{path}': {error}")
+
+    def glob(self, pattern: str, path: str | None = None) -> GlobResult:
+        """The files under ``path`` that a pattern matches, those changed last first."""
+        root = rooted(path)
+        if root is None:
+            return GlobResult(matches=[])
+
+        def found(listing: Listing) -> list[FileInfo]:
+            return listing.told(matched(pattern, listing.found_under(root), root))
+
+        try:
+            matches = self._files.look(found)
+        except InvalidGlobPatternError as error:
+            return GlobResult(error=str(error))
+        except StorageError as error:
+            return GlobResult(error=f"Error globbing path '{root}': {error}")
+        matches.sort(key=itemgetter("modified_at"), reverse=True)
+        return GlobResult(matches=matches)
+
+    def grep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        """The lines that hold ``pattern``, of files in the order of their paths."""
+        root = rooted(path)
+        if root is None:
+            return GrepResult(matches=[])
+        files = self._files
+
+        def searched(listing: Listing) -> list[tuple[str, FileRow]]:
+            paths = listing.found_under(root)
+            return listing.rows(matched(glob, paths, root) if glob else paths)
+
+        matches: list[GrepMatch] = []
+        try:
+            for one, row in files.look(searched):
+                text = _text_of(files, one, row)
+                if text is None or pattern not in text:
+                    continue
+                matches += lines_with(pattern, one, text)
+                if max_count is not None and len(matches) > max_count:
+                    return GrepResult(matches=matches[:max_count], truncated=True)
+        except InvalidGlobPatternError as error:
+            return GrepResult(error=str(error))
+        except StorageError as error:
+            return GrepResult(error=f"Error searching path '{root}': {error}")
+        return GrepResult(matches=matches)
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        """Lines of a file, or all of one that is no text by its name."""
+        try:
+            found = self._files.file(file_path)
+        except StorageError as error:
+            return ReadResult(error=f"Error reading file '{file_path}': {error}")
+        if found is None:
+            return ReadResult(error=f"File '{file_path}' not found")
+        data = _file_data(*found)
+        if _get_backend_read_file_type(file_path) != "text":
+            return ReadResult(file_data=data)
+        return slice_read_response(data, offset, limit)
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Whole files as bytes, one response a path."""
+        files, responses = self._files, []
+        for path in paths:
+            try:
+                found = files.payload(path)
+            except StorageError as error:
+                responses.append(FileDownloadResponse(path=path, error=str(error)))
+                continue
+            if found is None:
+                responses.append(FileDownloadResponse(path=path, error="file_not_found"))
+            else:
+                responses.append(FileDownloadResponse(path=path, content=found[1]))
+        return responses
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        """Make a file, or give it another content; of one that only grew the new end is written."""
+        files = self._files
+        try:
+            upload = Upload(file_path, content.encode("utf-8"), "utf-8")
+            if not files.grown(upload):
+                files.put([upload])
+        except _REFUSED as error:
+            return WriteResult(error=f"Error writing file '{file_path}': {error}")
+        return WriteResult(path=file_path)
+
+    def append(self, file_path: str, content: str) -> WriteResult:
+        """Put text behind a file's, which is made if it is missing; costs what is put there."""
+        files = self._files
+        try:
+            more = content.encode("utf-8")
+            for _ in range(_ATTEMPTS):
+                row = files.row(file_path)
+                if row is None:
+                    done = files.create(Upload(file_path, more, "utf-8"))
+                elif row.encoding == "base64":
+                    return WriteResult(error=_BINARY)
+                else:
+                    done = files.grow(file_path, row, more)
+                if done:
+                    return WriteResult(path=file_path)
+        except _REFUSED as error:
+            return WriteResult(error=f"Error writing file '{file_path}': {error}")
+        return WriteResult(error=_contended(file_path))
+
+    async def aappend(self, file_path: str, content: str) -> WriteResult:
+        """As ``append``."""
+        return await asyncio.to_thread(self.append, file_path, content)
+
+    def edit(
+        self,
+        file_path: str,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,
+    ) -> EditResult:
+        """Replace text in a file: what it was read as is what is replaced, whoever else writes."""
+        files = self._files
+        try:
+            for _ in range(_ATTEMPTS):
+                found = files.file(file_path)
+                if found is None:
+                    return EditResult(error=f"Error: File '{file_path}' not found")
+                row, text = found
+                if row.encoding == "base64":
+                    return EditResult(error=_BINARY)
+                made = perform_string_replacement(text, old_string, new_string, replace_all)
+                if isinstance(made, str):
+                    return EditResult(error=made)
+                if files.turn(file_path, row, text, made[0]):
+                    return EditResult(path=file_path, occurrences=int(made[1]))
+        except _REFUSED as error:
+            return EditResult(error=f"Error editing file '{file_path}': {error}")
+        return EditResult(error=_contended(file_path))
+
+    def delete(self, file_path: str) -> DeleteResult:
+        """Remove a file, or a directory with all below it."""
+        try:
+            if not self._files.delete(file_path):
+                return DeleteResult(error=f"Error: File '{file_path}' not found")
+        except _REFUSED as error:
+            return DeleteResult(error=f"Error deleting '{file_path}': {error}")
+        return DeleteResult(path=file_path)
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Whole files from bytes; what is no UTF-8 is binary. Small ones share a commit."""
+        uploads = [Upload(path, payload, _encoding_of(payload)) for path, payload in files]
+        return self._put_all(uploads)
+
+    def import_files(self, files: Mapping[str, FileData]) -> list[FileUploadResponse]:
+        """Files as StateBackend and StoreBackend keep them, with their times.
+
+        Takes the content of old versions, a list of lines, too.
+        """
+        uploads, refused = [], {}
+        for path, data in files.items():
+            encoding = data.get("encoding", "utf-8")
+            try:
+                text = file_data_to_string(data)
+                binary = encoding == "base64"
+                payload = b64decode(text, validate=True) if binary else text.encode("utf-8")
+            except (KeyError, TypeError, ValueError) as error:
+                refused[path] = FileUploadResponse(path=path, error=str(error))
+                continue
+            times = data.get("created_at"), data.get("modified_at")
+            uploads.append(Upload(path, payload, encoding, *times))
+        done = {response.path: response for response in self._put_all(uploads)}
+        return [refused.get(path) or done[path] for path in files]
+
+    def _put_all(self, uploads: Sequence[Upload]) -> list[FileUploadResponse]:
+        files, responses, at = self._files, [], 0
+        while at < len(uploads):
+            stop, size = at + 1, len(uploads[at].payload)
+            while stop < len(uploads) and size + len(uploads[stop].payload) <= _UPLOAD_BYTES:
+                size += len(uploads[stop].payload)
+                stop += 1
+            batch, error = uploads[at:stop], None
+            try:
+                whole = [one for one in batch if one.modified_at or not files.grown(one)]
+                if whole:
+                    files.put(whole)
+            except _REFUSED as refused:
+                error = "permission_denied" if isinstance(refused, ReadOnlyError) else str(refused)
+            responses += [FileUploadResponse(path=one.path, error=error) for one in batch]
+            at = stop
+        return responses
+
+
+_BINARY: Final = "Error: Cannot edit binary files with text replacements."
+
+
+def _contended(path: str) -> str:
+    return f"Error: File '{path}' was changed by others {_ATTEMPTS} times meanwhile; try again."
+
+
+def _text_of(files: Files, path: str, row: FileRow) -> str | None:
+    """The text of a file that was at ``row`` just now; None if it is binary, or gone."""
+    if row.encoding == "base64":
+        return None
+    text = files.kept(row)
+    if text is None:
+        found = files.file(path)
+        text = found[1] if found is not None and found[0].encoding != "base64" else None
+    return text
+
+
+def _file_data(row: FileRow, text: str) -> FileData:
+    data = FileData(content=text, encoding=row.encoding)
+    if row.created_at is not None:
+        data["created_at"] = row.created_at
+    if row.modified_at is not None:
+        data["modified_at"] = row.modified_at
+    return data
+
+
+def _encoding_of(payload: bytes) -> str:
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return "base64"
+    return "utf-8"

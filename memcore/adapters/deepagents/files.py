@@ -1,0 +1,344 @@
+"""The files of one namespace: what lies in memory, what is committed, and how the two agree."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Final, TypeVar
+
+from memcore.adapters.deepagents.contents import (
+    Texts,
+    drop_parts,
+    lengthen,
+    put_parts,
+    read_parts,
+    shown,
+)
+from memcore.adapters.deepagents.listing import Listing
+from memcore.adapters.deepagents.rows import (
+    FILES,
+    HEAD,
+    LONG_FILES,
+    Change,
+    FileRow,
+    Head,
+    file_key,
+)
+from memcore.errors import CorruptValueError
+from memcore.kv import KeyValue, KeyValueTxn
+
+__all__ = ["Files", "Upload"]
+
+T = TypeVar("T")
+
+_DELETE_FILES: Final = 256
+"""Files that one transaction of a deletion removes."""
+_FIRST_NUMBER_BITS: Final = 40
+_GROWN_BYTES: Final = 4096
+"""A content of at least so many bytes is compared with what replaces it: it may only have grown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A whole content to be written; without ``created_at`` the file keeps its own, or gets now."""
+
+    path: str
+    payload: bytes
+    encoding: str
+    created_at: str | None = None
+    modified_at: str | None = None
+
+
+def now_iso() -> str:
+    """The time as DeepAgents writes it."""
+    return datetime.now(UTC).isoformat()
+
+
+class Files:
+    """The files of one namespace."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+        self._lock = Lock()
+        self._listing = Listing(None)
+        self._texts = Texts()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def look(self, fn: Callable[[Listing], T]) -> T:
+        """What ``fn`` makes of the listing as it is now."""
+        with self._lock:
+            return fn(self._synced())
+
+    def row(self, path: str) -> FileRow | None:
+        """The row of a file."""
+        return self.look(lambda listing: listing.row(path))
+
+    def file(self, path: str) -> tuple[FileRow, str] | None:
+        """A file's row and its content as text or base64.
+
+        Raises:
+            CorruptValueError: its content is damaged.
+        """
+        found = self._read(path, self._shown)
+        return found and (found[0], found[1])
+
+    def kept(self, row: FileRow) -> str | None:
+        """The text at that row if it lies in memory."""
+        return self._texts.get(row)
+
+    def payload(self, path: str) -> tuple[FileRow, bytes] | None:
+        """A file's row and its bytes; raises what ``file`` raises."""
+        return self._read(path, self._bytes)
+
+    def _read(self, path: str, load: Callable[[FileRow], T]) -> tuple[FileRow, T] | None:
+        before: FileRow | None = None
+        while True:
+            row = self.row(path)
+            if row is None:
+                return None
+            try:
+                return row, load(row)
+            except CorruptValueError:
+                if row == before:  # not replaced meanwhile: it is damaged
+                    raise
+                before = row
+
+    def _shown(self, row: FileRow) -> str:
+        text = self._texts.get(row)
+        if text is None:
+            text = shown(read_parts(self._kv.get, row), row.encoding)
+            self._texts.keep(row, text)
+        return text
+
+    def _bytes(self, row: FileRow) -> bytes:
+        text = self._texts.get(row)
+        return read_parts(self._kv.get, row) if text is None else text.encode("utf-8")
+
+    def _synced(self) -> Listing:
+        """The listing with what others changed; the lock is held."""
+        packed = self._kv.get(HEAD)
+        known = self._listing.head
+        if packed is None:
+            if known is not None:
+                self._begin_anew(Listing(None))
+            return self._listing
+        if known is not None and packed[0] == known.life and packed[1] <= known.changes:
+            return self._listing  # equal, or read before a neighbour thread's change was taken in
+        head = Head.unpack(packed)
+        changes = None if known is None else head.since(known)
+        if changes is None:
+            self._begin_anew(self._kv.snapshot(self._loaded))
+        else:
+            self._take(head, changes)
+        return self._listing
+
+    def _begin_anew(self, listing: Listing) -> None:
+        old, self._listing = self._listing.head, listing
+        if old is None or listing.head is None or old.life != listing.head.life:
+            self._texts.clear()
+
+    def _loaded(self) -> Listing:
+        packed = self._kv.get(HEAD)
+        rows = [(key[1:], value) for key, value in self._kv.scan(prefix=FILES)]
+        rows += [(value[-1], value) for _, value in self._kv.scan(prefix=LONG_FILES)]
+        head = None if packed is None else Head.unpack(packed)
+        return Listing(head, [(path, FileRow.unpack(value)) for path, value in rows])
+
+    def _take(self, head: Head, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change is not None:
+                self._listing.take(*change)
+        self._listing.head = head
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def put(self, uploads: Sequence[Upload]) -> None:
+        """Write whole contents in one commit."""
+        self._put(uploads, over=True)
+
+    def _put(self, uploads: Sequence[Upload], *, over: bool) -> bool:
+        def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
+            if not over and any(txn.get(file_key(upload.path)) for upload in uploads):
+                return None
+            head = _head_of(txn)
+            number, changes = head.numbers, list[Change]()
+            for upload in uploads:
+                key = file_key(upload.path)
+                packed = txn.get(key)
+                before = None if packed is None else FileRow.unpack(packed)
+                number += 1
+                parts, tail = put_parts(txn, number, upload.payload)
+                if before is not None:
+                    drop_parts(txn, before)
+                row = _row_of(upload, before, (number, parts, tail))
+                txn.put(key, row.packed(upload.path))
+                changes.append((upload.path, row))
+            return _changed(txn, head, changes, numbers=number), changes
+
+        done = self._kv.transact(closure)
+        if done is None:
+            return False
+        head, changes = done
+        self._commit(head, changes)
+        for upload, change in zip(uploads, changes, strict=True):
+            if change is not None and change[1] is not None and upload.encoding != "base64":
+                self._texts.keep(change[1], upload.payload.decode("utf-8"))
+        return True
+
+    def replace(self, path: str, row: FileRow, payload: bytes) -> bool:
+        """Write another content under a file's encoding; False if it is not at ``row`` any more."""
+
+        def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
+            if not _is_at(txn, path, row):
+                return None
+            head = _head_of(txn)
+            number = head.numbers + 1
+            parts, tail = put_parts(txn, number, payload)
+            drop_parts(txn, row)
+            new = _row_of(Upload(path, payload, row.encoding), row, (number, parts, tail))
+            txn.put(file_key(path), new.packed(path))
+            changes: list[Change] = [(path, new)]
+            return _changed(txn, head, changes, numbers=number), changes
+
+        return self._commit_if(closure) is not None
+
+    def create(self, upload: Upload) -> bool:
+        """Write a new file; False if there is one of that path."""
+        return self._put([upload], over=False)
+
+    def turn(self, path: str, row: FileRow, text: str, new: str) -> bool:
+        """Give a file whose text is ``text`` another; False if it is not at ``row`` any more."""
+        if new.startswith(text):
+            return self.grow(path, row, new[len(text) :].encode("utf-8"))
+        return self.replace(path, row, new.encode("utf-8"))
+
+    def grow(self, path: str, row: FileRow, more: bytes) -> bool:
+        """Write what comes behind a content; False if the file is not at ``row`` any more."""
+        now = now_iso()
+
+        def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
+            if not _is_at(txn, path, row):
+                return None
+            head = _head_of(txn)
+            parts, tail = lengthen(txn, row, more)
+            size = row.size + len(more)
+            new = replace(row, parts=parts, tail=tail, size=size, modified_at=now)
+            txn.put(file_key(path), new.packed(path))
+            changes: list[Change] = [(path, new)]
+            return _changed(txn, head, changes), changes
+
+        text = self._texts.get(row)
+        new = self._commit_if(closure)
+        if new is not None and text is not None:
+            self._texts.keep(new, text + more.decode("utf-8"))
+        return new is not None
+
+    def grown(self, upload: Upload) -> bool:
+        """Write only what is new of a content that grew at its end; False: it is another one."""
+        if len(upload.payload) < _GROWN_BYTES:
+            return False
+        row = self.row(upload.path)
+        if (
+            row is None
+            or not _GROWN_BYTES <= row.size <= len(upload.payload)
+            or row.encoding != upload.encoding
+        ):
+            return False
+        found = self.payload(upload.path)
+        if found is None or not upload.payload.startswith(found[1]):
+            return False
+        return self.grow(upload.path, found[0], upload.payload[found[0].size :])
+
+    def delete(self, path: str) -> bool:
+        """Remove a file and all below it; whether there was anything.
+
+        Of more than 256 files each piece goes in a commit of its own, in the order of paths.
+        """
+        base = path.rstrip("/")
+        found = False
+        while True:
+            expected, doomed = self.look(lambda listing: (listing.head, listing.at_or_below(base)))
+            if not doomed:
+                return found
+            found = True
+            self._delete(base, expected, doomed)
+
+    def _delete(self, base: str, expected: Head | None, doomed: list[str]) -> None:
+        whole = len(doomed) <= _DELETE_FILES
+
+        def closure(txn: KeyValueTxn) -> tuple[Head, Change]:
+            head = _head_of(txn)
+            for path in doomed[:_DELETE_FILES]:
+                packed = txn.get(file_key(path))
+                if packed is not None:
+                    drop_parts(txn, FileRow.unpack(packed))
+                    txn.delete(file_key(path))
+            # What others changed meanwhile may lie below the path: then nobody is told it is gone.
+            known = whole and expected is not None and head.since(expected) == []
+            change: Change = (base, None) if known else None
+            return _changed(txn, head, [change]), change
+
+        head, change = self._kv.transact(closure, makes_room=True)
+        self._commit(head, [change])
+
+    def _commit_if(
+        self, closure: Callable[[KeyValueTxn], tuple[Head, list[Change]] | None]
+    ) -> FileRow | None:
+        """Commit a change of one file; its new row, None if the closure refused."""
+        done = self._kv.transact(closure)
+        if done is None:
+            return None
+        head, changes = done
+        self._commit(head, changes)
+        change = changes[0]
+        return change and change[1]
+
+    def _commit(self, head: Head, changes: Sequence[Change]) -> None:
+        """Take a committed change of our own into the listing if it is the next one."""
+        with self._lock:
+            known = self._listing.head
+            follows = known is None or (
+                known.life == head.life and known.changes + len(changes) == head.changes
+            )
+            if follows and None not in changes and (known or head.changes == len(changes)):
+                self._take(head, changes)
+
+
+def _head_of(txn: KeyValueTxn) -> Head:
+    packed = txn.get(HEAD)
+    if packed is not None:
+        return Head.unpack(packed)
+    # Numbers of another life must not come again: its texts may still be kept by their numbers.
+    return Head(secrets.token_hex(8), 0, secrets.randbits(_FIRST_NUMBER_BITS))
+
+
+def _changed(
+    txn: KeyValueTxn, head: Head, changes: Sequence[Change], *, numbers: int | None = None
+) -> Head:
+    after = head.after(*changes, numbers=numbers)
+    txn.put(HEAD, after.packed())
+    return after
+
+
+def _is_at(txn: KeyValueTxn, path: str, row: FileRow) -> bool:
+    packed = txn.get(file_key(path))
+    return packed is not None and FileRow.unpack(packed) == row
+
+
+def _row_of(upload: Upload, before: FileRow | None, placed: tuple[int, int, int]) -> FileRow:
+    number, parts, tail = placed
+    now = now_iso()
+    born = now if before is None else before.created_at
+    return FileRow(
+        number,
+        parts,
+        len(upload.payload),
+        tail,
+        upload.encoding,
+        upload.created_at or born,
+        upload.modified_at or now,
+    )
