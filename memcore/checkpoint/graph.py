@@ -88,10 +88,9 @@ class GraphStore(Listing, Deltas):
 
     def delete_thread(self, thread: str, coder: Coder) -> bool:
         """Delete a thread; whether there was one. Works on a full device."""
-        return take(self.store, self.plan_delete_thread(thread, coder), makes_room=True)
+        return take(self.store, self._deletion(thread, coder), makes_room=True)
 
-    def plan_delete_thread(self, thread: str, coder: Coder) -> Steps[bool]:
-        """The steps of ``delete_thread``."""
+    def _deletion(self, thread: str, coder: Coder) -> Steps[bool]:
 
         def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
             scope = self._find(txn)
@@ -140,11 +139,8 @@ class GraphStore(Listing, Deltas):
         Raises:
             OutpacedError: checkpoints were stored faster than they could be looked at.
         """
-        return take(self.store, self.plan_prune(thread, rule, coder), makes_room=True)
-
-    def plan_prune(self, thread: str, rule: Rule, coder: Coder) -> Steps[Pruned]:
-        """The steps of ``prune``."""
-        return prune(self._read, self._planner(thread, rule, coder), coder)
+        steps = prune(self._read, self._planner(thread, rule, coder), coder)
+        return take(self.store, steps, makes_room=True)
 
     def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
         def plan(txn: ReadTxn) -> Plan | None:

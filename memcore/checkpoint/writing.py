@@ -339,7 +339,12 @@ def _first_batch(chunks: Chunks) -> tuple[Chunks, Chunks]:
 
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
+    """Write what is not there; under a sweep, what is there is made one of this epoch.
+
+    ``pool`` is as it was read for this epoch: a sweep that it does not know of begins another one.
+    """
     for part, stored in chunks:
         key = chunk_key(place.scope, place.pool, part)
-        if not touch_chunk(txn, key, pool.epoch):
+        there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else txn.get(key) is not None
+        if not there:
             put_chunk(txn, key, pool.epoch, stored)

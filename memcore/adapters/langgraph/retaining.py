@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from memcore.adapters.langgraph.driving import drive
 from memcore.adapters.langgraph.handle import Handle
 from memcore.adapters.langgraph.messages import channel_messages, messages_context
 from memcore.aio.commit import commit_to
@@ -74,9 +73,8 @@ class Retaining(Handle):
         self._graph.delete_thread(str(thread_id), self._coder)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """As ``delete_thread``."""
-        steps = self._graph.plan_delete_thread(str(thread_id), self._coder)
-        await drive(self._graph.store, steps, makes_room=True)
+        """As ``delete_thread``, in a thread."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces and writes, in one commit; the values are shared.
