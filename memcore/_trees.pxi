@@ -55,21 +55,21 @@ cdef class Trees:
     ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None, bool,
     int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type: kind 0 is
     opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots make up, of
-    which only those that count are compared, 3 a tuple. ``OPAQUE`` stands for
+    which only those that count are compared, 3 a tuple. ``opaque`` stands for
     the tree of a value that holds anything opaque.
     """
 
     cdef object _classify
     cdef dict _kinds
-    cdef readonly object OPAQUE
+    cdef readonly object opaque
 
     def __init__(self, classify):
         self._classify = classify
         self._kinds = {}
-        self.OPAQUE = object()
+        self.opaque = object()
 
     def copy(self, value):
-        """A copy that shares only what never changes, ``OPAQUE`` if ``value`` holds anything else."""
+        """A copy that shares only what never changes, ``opaque`` if ``value`` holds anything else."""
         return self._copy(value, 0)
 
     def copies(self, list values):
@@ -118,17 +118,17 @@ cdef class Trees:
         if _is_atom(value):
             return value
         if depth > TREE_DEPTH_MAX:
-            return self.OPAQUE
+            return self.opaque
         if kind is dict:
             made = (<dict>value).copy()
             while PyDict_Next(value, &where, &key, &entry):
                 held = <object>key  # held: another thread may take the entry out meanwhile
                 if not _is_atom(held):
-                    return self.OPAQUE
+                    return self.opaque
                 if _is_atom(<object>entry):
                     continue
                 copy = self._copy(<object>entry, depth + 1)
-                if copy is self.OPAQUE:
+                if copy is self.opaque:
                     return copy
                 (<dict>made)[held] = copy
             return made
@@ -139,7 +139,7 @@ cdef class Trees:
                 if _is_atom(held):
                     continue
                 copy = self._copy(held, depth + 1)
-                if copy is self.OPAQUE:
+                if copy is self.opaque:
                     return copy
                 (<list>made)[where] = copy
             return made
@@ -148,7 +148,7 @@ cdef class Trees:
         if kind is set or kind is frozenset:
             for held in value:
                 if not _is_atom(held):
-                    return self.OPAQUE
+                    return self.opaque
             return set(value) if kind is set else value
         return self._copy_object(value, kind, depth)
 
@@ -157,7 +157,7 @@ cdef class Trees:
         cdef object copy, held
         for held in <tuple>value:
             copy = self._copy(held, depth + 1)
-            if copy is self.OPAQUE:
+            if copy is self.opaque:
                 return copy
             made.append(copy)
         return tuple(made)
@@ -170,13 +170,13 @@ cdef class Trees:
             return value
         if sort == TREE_TUPLE:
             fields = self._entries(value, depth)
-            return fields if fields is self.OPAQUE else tuple.__new__(kind, fields)
+            return fields if fields is self.opaque else tuple.__new__(kind, fields)
         if sort != TREE_OBJECT:
-            return self.OPAQUE
+            return self.opaque
         made = object.__new__(kind)
         if what[1]:
             fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
-            if fields is self.OPAQUE:
+            if fields is self.opaque:
                 return fields
             PyObject_GenericSetDict(made, fields, NULL)
         for name in <tuple>what[2]:
@@ -185,7 +185,7 @@ cdef class Trees:
             except AttributeError:  # a slot that was never set
                 continue
             copy = self._copy(fields, depth + 1)
-            if copy is self.OPAQUE:
+            if copy is self.opaque:
                 return copy
             PyObject_GenericSetAttr(made, name, copy)
         return made
@@ -275,11 +275,11 @@ cdef class Trees:
             try:
                 mine = PyObject_GenericGetAttr(a, name)
             except AttributeError:
-                mine = self.OPAQUE
+                mine = self.opaque
             try:
                 other = PyObject_GenericGetAttr(b, name)
             except AttributeError:
-                other = self.OPAQUE
+                other = self.opaque
             if not self._same(mine, other, depth + 1):
                 return False
         return True

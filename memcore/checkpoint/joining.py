@@ -51,7 +51,7 @@ class Joiner:
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
             tree = self._tree(node)
-            if tree is cache.trees.OPAQUE:
+            if tree is cache.trees.opaque:
                 return self._decoded(node)
             kept = Decoded(self._coder.identity, tree)
             size = len(node) + (0 if self.version is None else self.version.size)
@@ -68,7 +68,7 @@ class Joiner:
         if parsed.sort in (Sort.PART, Sort.PIECES):
             return self._kept(self._coder.decode(self._typed(parsed)))
         entries = self._entries(parsed.sort, parsed.content)
-        opaque = self._cache.trees.OPAQUE
+        opaque = self._cache.trees.opaque
         is_whole = not any(tree is opaque for tree in entries.trees)
         if parsed.sort == Sort.WRAPPED:
             return self._kept(self._made(parsed.name, entries.trees)) if is_whole else opaque
@@ -115,7 +115,7 @@ class Joiner:
 
     def _kept(self, value: Any) -> Any:
         """A decoded value that nobody else has, if copies of it can be made."""
-        opaque = self._cache.trees.OPAQUE
+        opaque = self._cache.trees.opaque
         return opaque if self._cache.trees.copy(value) is opaque else value
 
     def _decoded(self, node: bytes) -> Any:
@@ -123,7 +123,7 @@ class Joiner:
         parsed = parse(node)
         if parsed.sort == Sort.CHUNK:
             tree = self._chunk(parsed.content).tree
-            if tree is not self._cache.trees.OPAQUE:
+            if tree is not self._cache.trees.opaque:
                 return self._cache.trees.copy(tree)
             return self._coder.decode(self._open(parsed.content))
         if parsed.sort in (Sort.PART, Sort.PIECES):

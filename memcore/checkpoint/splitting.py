@@ -162,7 +162,7 @@ class Splitter:
         # The copy comes first: what another thread changes meanwhile differs from it, too.
         tree = self._cache.trees.copy(value)
         node = self._serialised(value, path)
-        if tree is not self._cache.trees.OPAQUE and node[0] != Sort.PIECES:
+        if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             self._cache.memo.put(id(value), (value, tree, node, self._owner))
         return node, tree
 

@@ -48,7 +48,7 @@ class Handle(BaseCheckpointSaver[str]):
         conn_string: str | os.PathLike[str],
         *,
         serde: SerializerProtocol | None = None,
-        durability: str = "full",
+        durability: str | None = None,
         user: str = "default",
         app: str = "default",
     ) -> Self:
@@ -56,6 +56,7 @@ class Handle(BaseCheckpointSaver[str]):
 
         ``durability``: ``"full"`` (a checkpoint that was put survives a power cut), ``"relaxed"``
         (survives the process; a power cut may take the last fraction of a second), ``"none"``.
+        Without it a new file is ``"full"``, and an existing one is what it was made.
         """
         return cls(conn_string, serde=serde, durability=durability, user=user, app=app)
 
