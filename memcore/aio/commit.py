@@ -9,19 +9,23 @@ from typing import TypeVar
 from memcore.session import Session
 from memcore.session.changes import Closure
 
-__all__ = ["commit"]
+__all__ = ["commit", "settled"]
 
 T = TypeVar("T")
 
 
 async def commit(session: Session, closure: Closure[T], *, makes_room: bool = False) -> T:
-    """What the closure returned, once it is stored.
+    """What the closure returned, once it is stored."""
+    loop = asyncio.get_running_loop()
+    return await settled(session.store.submit(closure, loop, makes_room=makes_room))
+
+
+async def settled(future: asyncio.Future[T]) -> T:
+    """The outcome of a submitted change.
 
     Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
     doubt.
     """
-    loop = asyncio.get_running_loop()
-    future = session.store.submit(closure, loop, makes_room=makes_room)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

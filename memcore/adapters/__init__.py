@@ -1,0 +1,1 @@
+"""memcore under other frameworks: one package a framework, each imported by its users only."""
