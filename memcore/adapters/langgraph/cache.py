@@ -11,7 +11,7 @@ from typing import Final, Self
 from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.rows import address, exact_range, labels_text, named
+from memcore.adapters.langgraph.rows import address, exact_range, named
 from memcore.adapters.langgraph.source import Opening, Source, scope_of
 from memcore.aio.commit import settled
 from memcore.errors import CorruptValueError, InvalidItemError
@@ -188,8 +188,9 @@ class MemcoreCache(BaseCache[ValueT]):
             self._kv.clear()
             return
         for labels in map(tuple, namespaces):
-            self._kv.delete_range(*exact_range("K", labels))
-            self._clear_long(labels_text(labels) + address((), ""))
+            start, stop = exact_range("K", labels)
+            self._kv.delete_range(start, stop)
+            self._clear_long(start[1:])
 
     def _clear_long(self, start: str) -> None:
         """Remove what lies under digests and begins so."""

@@ -221,4 +221,5 @@ def _ttl_ms(minutes: Any) -> int | None:
     if not is_number or not 0 <= minutes <= _TTL_MINUTES_MAX:
         msg = f"ttl: expected minutes from 0 to {_TTL_MINUTES_MAX}, or None, got {minutes!r:.40}"
         raise InvalidOptionError(msg)
-    return int(ceil(minutes * _MS_PER_MINUTE))
+    whole: int = ceil(minutes * _MS_PER_MINUTE)
+    return whole

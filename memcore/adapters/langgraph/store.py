@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
