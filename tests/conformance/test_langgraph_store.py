@@ -62,11 +62,12 @@ class Model(InMemoryStore):
         self._data = Spaces()
 
     def _apply_put_ops(self, put_ops):
-        for namespace, _ in put_ops:
-            self._data.setdefault(namespace, {})
-        super()._apply_put_ops(put_ops)
-        for namespace in [found for found, items in self._data.items() if not items]:
-            del self._data[namespace]
+        for (namespace, key), op in put_ops.items():
+            if op.value is not None:
+                self._data.setdefault(namespace, {})
+            super()._apply_put_ops({(namespace, key): op})
+            if not self._data[namespace]:
+                self._data.pop(namespace, None)
 
     def _extract_texts(self, put_ops):
         for namespace, key in put_ops:
