@@ -1,4 +1,4 @@
-"""MemcoreStore against LangGraph's InMemoryStore, and what that one has not: TTL, tenants, files."""
+"""MemcoreStore against LangGraph's InMemoryStore, and what that one has not: tenants, files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ ROOT = Path(__file__).parents[2]
 
 def embedded(texts):
     """Small whole numbers: sums over them are exact, so both stores compute equal scores."""
-    return [[float(len(text) % 5), float(text.count("a")), float(text.count("b"))] for text in texts]
+    return [
+        [float(len(text) % 5), float(text.count("a")), float(text.count("b"))] for text in texts
+    ]
 
 
 class Spaces(dict):
