@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langgraph.store import memory
 from langgraph.store.base import (
     GetOp,
     InvalidNamespaceError,
@@ -19,7 +20,6 @@ from langgraph.store.base import (
     PutOp,
     SearchOp,
 )
-from langgraph.store.memory import InMemoryStore
 
 import memcore
 from memcore.adapters.langgraph import MemcoreStore, vectors
@@ -52,7 +52,7 @@ class Spaces(dict):
         return {}
 
 
-class Model(InMemoryStore):
+class Model(memory.InMemoryStore):
     """InMemoryStore without its faults.
 
     It lists namespaces that were only looked up, or are empty again; keeps vectors of a value that
@@ -142,6 +142,17 @@ def plain(result):
     return result.namespace, result.key, result.value, score
 
 
+APPLY = memory._apply_operator
+
+
+def applied(value, operator, operand):
+    """As in memory, but what is no number does not match, where that one refuses to search."""
+    try:
+        return APPLY(value, operator, operand)
+    except (TypeError, ValueError):
+        return False
+
+
 def answers(store, ops):
     """What a batch answers, or that it refuses."""
     try:
@@ -157,6 +168,7 @@ def test_it_answers_as_the_store_in_memory(indexed, with_numpy, batches):
     with pytest.MonkeyPatch.context() as patch, MemcoreStore(":memory:", **options) as store:
         if not with_numpy:
             patch.setattr(vectors, "_numpy", lambda: None)
+        patch.setattr(memory, "_apply_operator", applied)
         model = Model(**options)
         for ops in batches:
             assert answers(store, ops) == answers(model, ops)
@@ -273,7 +285,9 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(db):
         (PutOp(("a",), "k", {}, None, "1"), InvalidOptionError),
         (PutOp(("a",), "k", {}, None, float("inf")), InvalidOptionError),
         (SearchOp(("a",), {"n": {"$in": [1]}}), InvalidOptionError),
-        (SearchOp(("a",), {"missing": {"$gt": 1}}), InvalidOptionError),
+        (SearchOp(("a",), {"n": {"$gt": 1, "m": 2}}), InvalidOptionError),
+        (SearchOp(("a",), {"n": [{"m": {"$lte": "x"}}]}), InvalidOptionError),
+        (SearchOp(("a",), {1: 2}), InvalidOptionError),
         (ListNamespacesOp((MatchCondition("infix", ("a",)),)), InvalidOptionError),
         ("put", InvalidOptionError),
     ]:  # fmt: skip
@@ -290,6 +304,16 @@ def test_any_json_comes_back_as_it_was(db):
     assert item.value == value
     item.value["big"] = 0
     assert store.get(("a",), "k").value == value
+
+
+def test_what_is_no_number_is_neither_more_nor_less(db):
+    store = MemcoreStore(db)
+    for number in (1, 3, "4", None, "x", [5]):
+        store.put(("a",), f"{number}", {"n": number})
+    store.put(("a",), "missing", {})
+    assert [i.key for i in store.search(("a",), filter={"n": {"$gt": 1}})] == ["3", "4"]
+    assert [i.key for i in store.search(("a",), filter={"n": {"$lte": 1}})] == ["1"]
+    assert len(store.search(("a",), filter={"n": {"$ne": 1}})) == 6
 
 
 def test_the_methods_of_a_store_work_with_await(db):

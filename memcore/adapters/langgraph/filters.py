@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import ge, gt, le, lt
 from typing import Any, Final
 
 from langgraph.store.base import MatchCondition
@@ -10,29 +11,57 @@ from langgraph.store.base import MatchCondition
 from memcore.adapters.langgraph.rows import Labels
 from memcore.errors import InvalidOptionError
 
-__all__ = ["literal_prefix", "matches", "matches_namespace"]
+__all__ = ["check_filter", "literal_prefix", "matches", "matches_namespace"]
 
 _ANY: Final = "*"
 _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "$gt": lambda a, b: a > b,
-    "$gte": lambda a, b: a >= b,
-    "$lt": lambda a, b: a < b,
-    "$lte": lambda a, b: a <= b,
+    "$gt": gt,
+    "$gte": ge,
+    "$lt": lt,
+    "$lte": le,
 }
+_OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
 
 
-def matches(value: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
+def check_filter(wanted: Any) -> None:
+    """Refuse a filter that no value could be held to.
+
+    Raises:
+        InvalidOptionError: an operator is unknown, or one of ``$gt``, ``$gte``, ``$lt``, ``$lte``
+            got no number.
+    """
+    if isinstance(wanted, list | tuple):
+        for want in wanted:
+            check_filter(want)
+    if not isinstance(wanted, Mapping):
+        return
+    if not all(isinstance(name, str) for name in wanted):
+        msg = f"filter: expected names of fields, got {list(wanted)!r:.100}"
+        raise InvalidOptionError(msg)
+    has_operators = any(name.startswith("$") for name in wanted)
+    for name, want in wanted.items():
+        if not has_operators:
+            check_filter(want)
+        elif name not in _OPERATORS:
+            msg = f"filter: unknown operator {name!r}; there are {', '.join(_OPERATORS)}"
+            raise InvalidOptionError(msg)
+        elif name in _ORDERS and _number(want) is None:
+            msg = f"filter: {name} compares numbers, got {want!r:.80}"
+            raise InvalidOptionError(msg)
+
+
+def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether an item's value is one that the filter wants; every field must be.
 
     A field is wanted as a plain value (equal), a mapping of fields (each of them; others may be
     there), a list (of that length, each element) or a mapping of operators: ``$eq``, ``$ne``,
-    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers.
-
-    Raises:
-        InvalidOptionError: the operator is unknown, or one that compares numbers met something
-            else, as a field that is not there.
+    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings;
+    what is none, or not there, does not match.
     """
-    return all(_wants(value.get(field), want) for field, want in (wanted or {}).items())
+    for field, want in wanted.items():
+        if not _wants(value.get(field), want):
+            return False
+    return True
 
 
 def _wants(value: Any, want: Any) -> bool:
@@ -54,18 +83,15 @@ def _holds(value: Any, operator: str, operand: Any) -> bool:
         return bool(value == operand)
     if operator == "$ne":
         return bool(value != operand)
-    if operator not in _ORDERS:
-        msg = f"filter: unknown operator {operator!r}; there are $eq, $ne and {', '.join(_ORDERS)}"
-        raise InvalidOptionError(msg)
+    number, bound = _number(value), _number(operand)
+    return number is not None and bound is not None and _ORDERS[operator](number, bound)
+
+
+def _number(value: Any) -> float | None:
     try:
-        numbers = float(value), float(operand)
-    except (TypeError, ValueError, OverflowError) as exc:
-        msg = (
-            f"filter: {operator} compares numbers, got {value!r:.80} in an item and "
-            f"{operand!r:.80} in the filter"
-        )
-        raise InvalidOptionError(msg) from exc
-    return _ORDERS[operator](*numbers)
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def matches_namespace(namespace: Labels, conditions: Iterable[MatchCondition]) -> bool:

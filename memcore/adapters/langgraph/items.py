@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from memcore.adapters.langgraph.rows import (
@@ -94,19 +95,22 @@ def namespaces(view: KeyValueView, prefix: Labels) -> list[tuple[int, Labels]]:
 def in_order(
     view: KeyValueView,
     prefix: Labels,
-    wanted: Callable[[ItemRow], bool],
+    wanted: Callable[[bytes], bool] | None,
     *,
     limit: int | None = None,
 ) -> list[Found]:
-    """The first ``limit`` items at and below ``prefix`` that are wanted, the oldest first."""
+    """The first ``limit`` items at and below ``prefix``, the oldest first.
+
+    ``wanted`` says of a packed row whether it counts; None: all do.
+    """
     found: list[Found] = []
     for number, labels in namespaces(view, prefix):
-        for key, raw in view.scan(prefix=_within(number)):
-            if limit is not None and len(found) >= limit:
-                return found
-            row = ItemRow.unpack(raw)
-            if wanted(row):
-                found.append(Found(key[1:], labels, row))
+        left = None if limit is None else limit - len(found)
+        if left == 0:
+            break
+        rows = view.scan(prefix=_within(number), limit=left if wanted is None else None)
+        chosen = ((key, raw) for key, raw in rows if wanted is None or wanted(raw))
+        found += [Found(key[1:], labels, ItemRow.unpack(raw)) for key, raw in islice(chosen, left)]
     return found
 
 
@@ -128,7 +132,7 @@ def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:
 def any_lives(view: KeyValueView, number: int, now_ms: int) -> bool:
     """Whether a namespace has an item that has not expired."""
     rows = view.scan(prefix=_within(number))
-    return any(not ItemRow.unpack(raw).is_expired(now_ms) for _, raw in rows)
+    return any(not ItemRow.is_expired(raw, now_ms) for _, raw in rows)
 
 
 def is_due(view: KeyValueView, now_ms: int) -> bool:
@@ -159,7 +163,7 @@ def write(txn: KeyValueTxn, put: Put, now_us: int) -> None:
     """
     old = find(txn, put.namespace, put.key)
     now_ms = now_us // 1000
-    if old is not None and (put.row is None or old.row.is_expired(now_ms)):
+    if old is not None and (put.row is None or 0 < old.row.expires_ms <= now_ms):
         _remove(txn, old)
         old = None
     if put.row is None:

@@ -21,7 +21,12 @@ from langgraph.store.base import (
 )
 
 from memcore.adapters.langgraph import items
-from memcore.adapters.langgraph.filters import literal_prefix, matches, matches_namespace
+from memcore.adapters.langgraph.filters import (
+    check_filter,
+    literal_prefix,
+    matches,
+    matches_namespace,
+)
 from memcore.adapters.langgraph.items import Found, Put
 from memcore.adapters.langgraph.rows import ItemRow
 from memcore.adapters.langgraph.vectors import Index, Scorer, pack_vectors
@@ -89,7 +94,9 @@ class Plan:
             # A dict keeps the place of the first put of a key, and the last put.
             self._puts[namespace, key] = Put(namespace, key, row)
             self._paths[namespace, key] = op
-        elif not isinstance(op, GetOp | SearchOp | ListNamespacesOp):
+        elif isinstance(op, SearchOp):
+            check_filter(op.filter)
+        elif not isinstance(op, GetOp | ListNamespacesOp):
             msg = f"unknown operation: expected an Op of langgraph.store.base, got {op!r:.100}"
             raise InvalidOptionError(msg)
 
@@ -134,7 +141,7 @@ class Plan:
         return None
 
     def _is_shown(self, row: ItemRow, now_ms: int) -> bool:
-        return not (self._omit_expired and row.is_expired(now_ms))
+        return not (self._omit_expired and 0 < row.expires_ms <= now_ms)
 
     def _refresh(self, found: Found, now_ms: int) -> None:
         row = found.row
@@ -144,16 +151,18 @@ class Plan:
                 self._refreshes[found.place] = None
 
     def _search(self, view: KeyValueView, op: SearchOp, now_ms: int) -> Scored:
-        def is_wanted(row: ItemRow) -> bool:
-            shown = self._is_shown(row, now_ms)
-            return shown and (not op.filter or matches(row.value(), op.filter))
+        omits, wants = self._omit_expired, op.filter
+
+        def is_wanted(raw: bytes) -> bool:
+            shown = not omits or not ItemRow.is_expired(raw, now_ms)
+            return shown and (not wants or matches(ItemRow.value_of(raw), wants))
 
         scorer = self._scorers.get(op.query) if op.query else None
-        ends = scorer is None and not op.filter and min(op.offset, op.limit) >= 0
+        ends = scorer is None and min(op.offset, op.limit) >= 0
         found = items.in_order(
             view,
             tuple(op.namespace_prefix),
-            is_wanted,
+            is_wanted if omits or wants else None,
             limit=op.offset + op.limit if ends else None,
         )
         if scorer is None:

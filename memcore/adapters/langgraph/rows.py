@@ -24,6 +24,8 @@ Labels = tuple[str, ...]
 _SURELY_FITS_CHARS: Final = (KV_KEY_BYTES_MAX - 1) // 4
 _BORDER: Final = "\0\0"  # between a namespace and a key: no text of a label begins so
 _HEADER: Final = Struct(">BBQQQQII")
+_EXPIRES: Final = slice(26, 34)
+_LENGTHS: Final = Struct(">II")
 _FORMAT: Final = 1
 _PLACE_DIGITS: Final = 12
 
@@ -130,9 +132,17 @@ class ItemRow:
             created, updated, ttl, expires, flags, raw[end:],
         )  # fmt: skip
 
-    def is_expired(self, now_ms: int) -> bool:
-        """Whether its time has come."""
-        return 0 < self.expires_ms <= now_ms
+    @staticmethod
+    def is_expired(raw: bytes, now_ms: int) -> bool:
+        """Whether the time of a packed row has come."""
+        return 0 < int.from_bytes(raw[_EXPIRES], "big") <= now_ms
+
+    @staticmethod
+    def value_of(raw: bytes) -> dict[str, Any]:
+        """The value of a packed row; nothing else of it is looked at."""
+        labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
+        found: dict[str, Any] = decode_json(raw[_HEADER.size + labels + key :], raw[1])
+        return found
 
     def value(self) -> dict[str, Any]:
         """The value, a new one at each call."""
