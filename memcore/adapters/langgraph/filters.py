@@ -58,10 +58,7 @@ def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings;
     what is none, or not there, does not match.
     """
-    for field, want in wanted.items():
-        if not _wants(value.get(field), want):
-            return False
-    return True
+    return all(_wants(value.get(field), want) for field, want in wanted.items())
 
 
 def _wants(value: Any, want: Any) -> bool:

@@ -28,7 +28,7 @@ from memcore.adapters.langgraph.filters import (
     matches_namespace,
 )
 from memcore.adapters.langgraph.items import Found, Put
-from memcore.adapters.langgraph.rows import ItemRow
+from memcore.adapters.langgraph.rows import ItemRow, Labels
 from memcore.adapters.langgraph.vectors import Index, Scorer, pack_vectors
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValueTxn, KeyValueView
@@ -62,27 +62,33 @@ class Plan:
         self._index = index
         self._omit_expired = bool(ttl and ttl.get("omit_expired"))
         self._ops = list(ops)
-        self._puts: dict[tuple[tuple[str, ...], str], Put] = {}
-        self._paths: dict[tuple[tuple[str, ...], str], PutOp] = {}
+        self._puts: dict[tuple[Labels, str], Put] = {}
+        self._put_ops = 0
+        self._values: dict[tuple[Labels, str], tuple[Any, Any]] = {}
+        """What each put stores, and what of it is embedded."""
+        self._texts: dict[tuple[Labels, str], list[str]] = {}
         self._scorers: dict[str, Scorer] = {}
         self._refreshes: dict[str, None] = {}
+        self.is_short = len(self._ops) <= _SHORT_OPS
+        """Whether reading takes some microseconds."""
+        self.queries: list[str] = []
+        """Texts to find the nearest items to: ``use_queries`` takes their vectors."""
+        self.texts: list[str] = []
+        """Texts of items to store: ``use_texts`` takes their vectors."""
         for op in self._ops:
             self._check(op)
-        searches = [op for op in self._ops if isinstance(op, SearchOp)]
-        self.queries = list(dict.fromkeys(op.query for op in searches if index and op.query))
-        """Texts to find the nearest items to: ``use_queries`` takes their vectors."""
-        self._texts = {
-            at: index.texts(op.value, op.index)
-            for at, op in self._paths.items()
-            if index is not None and op.value is not None
-        }
-        self.texts = list(dict.fromkeys(t for texts in self._texts.values() for t in texts))
-        """Texts of items to store: ``use_texts`` takes their vectors."""
-        self.reads = any(not isinstance(op, PutOp) for op in self._ops)
-        self.is_short = len(self._ops) <= _SHORT_OPS and not any(
-            isinstance(op, SearchOp | ListNamespacesOp) for op in self._ops
-        )
+        self.reads = len(self._ops) > self._put_ops
         self.only_deletes = all(put.row is None for put in self._puts.values())
+        if index is not None:
+            self._choose_texts(index)
+
+    def _choose_texts(self, index: Index) -> None:
+        queries = [op.query for op in self._ops if isinstance(op, SearchOp)]
+        self.queries = list(dict.fromkeys(query for query in queries if query))
+        for at, (value, paths) in self._values.items():
+            if value is not None:
+                self._texts[at] = list(dict.fromkeys(index.texts(value, paths)))
+        self.texts = list(dict.fromkeys(t for texts in self._texts.values() for t in texts))
 
     def _check(self, op: Op) -> None:
         validate_op_namespace(op)
@@ -93,10 +99,14 @@ class Plan:
                 row = ItemRow.of(namespace, key, op.value, ttl_ms=_ttl_ms(op.ttl))
             # A dict keeps the place of the first put of a key, and the last put.
             self._puts[namespace, key] = Put(namespace, key, row)
-            self._paths[namespace, key] = op
+            self._values[namespace, key] = op.value, op.index
+            self._put_ops += 1
         elif isinstance(op, SearchOp):
             check_filter(op.filter)
-        elif not isinstance(op, GetOp | ListNamespacesOp):
+            self.is_short = False
+        elif isinstance(op, ListNamespacesOp):
+            self.is_short = False
+        elif not isinstance(op, GetOp):
             msg = f"unknown operation: expected an Op of langgraph.store.base, got {op!r:.100}"
             raise InvalidOptionError(msg)
 
@@ -114,9 +124,13 @@ class Plan:
             found = self._index.checked(self.texts, vectors)
             for at, texts in self._texts.items():
                 if texts:
-                    self._puts[at].vectors = pack_vectors([found[t] for t in dict.fromkeys(texts)])
+                    self._puts[at].vectors = pack_vectors([found[text] for text in texts])
 
     # --- reading ------------------------------------------------------------------------------
+
+    def nothing(self) -> list[Result]:
+        """The results of operations that read nothing."""
+        return [None] * len(self._ops)
 
     def read(self, view: KeyValueView, now_ms: int) -> list[Result]:
         """The results: what there is before anything of this batch is written."""

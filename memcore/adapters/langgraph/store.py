@@ -131,7 +131,7 @@ class MemcoreStore(BaseStore):
         embed = self._index and self._index.embeddings
         if embed and plan.queries:
             plan.use_queries([embed.embed_query(query) for query in plan.queries])
-        results = self._kv.read(lambda view: plan.read(view, self._backing.now_ms()))
+        results = self._read(plan)
         if embed and plan.texts:
             plan.use_texts(embed.embed_documents(plan.texts))
         if plan.changes(read_only=self._backing.store.read_only):
@@ -150,11 +150,10 @@ class MemcoreStore(BaseStore):
         if embed and plan.queries:
             coroutines = [embed.aembed_query(query) for query in plan.queries]
             plan.use_queries(await asyncio.gather(*coroutines))
-
-        def read() -> list[Result]:
-            return self._kv.read(lambda view: plan.read(view, self._backing.now_ms()))
-
-        results = read() if plan.is_short else await asyncio.to_thread(read)
+        if plan.is_short:
+            results = self._read(plan)
+        else:
+            results = await asyncio.to_thread(self._read, plan)
         if embed and plan.texts:
             plan.use_texts(await embed.aembed_documents(plan.texts))
         if plan.changes(read_only=self._backing.store.read_only):
@@ -165,6 +164,11 @@ class MemcoreStore(BaseStore):
             )
             await settled(future)
         return results
+
+    def _read(self, plan: Plan) -> list[Result]:
+        if not plan.reads:
+            return plan.nothing()
+        return self._kv.read(lambda view: plan.read(view, self._backing.now_ms()))
 
     # --- time to live -----------------------------------------------------------------------------
 
