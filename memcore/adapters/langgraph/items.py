@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
 from memcore.adapters.langgraph.rows import (
@@ -105,12 +104,14 @@ def in_order(
     """
     found: list[Found] = []
     for number, labels in namespaces(view, prefix):
-        left = None if limit is None else limit - len(found)
-        if left == 0:
+        if limit is not None and len(found) >= limit:
             break
-        rows = view.scan(prefix=_within(number), limit=left if wanted is None else None)
-        chosen = ((key, raw) for key, raw in rows if wanted is None or wanted(raw))
-        found += [Found(key[1:], labels, ItemRow.unpack(raw)) for key, raw in islice(chosen, left)]
+        left = None if wanted or limit is None else limit - len(found)
+        for key, raw in view.scan(prefix=_within(number), limit=left):
+            if wanted is None or wanted(raw):
+                found.append(Found(key[1:], labels, ItemRow.unpack(raw)))
+                if len(found) == limit:
+                    break
     return found
 
 
