@@ -2018,3 +2018,4 @@ cdef class HeadFields:
 
 
 include "_bpe.pxi"
+include "_trees.pxi"

@@ -8,6 +8,9 @@ MemcoreError
 │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
 │   ├── DuplicateRequestError  an idempotency key was used again with other content
 │   ├── RevisionConflict       ``expected_revision`` is not the current revision
+│   ├── OutpacedError          other writers were faster every time; try again
+│   ├── StaleParentError       another checkpoint was stored after the parent of this one
+│   ├── HistoryNeededError     what is to be deleted is needed by checkpoints that stay
 │   ├── PlanStaleError         the history changed under a compaction plan
 │   ├── PolicyMismatchError    the session has another policy or counter
 │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
@@ -38,6 +41,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "DuplicateRequestError",
+    "HistoryNeededError",
     "HistoryViolationError",
     "InternalError",
     "InvalidItemError",
@@ -46,11 +50,13 @@ __all__ = [
     "NotFoundError",
     "OrphanResultError",
     "OutcomeUnknownError",
+    "OutpacedError",
     "PlanStaleError",
     "PolicyMismatchError",
     "ReadOnlyError",
     "RevisionConflict",
     "ScopeError",
+    "StaleParentError",
     "StorageError",
     "StoreAccessError",
     "StoreFormatError",
@@ -107,6 +113,23 @@ class RevisionConflict(CallerError):  # noqa: N818 - the architecture's public n
         super().__init__(message)
         self.expected = expected
         self.current = current
+
+
+class OutpacedError(CallerError):
+    """Other writers changed what the call works on faster than it could; try again later."""
+
+
+class StaleParentError(CallerError):
+    """The parent is not the newest checkpoint any more: ``newest`` is, ``parent`` was given."""
+
+    def __init__(self, message: str, *, parent: str | None, newest: str | None) -> None:
+        super().__init__(message)
+        self.parent = parent
+        self.newest = newest
+
+
+class HistoryNeededError(CallerError):
+    """Checkpoints that stay rebuild their values from those that were to be deleted."""
 
 
 class PlanStaleError(CallerError):

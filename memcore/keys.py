@@ -17,7 +17,7 @@ from typing import Final
 from memcore.errors import CorruptValueError
 from memcore.limits import KEY_BYTES_MAX
 
-__all__ = ["Kind", "Row", "after", "name_key", "pack_text", "session_row", "text_fits"]
+__all__ = ["Kind", "Row", "ThreadRow", "after", "name_key", "pack_text", "session_row", "text_fits"]
 
 _U64 = Struct(">Q")
 _U64_2 = Struct(">BQQ")
@@ -65,6 +65,16 @@ class Row:
     STATE: Final = 0x0B
 
 
+class ThreadRow:
+    """Row byte of a thread's key: the rows of one thread of a graph lie together."""
+
+    HEAD: Final = 0x01
+    NAMESPACE: Final = 0x02
+    CHECKPOINT: Final = 0x03
+    VALUE: Final = 0x04
+    WRITES: Final = 0x05
+
+
 class Counter:
     """Second byte of a counter's key: the last number that was given out."""
 
@@ -72,7 +82,8 @@ class Counter:
     SESSION: Final = 0x02
     NAMESPACE: Final = 0x03
     THREAD: Final = 0x04
-    CHUNKS: Final = 0x05
+    POOL: Final = 0x05
+    GRAPH_NAMESPACE: Final = 0x06
 
 
 def u64(number: int) -> bytes:
@@ -261,6 +272,26 @@ def counter(which: int) -> bytes:
 def blob_chunk(scope: int, slot: bytes, number: int) -> bytes:
     """``07 | scope u64 | slot | number u32``; ``slot`` is a blob's digest and disambiguator."""
     return scoped(Kind.BLOB_CHUNK, scope, slot, _U32.pack(number))
+
+
+def thread_prefix(scope: int, thread: int) -> bytes:
+    """The prefix of all rows of a thread of a graph."""
+    return _U64_2.pack(Kind.THREAD, scope, thread)
+
+
+def thread_rows(scope: int, thread: int, row: int) -> bytes:
+    """The prefix of one thread's rows of one sort."""
+    return thread_prefix(scope, thread) + bytes((row,))
+
+
+def graph_rows(scope: int, thread: int, row: int, namespace: int) -> bytes:
+    """``0F | scope u64 | thread u64 | row u8 | namespace u32``: checkpoints, values, writes."""
+    return thread_rows(scope, thread, row) + _U32.pack(namespace)
+
+
+def chunk_prefix(scope: int, pool: int) -> bytes:
+    """``10 | scope u64 | pool u64``: the row of the pool itself, and before an id, a chunk's."""
+    return _U64_2.pack(Kind.CHUNK, scope, pool)
 
 
 def kv_prefix(scope: int, namespace: int) -> bytes:

@@ -85,6 +85,23 @@ BLOB_INLINE_COMMIT_BYTES_MAX: Final = 192 * 1024
 KV_KEY_BYTES_MAX: Final = 480
 KV_VALUE_BYTES_MAX: Final = 64 * 1024**2
 
+# --- checkpoints of graphs ----------------------------------------------------------------------
+CHECKPOINT_ID_BYTES_MAX: Final = 400
+"""Ids are compared as strings, so they stand in the key as they are, escaped."""
+CHUNK_BYTES_MAX: Final = 64 * 1024
+"""A larger serialised part is stored in pieces of this size."""
+PART_INLINE_BYTES_MAX: Final = 32
+"""A smaller serialised part is no chunk: its reference would be as long."""
+PAGE_PARTS_MIN: Final = 16
+PAGE_PARTS_MAX: Final = 256
+"""Parts of a list or dict on one page of its manifest; on average about 64 more than the least."""
+STAGED_BYTES: Final = 128 * 1024
+"""New chunks above this go in commits of their own, before the one that refers to them."""
+PARTS_CACHED: Final = 200_000
+"""Decoded parts (messages, entries, ...) that a database's handle keeps, about."""
+KNOWN_CHUNKS: Final = 500_000
+"""Chunks that a handle remembers to be stored."""
+
 # --- reading ----------------------------------------------------------------------------------
 ITEMS_PAGE: Final = 256
 """Items that ``Session.items`` reads in one read transaction."""

@@ -206,6 +206,37 @@ def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
     return namespace
 
 
+# --- threads of graphs --------------------------------------------------------------------------
+
+
+def thread_of(txn: ReadTxn, scope: int, name: str) -> int | None:
+    """The number of the thread that bears this name in the scope, or None.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    if name != "":  # ids of threads come from frameworks, which take any
+        check_name(name, "thread")
+    return _number_of(txn, _thread_key(scope, name), name)
+
+
+def new_thread(txn: Txn, scope: int, name: str) -> int:
+    """A number for a name that no thread of the scope has."""
+    return _intern(txn, _thread_key(scope, name), Counter.THREAD, name)
+
+
+def drop_thread_name(txn: Txn, scope: int, name: str) -> None:
+    """Take a thread's name away; its number is never given out again."""
+    txn.delete(_thread_key(scope, name))
+
+
+def threads(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
+    """``(name, thread)`` as ``sessions`` gives sessions."""
+    prefix = keys.scoped(Kind.THREAD_NAME, scope)
+    start = prefix if start_after is None else keys.behind(_thread_key(scope, start_after))
+    return _names_in(txn, start, keys.after(prefix))
+
+
 # --- salvage ----------------------------------------------------------------------------------
 
 
@@ -256,6 +287,10 @@ def _namespace_key(scope: int, name: str) -> bytes:
     return keys.name_key(keys.scoped(Kind.KV_NAMESPACE, scope), name)
 
 
+def _thread_key(scope: int, name: str) -> bytes:
+    return keys.name_key(keys.scoped(Kind.THREAD_NAME, scope), name)
+
+
 def _pack(*names: str) -> bytes:
     return b"".join(map(keys.pack_text, names))
 
@@ -287,11 +322,16 @@ def _number_of(txn: ReadTxn, key: bytes, *names: str) -> int | None:
     return number
 
 
-def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:
+def next_number(txn: Txn, which: int) -> int:
+    """The next number of a sort; none is given out twice."""
     counter_key = keys.counter(which)
     value = txn.get(counter_key)
     last = 0 if value is None else int.from_bytes(open_value(counter_key, value)[1], "big")
-    number = last + 1
-    txn.put(counter_key, seal_value(counter_key, keys.u64(number)))
+    txn.put(counter_key, seal_value(counter_key, keys.u64(last + 1)))
+    return last + 1
+
+
+def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:
+    number = next_number(txn, which)
     txn.put(key, seal_value(key, keys.u64(number) + _pack(*names)))
     return number

@@ -7,6 +7,7 @@ from typing import Any
 
 from memcore import names
 from memcore.blobs import BlobStore
+from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
@@ -171,6 +172,14 @@ class Scope:
             return scope, names.ensure_namespace(txn, scope, namespace)
 
         return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
+
+    @property
+    def graph(self) -> GraphStore:
+        """Checkpoints of graph runtimes in this scope."""
+        backing = self._backing
+        return GraphStore(
+            backing.store, backing.graphs, self._find, self._ensure, now_ms=backing.now_ms
+        )
 
     @property
     def blobs(self) -> BlobStore:

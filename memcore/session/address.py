@@ -11,6 +11,7 @@ from threading import RLock
 from typing import TypeVar
 
 from memcore import names
+from memcore.checkpoint import Cache
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
 from memcore.errors import (
@@ -49,6 +50,8 @@ class Backing:
     """What semantic de-duplication compares texts by."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
+    graphs: Cache = field(default_factory=Cache)
+    """What is remembered of the values of graph checkpoints."""
     seed: bytes = field(init=False)
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memcore.adapters.langgraph.cache import MemcoreCache
+    from memcore.adapters.langgraph.saver import AsyncMemcoreSaver, MemcoreSaver
     from memcore.adapters.langgraph.store import MemcoreStore
 
-__all__ = ["MemcoreCache", "MemcoreStore"]
+__all__ = ["AsyncMemcoreSaver", "MemcoreCache", "MemcoreSaver", "MemcoreStore"]
 
 _HOMES = {
+    "AsyncMemcoreSaver": "memcore.adapters.langgraph.saver",
+    "MemcoreSaver": "memcore.adapters.langgraph.saver",
     "MemcoreCache": "memcore.adapters.langgraph.cache",
     "MemcoreStore": "memcore.adapters.langgraph.store",
 }

@@ -12,7 +12,7 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.rows import address, exact_range, named
-from memcore.adapters.langgraph.source import Opening, Source, scope_of
+from memcore.adapters.langgraph.source import Source, scope_of
 from memcore.aio.commit import settled
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
@@ -70,9 +70,9 @@ class MemcoreCache(BaseCache[ValueT]):
         *,
         serde: SerializerProtocol | None = None,
         durability: str | None = None,
-    ) -> Opening[Self]:
-        """A cache of a file, for ``with`` and ``async with``; the options of the class."""
-        return Opening(lambda: cls(path, serde=serde, durability=durability))
+    ) -> Self:
+        """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
+        return cls(path, serde=serde, durability=durability)
 
     def __enter__(self) -> Self:
         return self

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from memcore.aio import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
 
-__all__ = ["Opening", "Source", "scope_of"]
+__all__ = ["Source", "scope_of"]
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """What an adapter is made of."""
-
-
-class _Closing(Protocol):
-    def close(self) -> None:
-        """Give back what was opened."""
-
-
-T = TypeVar("T", bound=_Closing)
 
 
 def scope_of(
@@ -35,7 +24,7 @@ def scope_of(
         source: a database, a scope of one, or the path of a file, made if it is missing.
         app: the application; None: ``"default"``. A scope has its own.
         user: the user; as ``app``.
-        durability: of a file that is opened here, as in ``memcore.open``.
+        durability: of a file that is made here, as in ``memcore.open``; ``"none"`` is consent.
 
     Raises:
         InvalidOptionError: the source is none of these, or a scope came with an app or user.
@@ -53,44 +42,9 @@ def scope_of(
     if not isinstance(source, str | os.PathLike):
         msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
         raise InvalidOptionError(msg)
-    database = open_database(source, durability=durability)
+    database = open_database(source, durability=durability, allow_unsafe=durability == "none")
     try:
         return database.scope(**at), database
     except BaseException:
         database.close()
         raise
-
-
-class Opening(Generic[T]):
-    """What ``from_conn_string`` returns: for ``with`` and ``async with``, which opens in a thread.
-
-    The file is closed at the end of the block.
-    """
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._opened: list[T] = []
-
-    def __enter__(self) -> T:
-        self._opened.append(self._make())
-        return self._opened[-1]
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._opened.pop().close()
-
-    async def __aenter__(self) -> T:
-        self._opened.append(await asyncio.to_thread(self._make))
-        return self._opened[-1]
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self._opened.pop().close)

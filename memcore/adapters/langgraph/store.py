@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
 from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.plan import Plan
-from memcore.adapters.langgraph.source import Opening, Source, scope_of
+from memcore.adapters.langgraph.source import Source, scope_of
 from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
@@ -39,6 +39,10 @@ class MemcoreStore(BaseStore):
             each other.
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No store reaches items of another user or application.
+
+        durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
+            None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
+            of a second) or ``"none"``. A file that is there has its own.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -76,16 +80,11 @@ class MemcoreStore(BaseStore):
         namespace: str = "langgraph.store",
         app: str | None = None,
         user: str | None = None,
-    ) -> Opening[Self]:
-        """A store of a file, for ``with`` and ``async with``; the options of the class.
-
-        ``durability`` is that of a new file (None: ``"full"``); an existing one has its own.
-        """
-        return Opening(
-            lambda: cls(
-                path, index=index, ttl=ttl, namespace=namespace, app=app, user=user,
-                durability=durability,
-            )
+    ) -> Self:
+        """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
+        return cls(
+            path, index=index, ttl=ttl, namespace=namespace, app=app, user=user,
+            durability=durability,
         )  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -1,0 +1,306 @@
+# --- trees of Python objects: copies, and whether two are the same -----------------------------------
+#
+# A checkpoint saver keeps what it was given as a copy that nobody else can reach, and compares the
+# next value with it: equal means that nothing has to be serialised again, whatever was changed in
+# place meanwhile is found. The objects' own Python code is never run.
+
+
+cdef extern from "Python.h":
+    object PyObject_GenericGetAttr(object, object)
+    int PyObject_GenericSetAttr(object, object, object) except -1
+    object PyObject_GenericGetDict(object, void *)
+    int PyObject_GenericSetDict(object, object, void *) except -1
+    int PyUnicode_Compare(object, object) except? -1
+    int PySet_Contains(object, object) except -1
+
+
+cdef enum:
+    # What a type is, as the function that Trees was made with says.
+    TREE_OPAQUE = 0     # nothing is known of it: never copied, never the same
+    TREE_LEAF = 1       # never changes: shared by copies, the same if identical
+    TREE_OBJECT = 2     # a __dict__ and the named slots are all it is
+    TREE_TUPLE = 3      # a subclass of tuple with nothing but its entries
+
+cdef enum:
+    TREE_DEPTH_MAX = 200    # deeper ones are opaque
+
+
+cdef inline bint _is_atom(object value) noexcept:
+    """Whether the type is one of those that never change and compare without foreign code."""
+    cdef type kind = type(value)
+    return (
+        value is None or kind is str or kind is int or kind is bool or kind is float
+        or kind is bytes
+    )
+
+
+cdef inline bint _same_atom(object a, object b) except -1:
+    """Whether two different objects of one of those types, the same for both, are equal."""
+    cdef type kind = type(a)
+    cdef double x, y
+    if kind is str:
+        return PyUnicode_GET_LENGTH(a) == PyUnicode_GET_LENGTH(b) and PyUnicode_Compare(a, b) == 0
+    if kind is float:
+        x, y = a, b
+        # 0.0 and -0.0 are written differently; one NaN is as good as another only if identical.
+        return x == y and (x != 0 or (1 / x == 1 / y))
+    return a == b
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Trees:
+    """Copies and compares trees of Python objects.
+
+    ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None, bool,
+    int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type: kind 0 is
+    opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots make up, of
+    which only those that count are compared, 3 a tuple. ``OPAQUE`` stands for
+    the tree of a value that holds anything opaque.
+    """
+
+    cdef object _classify
+    cdef dict _kinds
+    cdef readonly object OPAQUE
+
+    def __init__(self, classify):
+        self._classify = classify
+        self._kinds = {}
+        self.OPAQUE = object()
+
+    def copy(self, value):
+        """A copy that shares only what never changes, ``OPAQUE`` if ``value`` holds anything else."""
+        return self._copy(value, 0)
+
+    def copies(self, list values):
+        """A list of copies."""
+        cdef list made = []
+        cdef object value
+        for value in values:
+            made.append(self._copy(value, 0))
+        return made
+
+    def same(self, a, b):
+        """Whether both have the same types, structure and values, in the same order."""
+        return self._same(a, b, 0)
+
+    def head(self, list trees, list others, list values):
+        """How many leading values are the same as the tree, or the other tree, in their place."""
+        cdef Py_ssize_t at = 0
+        cdef object value
+        for value in values:
+            if at >= len(trees):
+                return at
+            if not self._same(trees[at], value, 0) and not (
+                at < len(others) and self._same(others[at], value, 0)
+            ):
+                return at
+            at += 1
+        return at
+
+    cdef tuple _kind(self, type kind):
+        cdef PyObject *found = PyDict_GetItem(self._kinds, kind)
+        cdef tuple answer
+        if found != NULL:
+            return <tuple>found
+        answer = self._classify(kind)
+        if len(self._kinds) >= 4096:  # types made at run time would never leave
+            self._kinds.clear()
+        self._kinds[kind] = answer
+        return answer
+
+    cdef object _copy(self, object value, int depth):
+        cdef Py_ssize_t where = 0
+        cdef PyObject *key
+        cdef PyObject *entry
+        cdef object made, copy, held
+        cdef type kind = type(value)
+        if _is_atom(value):
+            return value
+        if depth > TREE_DEPTH_MAX:
+            return self.OPAQUE
+        if kind is dict:
+            made = (<dict>value).copy()
+            while PyDict_Next(value, &where, &key, &entry):
+                held = <object>key  # held: another thread may take the entry out meanwhile
+                if not _is_atom(held):
+                    return self.OPAQUE
+                if _is_atom(<object>entry):
+                    continue
+                copy = self._copy(<object>entry, depth + 1)
+                if copy is self.OPAQUE:
+                    return copy
+                (<dict>made)[held] = copy
+            return made
+        if kind is list:
+            made = (<list>value).copy()
+            for where in range(PyList_GET_SIZE(<PyObject *>made)):
+                held = (<list>made)[where]
+                if _is_atom(held):
+                    continue
+                copy = self._copy(held, depth + 1)
+                if copy is self.OPAQUE:
+                    return copy
+                (<list>made)[where] = copy
+            return made
+        if kind is tuple:
+            return self._entries(value, depth)
+        if kind is set or kind is frozenset:
+            for held in value:
+                if not _is_atom(held):
+                    return self.OPAQUE
+            return set(value) if kind is set else value
+        return self._copy_object(value, kind, depth)
+
+    cdef object _entries(self, object value, int depth):
+        cdef list made = []
+        cdef object copy, held
+        for held in <tuple>value:
+            copy = self._copy(held, depth + 1)
+            if copy is self.OPAQUE:
+                return copy
+            made.append(copy)
+        return tuple(made)
+
+    cdef object _copy_object(self, object value, type kind, int depth):
+        cdef tuple what = self._kind(kind)
+        cdef int sort = what[0]
+        cdef object made, fields, copy, name
+        if sort == TREE_LEAF:
+            return value
+        if sort == TREE_TUPLE:
+            fields = self._entries(value, depth)
+            return fields if fields is self.OPAQUE else tuple.__new__(kind, fields)
+        if sort != TREE_OBJECT:
+            return self.OPAQUE
+        made = object.__new__(kind)
+        if what[1]:
+            fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
+            if fields is self.OPAQUE:
+                return fields
+            PyObject_GenericSetDict(made, fields, NULL)
+        for name in <tuple>what[2]:
+            try:
+                fields = PyObject_GenericGetAttr(value, name)
+            except AttributeError:  # a slot that was never set
+                continue
+            copy = self._copy(fields, depth + 1)
+            if copy is self.OPAQUE:
+                return copy
+            PyObject_GenericSetAttr(made, name, copy)
+        return made
+
+    cdef bint _same(self, object a, object b, int depth) except -1:
+        cdef Py_ssize_t at = 0, here = 0, there = 0
+        cdef PyObject *key
+        cdef PyObject *entry
+        cdef PyObject *other_key
+        cdef PyObject *other
+        cdef type kind = type(a)
+        if a is b:
+            return True
+        if kind is not type(b):
+            return False
+        if _is_atom(a):
+            return _same_atom(a, b)
+        if depth > TREE_DEPTH_MAX:
+            return False
+        if kind is dict:
+            if len(<dict>a) != len(<dict>b):
+                return False
+            while PyDict_Next(a, &here, &key, &entry):
+                if not PyDict_Next(b, &there, &other_key, &other):
+                    return False
+                if key != other_key and not self._same_key(<object>key, <object>other_key):
+                    return False
+                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
+                    return False
+            return True
+        if kind is list:
+            if PyList_GET_SIZE(<PyObject *>a) != PyList_GET_SIZE(<PyObject *>b):
+                return False
+            while at < PyList_GET_SIZE(<PyObject *>a):
+                if at >= PyList_GET_SIZE(<PyObject *>b):  # another thread changes it meanwhile
+                    return False
+                entry = PyList_GET_ITEM(<PyObject *>a, at)
+                other = PyList_GET_ITEM(<PyObject *>b, at)
+                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
+                    return False
+                at += 1
+            return True
+        if kind is tuple:
+            return self._same_entries(a, b, depth)
+        if kind is set or kind is frozenset:
+            return self._same_members(a, b)
+        return self._same_object(a, b, kind, depth)
+
+    cdef bint _same_key(self, object a, object b) except -1:
+        return type(a) is type(b) and _is_atom(a) and _same_atom(a, b)
+
+    cdef bint _same_entries(self, object a, object b, int depth) except -1:
+        cdef Py_ssize_t n = PyTuple_GET_SIZE(<PyObject *>a), at
+        if n != PyTuple_GET_SIZE(<PyObject *>b):
+            return False
+        for at in range(n):
+            if not self._same(<object>PyTuple_GET_ITEM(<PyObject *>a, at),
+                              <object>PyTuple_GET_ITEM(<PyObject *>b, at), depth + 1):
+                return False
+        return True
+
+    cdef bint _same_members(self, object a, object b) except -1:
+        cdef object member
+        if len(a) != len(b):
+            return False
+        for member in b:
+            # 1, 1.0 and True are one member of a set and three values in a file.
+            if type(member) is not str and type(member) is not bytes:
+                return False
+            if not PySet_Contains(a, member):
+                return False
+        return True
+
+    cdef bint _same_object(self, object a, object b, type kind, int depth) except -1:
+        cdef tuple what = self._kind(kind)
+        cdef int sort = what[0]
+        cdef object mine, other, name
+        if sort == TREE_TUPLE:
+            return self._same_entries(a, b, depth)
+        if sort != TREE_OBJECT:  # a leaf is the same only if identical, the rest never
+            return False
+        if what[1] and not self._same(
+            PyObject_GenericGetDict(a, NULL), PyObject_GenericGetDict(b, NULL), depth + 1
+        ):
+            return False
+        for name in <tuple>what[3]:
+            try:
+                mine = PyObject_GenericGetAttr(a, name)
+            except AttributeError:
+                mine = self.OPAQUE
+            try:
+                other = PyObject_GenericGetAttr(b, name)
+            except AttributeError:
+                other = self.OPAQUE
+            if not self._same(mine, other, depth + 1):
+                return False
+        return True
+
+
+def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most, int mask):
+    """Where the pages of these entries (bytes) end, the last one excepted.
+
+    A page ends behind an entry whose last byte has no bit of the mask, if it has at least ``least``
+    entries, and behind the entry that makes it ``most``.
+    """
+    cdef list stops = []
+    cdef Py_ssize_t at, start = 0, size
+    cdef bytes entry
+    for at in range(len(entries)):
+        entry = entries[at]
+        size = at + 1 - start
+        if size < least or PyBytes_GET_SIZE(entry) == 0:
+            continue
+        if size == most or not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1]
+                                & mask):
+            stops.append(at + 1)
+            start = at + 1
+    return stops

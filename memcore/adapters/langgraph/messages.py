@@ -1,0 +1,90 @@
+"""Messages of a channel as a model should receive them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.message import add_messages
+
+from memcore.context import fit
+from memcore.errors import InvalidItemError, NotFoundError
+from memcore.model import Context
+from memcore.tokens import TokenCounter
+
+__all__ = ["channel_messages", "messages_context"]
+
+
+def channel_messages(
+    saver: BaseCheckpointSaver[str],
+    thread_id: str,
+    checkpoint_ns: str,
+    checkpoint_id: str | None,
+    channel: str,
+) -> list[Any]:
+    """The messages that a checkpoint holds in a channel.
+
+    Raises:
+        NotFoundError: there is no such thread, checkpoint or channel.
+        InvalidItemError: the channel holds no list.
+    """
+    configurable = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns}
+    if checkpoint_id is not None:
+        configurable["checkpoint_id"] = checkpoint_id
+    config: RunnableConfig = {"configurable": configurable}
+    found = saver.get_tuple(config)
+    if found is None:
+        msg = f"thread {str(thread_id)[:40]!r} has no checkpoint {checkpoint_id or ''!r:.42}"
+        raise NotFoundError(msg)
+    if channel in found.checkpoint["channel_values"]:
+        return _listed(found.checkpoint["channel_values"][channel], channel)
+    if channel not in found.checkpoint["channel_versions"]:
+        known = ", ".join(sorted(found.checkpoint["channel_versions"]))
+        msg = f"the checkpoint has no channel {channel!r}; it has {known or 'none'}"
+        raise NotFoundError(msg)
+    return _rebuilt(saver, found.config, channel)
+
+
+def _rebuilt(saver: BaseCheckpointSaver[str], config: RunnableConfig, channel: str) -> list[Any]:
+    """A channel that is stored as deltas."""
+    history = saver.get_delta_channel_history(config=config, channels=[channel])[channel]
+    seed: Any = history.get("seed", [])
+    messages = _listed(getattr(seed, "value", seed), channel)
+    for _, _, written in history["writes"]:
+        messages = _listed(add_messages(messages, written), channel)
+    return messages
+
+
+def _listed(value: Any, channel: str) -> list[Any]:
+    if not isinstance(value, list):
+        msg = f"channel {channel!r} holds a {type(value).__name__}, not a list of messages"
+        raise InvalidItemError(msg)
+    return value
+
+
+def messages_context(
+    messages: Sequence[Any],
+    budget_tokens: int | None,
+    *,
+    reserve_tokens: int,
+    policy: str,
+    counter: str | TokenCounter,
+) -> Context:
+    """``memcore.fit`` over LangChain's message objects, or over dicts."""
+    items = [message_to_dict(m) if isinstance(m, BaseMessage) else m for m in messages]
+    given = {id(item): message for item, message in zip(items, messages, strict=True)}
+    context = fit(
+        items, budget_tokens, reserve_tokens=reserve_tokens, policy=policy, counter=counter
+    )
+    objects = any(isinstance(message, BaseMessage) for message in messages)
+    shown = [given[id(m)] if id(m) in given else _made(m, objects) for m in context.messages]
+    return replace(context, messages=shown)
+
+
+def _made(message: Any, as_object: bool) -> Any:
+    """A message that memcore wrote or changed, in the channel's form."""
+    return messages_from_dict([message])[0] if as_object else message

@@ -1,0 +1,31 @@
+"""Checkpoints of graph runtimes: channel values by version, stored with what they share."""
+
+from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.coding import Coder, JsonCoder, Typed, Wrapper
+from memcore.checkpoint.graph import GraphStore
+from memcore.checkpoint.joining import MISSING
+from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
+from memcore.checkpoint.reading import Delta, Found, ThreadEntry
+from memcore.checkpoint.retention import keep_rule, run_rule
+from memcore.checkpoint.writing import NewCheckpoint, NewWrites
+
+__all__ = [
+    "MISSING",
+    "Cache",
+    "Candidate",
+    "Coder",
+    "Delta",
+    "Found",
+    "GraphStore",
+    "JsonCoder",
+    "NewCheckpoint",
+    "NewWrites",
+    "Plan",
+    "Pruned",
+    "Rule",
+    "ThreadEntry",
+    "Typed",
+    "Wrapper",
+    "keep_rule",
+    "run_rule",
+]

@@ -1,0 +1,124 @@
+"""What a handle remembers of values: copies that nobody else can reach.
+
+A *version* is a value as it was put or read: its manifest, and for each part the node and a tree of
+it. The next put compares with it, part by part; the next get of an equal manifest copies from it.
+Decoded parts are kept by the id of their chunk, which names their content, so nothing here is ever
+out of date. Only which chunks are stored can change under a handle: that is kept by the epoch of
+the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+
+from memcore.checkpoint.shapes import new_trees
+from memcore.limits import KNOWN_CHUNKS, PARTS_CACHED
+
+__all__ = ["Cache", "Recent", "Version"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """A bounded mapping in two generations: what is not asked for while one fills up is dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit // 2, 1)
+        self._weight = 0
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+        self._lock = Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value; asked for, it stays."""
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is not None:
+                self.put(key, found)
+        return found
+
+    def put(self, key: K, value: V, *, weight: int = 1) -> None:
+        """Remember; several threads may."""
+        with self._lock:
+            self._young[key] = value
+            self._weight += weight
+            if self._weight > self._limit:
+                self._old, self._young, self._weight = self._young, {}, 0
+
+    def drop(self, key: K) -> None:
+        """Forget."""
+        with self._lock:
+            self._young.pop(key, None)
+            self._old.pop(key, None)
+
+
+@dataclass(slots=True)
+class Version:
+    """One value in its parts. A list without names, a dict with."""
+
+    names: dict[str, int] | None
+    """Where each key of a dict stands."""
+    nodes: list[bytes]
+    trees: list[Any]
+    """A tree of each part, as it was put; OPAQUE if it has none."""
+    loaded: list[Any] = field(default_factory=list)
+    """Trees as decoded, as far as they are known."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A whole value as it was decoded, by whom."""
+
+    identity: object
+    tree: Any
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries of a container or page: nodes, keys (of a list: empty), trees."""
+
+    nodes: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    trees: list[Any] = field(default_factory=list)
+    identity: object = None
+
+    def add(self, node: bytes, name: str, tree: Any) -> None:
+        """One more."""
+        self.nodes.append(node)
+        self.names.append(name)
+        self.trees.append(tree)
+
+    def extend(self, others: Entries) -> None:
+        """Those of a page."""
+        self.nodes += others.nodes
+        self.names += others.names
+        self.trees += others.trees
+
+
+_PARTS_OF_A_VERSION: Final = 8
+"""A version's lists weigh so much less than its parts."""
+_MEMO: Final = 8192
+
+
+class Cache:
+    """All that the handles of one open database remember of graph values."""
+
+    def __init__(self) -> None:
+        self.trees = new_trees()
+        self.versions: Recent[Hashable, Version] = Recent(PARTS_CACHED * _PARTS_OF_A_VERSION)
+        """By scope, thread, namespace and channel: what the next put is compared with."""
+        self.values: Recent[tuple[int, bytes], Decoded] = Recent(PARTS_CACHED * _PARTS_OF_A_VERSION)
+        """By pool and manifest."""
+        self.parts: Recent[bytes, Decoded] = Recent(PARTS_CACHED)
+        """By id of the chunk."""
+        self.pages: Recent[tuple[int, bytes], Entries] = Recent(PARTS_CACHED)
+        """By sort of the container and id of the page."""
+        self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
+        """Pool, epoch and id of chunks that are stored."""
+        self.memo: Recent[int, tuple[Any, Any, bytes, object]] = Recent(_MEMO)
+        """By ``id()`` of an object: it, its tree, its node, and for whom that holds."""

@@ -1,0 +1,156 @@
+"""GraphStore: checkpoints of graph runtimes in one scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from memcore import names
+from memcore.checkpoint import sweeping
+from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.coding import Coder
+from memcore.checkpoint.copying import copy_thread
+from memcore.checkpoint.deltas import Deltas
+from memcore.checkpoint.listing import Listing
+from memcore.checkpoint.pruning import Plan, Pruned, Rule, plan_prune, prune
+from memcore.checkpoint.removal import remove_piece, start_removal
+from memcore.checkpoint.rows import Place, Version
+from memcore.checkpoint.steps import Steps, take
+from memcore.checkpoint.writing import NewCheckpoint, NewWrites, Writing
+from memcore.store.base import ReadTxn, Store, Txn
+
+__all__ = ["GraphStore"]
+
+
+def _versions(body: Any) -> Mapping[str, Version]:
+    versions = body.get("channel_versions") if isinstance(body, dict) else None
+    return versions if isinstance(versions, dict) else {}
+
+
+class GraphStore(Listing, Deltas):
+    """Threads of a graph: checkpoints of channel values by version, with pending writes.
+
+    A thread has namespaces (one a subgraph), a namespace checkpoints by id, in the order of the ids
+    as strings. A checkpoint has a body (with ``channel_versions``: which version of which channel
+    belongs to it), metadata, and a parent; values lie under (namespace, channel, version), list
+    elements and dict entries once for all versions of a thread.
+
+    Handles are made by ``scope.graph`` and may be shared by threads. ``plan_*`` give the steps of a
+    change, for whoever commits from a loop.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        find: Callable[[ReadTxn], int | None],
+        ensure: Callable[[Txn], int],
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(cache, store.read, find, _versions)
+        self.store = store
+        self._now_ms = now_ms
+        self._writing = Writing(cache, store.read, find, ensure, now_ms)
+
+    def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> None:
+        """Store a checkpoint, or replace the one of that id.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised; the message names its place.
+            StaleParentError: ``new.follows`` and its parent is not the newest any more.
+            InvalidOptionError, CorruptValueError, ReadOnlyError, StorageError
+        """
+        take(self.store, self.plan_put(thread, namespace, new, coder))
+
+    def plan_put(
+        self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
+    ) -> Steps[None]:
+        """The steps of ``put``."""
+        return self._writing.put(thread, namespace, new, coder)
+
+    def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
+        """Store the writes of one task; those with an index >= 0 that it has already stay.
+
+        Raises:
+            As ``put``.
+        """
+        take(self.store, self.plan_put_writes(thread, namespace, new, coder))
+
+    def plan_put_writes(
+        self, thread: str, namespace: str, new: NewWrites, coder: Coder
+    ) -> Steps[None]:
+        """The steps of ``put_writes``."""
+        return self._writing.put_writes(thread, namespace, new, coder)
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def delete_thread(self, thread: str, coder: Coder) -> bool:
+        """Delete a thread; whether there was one. Works on a full device."""
+        return take(self.store, self.plan_delete_thread(thread, coder), makes_room=True)
+
+    def plan_delete_thread(self, thread: str, coder: Coder) -> Steps[bool]:
+        """The steps of ``delete_thread``."""
+
+        def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
+            scope = self._find(txn)
+            if scope is None or names.thread_of(txn, scope, thread) is None:
+                return False, None, []
+            return True, *start_removal(txn, scope, thread)
+
+        found, shared, work = yield closure
+        while work:
+            row = work.pop()
+            work += yield partial(remove_piece, row=row)
+        if shared is not None:
+            scope, pool = shared.scope, shared.pool
+            epoch = yield partial(sweeping.begin, scope=scope, pool=pool)
+            if epoch is not None:
+                yield from sweeping.sweep(self._read, scope, pool, epoch, coder)
+        return bool(found)
+
+    def copy_thread(self, source: str, target: str) -> bool:
+        """Copy checkpoints and writes of a thread to a new one, in one commit; share the values.
+
+        Returns whether there is a source.
+
+        Raises:
+            InvalidOptionError: the target has checkpoints.
+        """
+        return bool(self.store.transact(self.plan_copy_thread(source, target)))
+
+    def plan_copy_thread(self, source: str, target: str) -> Callable[[Txn], bool]:
+        """The closure of ``copy_thread``."""
+
+        def closure(txn: Txn) -> bool:
+            scope = self._find(txn)
+            now_ms = self._now_ms()
+            return scope is not None and copy_thread(txn, scope, source, target, now_ms=now_ms)
+
+        return closure
+
+    def would_prune(self, thread: str, rule: Rule, coder: Coder) -> Plan | None:
+        """What ``prune`` would do; None if there is no such thread."""
+        return self._read(self._planner(thread, rule, coder))  # type: ignore[no-any-return]
+
+    def prune(self, thread: str, rule: Rule, coder: Coder) -> Pruned:
+        """Remove the checkpoints of a thread that the rule names, but what others are rebuilt from.
+
+        Raises:
+            OutpacedError: checkpoints were stored faster than they could be looked at.
+        """
+        return take(self.store, self.plan_prune(thread, rule, coder), makes_room=True)
+
+    def plan_prune(self, thread: str, rule: Rule, coder: Coder) -> Steps[Pruned]:
+        """The steps of ``prune``."""
+        return prune(self._read, self._planner(thread, rule, coder), coder)
+
+    def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
+        def plan(txn: ReadTxn) -> Plan | None:
+            scope = self._find(txn)
+            if scope is None:
+                return None
+            return plan_prune(txn, scope, thread, rule, coder, _versions)
+
+        return plan

@@ -1,0 +1,150 @@
+"""Manifests into values: what was decoded before is copied instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memcore.checkpoint.cache import Cache, Decoded, Entries, Version
+from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.nodes import Node, Sort, entries_in, ids, parse
+from memcore.checkpoint.pool import id_of
+from memcore.errors import CorruptValueError
+
+__all__ = ["MISSING", "Joiner"]
+
+MISSING: Any = object()
+"""In place of a value: the channel is empty."""
+
+
+class Joiner:
+    """Reads values of one pool. ``fetch(id)`` gives what is stored under a chunk's id.
+
+    What it returns is the caller's: it shares nothing with what is remembered.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        coder: Coder,
+        fetch: Callable[[bytes], Typed],
+        *,
+        pool: int,
+        secret: bytes,
+    ) -> None:
+        self._cache = cache
+        self._coder = coder
+        self._fetch = fetch
+        self._pool = pool
+        self._secret = secret
+        self.version: Version | None = None
+        """The parts of the last value that ``join`` returned, if it was a list or dict."""
+
+    def join(self, node: bytes) -> Any:
+        """The value of a manifest, MISSING if it is that of an empty channel.
+
+        Raises:
+            CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
+        """
+        cache = self._cache
+        self.version = None
+        kept = cache.values.get((self._pool, node))
+        if kept is None or kept.identity is not self._coder.identity:
+            tree = self._tree(node)
+            if tree is cache.trees.OPAQUE:
+                return self._decoded(node)
+            kept = Decoded(self._coder.identity, tree)
+            weight = 1 + len(tree) if isinstance(tree, list | dict) else 1
+            cache.values.put((self._pool, node), kept, weight=weight)
+        return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
+
+    def _tree(self, node: bytes) -> Any:
+        """The value, not to be handed out; OPAQUE if it cannot be copied."""
+        parsed = parse(node)
+        if parsed.sort == Sort.EMPTY:
+            return MISSING
+        if parsed.sort == Sort.CHUNK:
+            return self._chunk(parsed.content)
+        if parsed.sort in (Sort.PART, Sort.PIECES):
+            return self._kept(self._coder.decode(self._typed(parsed)))
+        entries = self._entries(parsed.sort, parsed.content)
+        opaque = self._cache.trees.OPAQUE
+        is_whole = not any(tree is opaque for tree in entries.trees)
+        if parsed.sort == Sort.WRAPPED:
+            return self._kept(self._made(parsed.name, entries.trees)) if is_whole else opaque
+        if parsed.sort == Sort.LIST:
+            self.version = Version(None, entries.nodes, entries.trees)
+            return entries.trees if is_whole else opaque
+        names = {name: at for at, name in enumerate(entries.names)}
+        self.version = Version(names, entries.nodes, entries.trees)
+        return dict(zip(entries.names, entries.trees, strict=True)) if is_whole else opaque
+
+    def _entries(self, container: int, body: bytes) -> Entries:
+        """The entries of a container, those of its pages among them."""
+        found = Entries()
+        for node, name in entries_in(container, body):
+            if node[0] == Sort.PAGE:
+                found.extend(self._page(container, node[1:]))
+            else:
+                tree = self._chunk(node[1:]) if node[0] == Sort.CHUNK else self._tree(node)
+                found.add(node, name, tree)
+        return found
+
+    def _page(self, container: int, part: bytes) -> Entries:
+        key = (container, part)
+        kept = self._cache.pages.get(key)
+        if kept is None or kept.identity is not self._coder.identity:
+            kept = self._entries(container, self._open(part)[1])
+            kept.identity = self._coder.identity
+            self._cache.pages.put(key, kept, weight=1 + len(kept.nodes))
+        return kept
+
+    def _chunk(self, part: bytes) -> Any:
+        kept = self._cache.parts.get(part)
+        if kept is None or kept.identity is not self._coder.identity:
+            kept = Decoded(self._coder.identity, self._kept(self._coder.decode(self._open(part))))
+            self._cache.parts.put(part, kept)
+        return kept.tree
+
+    def _kept(self, value: Any) -> Any:
+        """A decoded value that nobody else has, if copies of it can be made."""
+        opaque = self._cache.trees.OPAQUE
+        return opaque if self._cache.trees.copy(value) is opaque else value
+
+    def _decoded(self, node: bytes) -> Any:
+        """A value for the caller, of which some part cannot be copied: that is decoded anew."""
+        parsed = parse(node)
+        if parsed.sort == Sort.CHUNK:
+            tree = self._chunk(parsed.content)
+            if tree is not self._cache.trees.OPAQUE:
+                return self._cache.trees.copy(tree)
+            return self._coder.decode(self._open(parsed.content))
+        if parsed.sort in (Sort.PART, Sort.PIECES):
+            return self._coder.decode(self._typed(parsed))
+        entries = self._entries(parsed.sort, parsed.content)
+        values = [self._decoded(entry) for entry in entries.nodes]
+        if parsed.sort == Sort.WRAPPED:
+            return self._made(parsed.name, values)
+        if parsed.sort == Sort.LIST:
+            return values
+        return dict(zip(entries.names, values, strict=True))
+
+    def _typed(self, parsed: Node) -> Typed:
+        if parsed.sort == Sort.PART:
+            return parsed.name, parsed.content
+        return parsed.name, b"".join(self._open(part)[1] for part in ids(parsed.content))
+
+    def _made(self, wrapper: str, fields: list[Any]) -> Any:
+        for name, known in self._coder.wrappers.values():
+            if name == wrapper:
+                return known.make(fields)
+        msg = f"a value of the wrapper {wrapper[:40]!r} was not written by this serialiser"
+        raise CorruptValueError(msg, key=b"")
+
+    def _open(self, part: bytes) -> Typed:
+        typed = self._coder.open(self._fetch(part))
+        if self._coder.secret and id_of(self._secret, typed) != part:
+            # Ciphertext of another place, put here by whoever can write to the file.
+            msg = f"the chunk {part.hex()} holds other content than its id says"
+            raise CorruptValueError(msg, key=part)
+        return typed

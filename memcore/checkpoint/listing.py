@@ -1,0 +1,168 @@
+"""Lists of checkpoints and threads, a page a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from memcore import keys
+from memcore.checkpoint import rows, threads
+from memcore.checkpoint.coding import Coder
+from memcore.checkpoint.reading import Found, Reading, ThreadEntry
+from memcore.checkpoint.rows import CheckpointRow
+from memcore.store.base import ReadTxn
+
+__all__ = ["Listing"]
+
+_PAGE: Final = 16
+"""Checkpoints that are read in one transaction."""
+_NAMES_PAGE: Final = 256
+Matches = Callable[[Any], bool]
+
+
+class Listing(Reading):
+    """The lists of one scope. A consumer that stops half-way holds nothing up."""
+
+    def checkpoints(
+        self,
+        thread: str | None,
+        namespace: str | None,
+        coder: Coder,
+        *,
+        checkpoint: str | None = None,
+        before: str | None = None,
+        matches: Matches | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Found]:
+        """Checkpoints, in each namespace the newest first.
+
+        Args:
+            thread: None: all threads, in the order in which they came into being.
+            namespace: None: all of a thread, in the order in which they came into being.
+            coder: decodes them.
+            checkpoint: only the one of this id.
+            before: only ids below this one, which need not exist.
+            matches: only those whose metadata it admits.
+            limit: at most so many; 0 or less: none.
+        """
+        left = limit
+        for name in self._names(thread):
+            for space, number in self._namespaces(name, namespace):
+                for found in self._of(name, space, number, coder, checkpoint, before, matches):
+                    if left is not None:
+                        if left <= 0:
+                            return
+                        left -= 1
+                    yield found
+
+    def threads(self) -> Iterator[ThreadEntry]:
+        """The threads by name, without their values."""
+        after: str | None = None
+        while True:
+            page = self._read(partial(self._thread_page, after=after))
+            yield from page
+            if len(page) < _NAMES_PAGE:
+                return
+            after = page[-1].thread
+
+    def _thread_page(self, txn: ReadTxn, after: str | None) -> list[ThreadEntry]:
+        found: list[ThreadEntry] = []
+        scope = self._find(txn)
+        if scope is None:
+            return found
+        for name, number in threads.threads(txn, scope, start_after=after):
+            pool, created_ms = threads.read_head(txn, scope, number)
+            place = rows.Place(scope, number, pool)
+            root = threads.namespace_of(txn, place, "")
+            newest = None if root is None else rows.newest(txn, place, root)
+            found.append(ThreadEntry(name, created_ms / 1000, newest))
+            if len(found) == _NAMES_PAGE:
+                break
+        return found
+
+    def _names(self, thread: str | None) -> list[str]:
+        if thread is not None:
+            return [thread]
+
+        def look(txn: ReadTxn) -> list[str]:
+            scope = self._find(txn)
+            found = [] if scope is None else list(threads.threads(txn, scope))
+            return [name for name, _ in sorted(found, key=lambda pair: pair[1])]
+
+        return self._read(look)  # type: ignore[no-any-return]
+
+    def _namespaces(self, thread: str, namespace: str | None) -> list[tuple[str, int]]:
+        def look(txn: ReadTxn) -> list[tuple[str, int]]:
+            scope = self._find(txn)
+            found = None if scope is None else threads.thread_of(txn, scope, thread)
+            if found is None:
+                return []
+            if namespace is None:
+                return [(name, n) for n, name in threads.namespaces_of(txn, found.place)]
+            number = threads.namespace_of(txn, found.place, namespace)
+            return [] if number is None else [(namespace, number)]
+
+        return self._read(look)  # type: ignore[no-any-return]
+
+    def _of(
+        self,
+        thread: str,
+        namespace: str,
+        number: int,
+        coder: Coder,
+        checkpoint: str | None,
+        before: str | None,
+        matches: Matches | None,
+    ) -> Iterator[Found]:
+        below = before
+        while True:
+            look = partial(
+                self._page,
+                thread=thread,
+                namespace=namespace,
+                number=number,
+                coder=coder,
+                checkpoint=checkpoint,
+                below=below,
+                before=before,
+                matches=matches,
+            )
+            page, below = self._read(look)
+            yield from page
+            if below is None:
+                return
+
+    def _page(
+        self,
+        txn: ReadTxn,
+        thread: str,
+        namespace: str,
+        number: int,
+        coder: Coder,
+        checkpoint: str | None,
+        below: str | None,
+        before: str | None,
+        matches: Matches | None,
+    ) -> tuple[list[Found], str | None]:
+        """Some checkpoints below an id, and the id below which the next page begins."""
+        view = self._view(txn, thread, coder)
+        if view is None or threads.namespace_of(txn, view.place, namespace) != number:
+            return [], None  # deleted meanwhile
+        prefix = rows.checkpoints_of(view.place, number)
+        if checkpoint is not None:
+            if before is not None and checkpoint >= before:
+                return [], None
+            key = rows.checkpoint_key(view.place, number, checkpoint)
+            value = txn.get(key)
+            whole = [] if value is None else [(key, value)]
+        else:
+            stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
+            whole = list(txn.scan(prefix, stop, reverse=True, limit=_PAGE))
+        found = []
+        for key, value in whole:
+            row = CheckpointRow.unpack(key, value)
+            if matches is None or matches(coder.decode(coder.open(row.metadata))):
+                found.append(self._whole(view, namespace, number, rows.id_in(key), row))
+        more = checkpoint is None and len(whole) == _PAGE
+        return found, rows.id_in(whole[-1][0]) if more else None

@@ -1,0 +1,287 @@
+"""The manifest of a value: which parts it is made of, byte by byte.
+
+A value is a node. Long lists and dicts are split into pages, and pages of pages, whose ends depend
+on what lies before them: two versions of a list that differ in one place share all pages but those
+around it (a prolly tree, as in Noms and Dolt).
+
+| node | bytes |
+|---|---|
+| empty | ``00``: the channel was written and holds nothing |
+| part | ``01``, typed bytes: a small serialised part |
+| chunk | ``02``, id 16: the same as a row of its own |
+| list | ``03``, entries to the end of the node's text: nodes |
+| dict | ``04``, entries: node, text of the key |
+| wrapped | ``05``, text of the wrapper's name, entries: nodes |
+| page | ``06``, id 16: in place of entries, the row that holds them |
+| pieces | ``07``, text of the type, entries: ids 16 of the content's pieces |
+
+*text* is a length as a varint (LEB128) and so many bytes; nodes of sorts 03, 04, 05 and 07 are
+followed by one text that holds their entries. *Typed bytes* are the text of the type's name and the
+text of the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from memcore._fast import page_stops
+from memcore.errors import CorruptValueError
+from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
+
+__all__ = ["EMPTY", "Node", "Reader", "Sort", "chunk_node", "parse", "part_node"]
+
+ID_BYTES: Final = 16
+_PAGE_END: Final = 63
+"""An entry whose last byte has these bits clear ends a page."""
+_MORE: Final = 0x80
+_LOW: Final = 0x7F
+
+
+class Sort:
+    """First byte of a node."""
+
+    EMPTY: Final = 0
+    PART: Final = 1
+    CHUNK: Final = 2
+    LIST: Final = 3
+    DICT: Final = 4
+    WRAPPED: Final = 5
+    PAGE: Final = 6
+    PIECES: Final = 7
+
+
+EMPTY: Final = bytes((Sort.EMPTY,))
+_CHUNK: Final = bytes((Sort.CHUNK,))
+_PAGE: Final = bytes((Sort.PAGE,))
+
+
+class Node(NamedTuple):
+    """A parsed node; which fields are set depends on its sort."""
+
+    sort: int
+    name: str = ""
+    """Type of a part or of pieces, name of a wrapper."""
+    content: bytes = b""
+    """Of a part; the id of a chunk; the entries of the others."""
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first."""
+    if number <= _LOW:
+        return bytes((number,))
+    made = bytearray()
+    while number > _LOW:
+        made.append(number & _LOW | _MORE)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def text(content: bytes) -> bytes:
+    """A length and the bytes."""
+    return varint(len(content)) + content
+
+
+def pack_typed(kind: str, content: bytes) -> bytes:
+    """The text of a type and its content, which runs to the end."""
+    return text(kind.encode()) + content
+
+
+def unpack_typed(body: bytes) -> tuple[str, bytes]:
+    """``(type, content)`` of ``pack_typed``.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    reader = Reader(body)
+    return _utf8(reader.text()), body[reader.at :]
+
+
+def part_node(kind: str, content: bytes) -> bytes:
+    """A small part in place."""
+    return b"".join((bytes((Sort.PART,)), text(kind.encode()), text(content)))
+
+
+def chunk_node(part: bytes) -> bytes:
+    """A part that is a row of its own."""
+    return _CHUNK + part
+
+
+def pieces_node(kind: str, ids: list[bytes]) -> bytes:
+    """A large part, in pieces."""
+    return bytes((Sort.PIECES,)) + text(kind.encode()) + text(b"".join(ids))
+
+
+def entry_of(key: str, node: bytes) -> bytes:
+    """An entry of a dict."""
+    # The key comes last: it alone says where a page ends, whatever becomes of the value.
+    return node + text(key.encode("utf-8", "surrogatepass"))
+
+
+def container(sort: int, entries: list[bytes], page: Callable[[bytes], bytes]) -> bytes:
+    """A list or dict of these entries; ``page`` stores the content of a page and gives its id."""
+    while len(entries) > PAGE_PARTS_MAX // 2:
+        entries = [
+            _PAGE + page(b"".join(group)) if len(group) > 1 else group[0]
+            for group in _groups(entries)
+        ]
+    return bytes((sort,)) + text(b"".join(entries))
+
+
+def wrapped(name: str, entries: list[bytes]) -> bytes:
+    """Something of a wrapper's fields."""
+    return bytes((Sort.WRAPPED,)) + text(name.encode()) + text(b"".join(entries))
+
+
+def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
+    start = 0
+    for stop in [*page_stops(entries, PAGE_PARTS_MIN, PAGE_PARTS_MAX, _PAGE_END), len(entries)]:
+        if start < stop:
+            yield entries[start:stop]
+        start = stop
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Walks over bytes; whatever does not parse is a damaged value (CorruptValueError)."""
+
+    __slots__ = ("at", "body")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.at = 0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.body)
+
+    def varint(self) -> int:
+        """The next number."""
+        number = shift = 0
+        while True:
+            if self.at >= len(self.body) or shift > 63:  # noqa: PLR2004 - 64 bits
+                raise _malformed(self.body)
+            byte = self.body[self.at]
+            self.at += 1
+            number |= (byte & _LOW) << shift
+            if byte <= _LOW:
+                return number
+            shift += 7
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.body):
+            raise _malformed(self.body)
+        return self.body[start : self.at]
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.take(len(self.body) - self.at)
+
+    def string(self) -> str:
+        """The next text, as a string."""
+        return _utf8(self.text())
+
+    def text(self) -> bytes:
+        """The next text."""
+        return self.take(self.varint())
+
+    def node(self) -> bytes:
+        """The bytes of the next node, unparsed."""
+        start = self.at
+        sort = self.take(1)[0]
+        if sort in (Sort.CHUNK, Sort.PAGE):
+            self.take(ID_BYTES)
+        elif sort in (Sort.PART, Sort.WRAPPED, Sort.PIECES):
+            self.text()
+            self.text()
+        elif sort in (Sort.LIST, Sort.DICT):
+            self.text()
+        elif sort != Sort.EMPTY:
+            raise _malformed(self.body)
+        return self.body[start : self.at]
+
+
+def parse(node: bytes) -> Node:
+    """A node.
+
+    Raises:
+        CorruptValueError: the bytes are none.
+    """
+    reader = Reader(node)
+    sort = reader.take(1)[0]
+    if sort == Sort.CHUNK:
+        return Node(sort, content=reader.take(ID_BYTES))
+    if sort in (Sort.PART, Sort.WRAPPED, Sort.PIECES):
+        return Node(sort, reader.string(), reader.text())
+    if sort in (Sort.LIST, Sort.DICT):
+        return Node(sort, content=reader.text())
+    if sort == Sort.EMPTY:
+        return Node(sort)
+    raise _malformed(node)
+
+
+def ids(content: bytes) -> list[bytes]:
+    """The ids of pieces."""
+    return [content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)]
+
+
+def entries_in(container: int, body: bytes) -> Iterator[tuple[bytes, str]]:
+    """``(node, key)`` of the entries of a container or page; the key of a list's is empty."""
+    reader = Reader(body)
+    chunk = 1 + ID_BYTES
+    while reader.at < len(body):
+        if body[reader.at] in (Sort.CHUNK, Sort.PAGE):  # most of them are: no call for it
+            node = body[reader.at : reader.at + chunk]
+            reader.at += chunk
+            if len(node) != chunk:
+                raise _malformed(body)
+        else:
+            node = reader.node()
+        yield node, reader.string() if container == Sort.DICT and node[0] != Sort.PAGE else ""
+
+
+def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
+    """``(sort of the container, id)`` of the pages that the node names, ``(0, id)`` of its chunks.
+
+    What a page's content names is not among them: ask ``rows_in``.
+    """
+    yield from rows_in(Sort.LIST, node)
+
+
+def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """As ``rows_of``, of the entries of a list or dict (the content of a page of it)."""
+    for node, _ in entries_in(container, body):
+        if node[0] == Sort.CHUNK:
+            yield 0, node[1:]
+        elif node[0] == Sort.PAGE:
+            yield container, node[1:]
+        elif node[0] != Sort.PART:
+            yield from _rows_below(node)
+
+
+def _rows_below(node: bytes) -> Iterator[tuple[int, bytes]]:
+    parsed = parse(node)
+    if parsed.sort == Sort.PIECES:
+        yield from ((0, part) for part in ids(parsed.content))
+    elif parsed.sort != Sort.EMPTY:
+        yield from rows_in(Sort.DICT if parsed.sort == Sort.DICT else Sort.LIST, parsed.content)
+
+
+def _malformed(body: bytes) -> CorruptValueError:
+    msg = (
+        f"the manifest {body[:40].hex()} of a checkpoint's value is malformed; run 'memcore check'"
+    )
+    return CorruptValueError(msg, key=b"")
+
+
+def _utf8(body: bytes) -> str:
+    try:
+        return body.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as exc:
+        raise _malformed(body) from exc

@@ -1,0 +1,268 @@
+"""Which checkpoints may go, and their going: prune, deletion by run.
+
+A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
+one with a value. So whatever a checkpoint that stays is rebuilt from stays, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from memcore import keys
+from memcore.checkpoint import rows, sweeping, threads
+from memcore.checkpoint.coding import Coder
+from memcore.checkpoint.nodes import EMPTY, Sort
+from memcore.checkpoint.rows import CheckpointRow, Place
+from memcore.checkpoint.steps import Stale, Steps
+from memcore.errors import OutpacedError
+from memcore.keys import ThreadRow
+from memcore.store.base import ReadTxn, Txn
+from memcore.store.piece import Piece
+
+__all__ = ["Candidate", "Plan", "Pruned", "plan_prune", "prune"]
+
+_COUNTERS: Final = "counters_since_delta_snapshot"
+_ATTEMPTS_MAX: Final = 16
+_PIECE: Final = 1024
+"""Checkpoints that one transaction removes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A checkpoint as a rule for pruning sees it."""
+
+    namespace: str
+    checkpoint: str
+    parent: str | None
+    metadata: Any
+    body: Any
+
+
+Rule = Callable[[list[Candidate]], set[str]]
+"""Of the checkpoints of a namespace, oldest id first: the ids that are to go."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a rule comes to for one thread."""
+
+    place: Place
+    doomed: dict[int, list[str]] = field(default_factory=dict)
+    """By namespace, oldest first."""
+    kept: dict[int, list[str]] = field(default_factory=dict)
+    needed: dict[int, list[str]] = field(default_factory=dict)
+    """Those the rule would have taken, but others are rebuilt from."""
+    values: set[bytes] = field(default_factory=set)
+    """Keys of the values that the kept ones refer to."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What went, or would go."""
+
+    checkpoints: int = 0
+    needed: int = 0
+    """Checkpoints that stayed because others are rebuilt from them."""
+    values: int = 0
+    chunks: int = 0
+
+
+Versions = Callable[[Any], Any]
+
+
+def plan_prune(
+    txn: ReadTxn, scope: int, name: str, rule: Rule, coder: Coder, versions: Versions
+) -> Plan | None:
+    """What a rule comes to; None if there is no such thread."""
+    thread = threads.thread_of(txn, scope, name)
+    if thread is None:
+        return None
+    plan = Plan(thread.place)
+    for number, namespace in threads.namespaces_of(txn, thread.place):
+        found = list(_candidates(txn, thread.place, number, namespace, coder))
+        doomed = rule(found)
+        by_id = {one.checkpoint: one for one in found}
+        needed: set[str] = set()
+        for one in found:
+            if one.checkpoint not in doomed:
+                needed |= _rebuilt_from(txn, plan.place, number, one, by_id, coder, versions)
+        plan.doomed[number] = [
+            one.checkpoint
+            for one in found
+            if one.checkpoint in doomed and one.checkpoint not in needed
+        ]
+        plan.kept[number] = [
+            one.checkpoint
+            for one in found
+            if one.checkpoint not in doomed or one.checkpoint in needed
+        ]
+        plan.needed[number] = sorted(doomed & needed)
+        for checkpoint in plan.kept[number]:
+            for channel, version in versions(by_id[checkpoint].body).items():
+                plan.values.add(rows.value_key(plan.place, number, channel, version))
+    return plan
+
+
+def _candidates(
+    txn: ReadTxn, place: Place, number: int, namespace: str, coder: Coder
+) -> Iterator[Candidate]:
+    prefix = rows.checkpoints_of(place, number)
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        row = CheckpointRow.unpack(key, value)
+        metadata = coder.decode(coder.open(row.metadata))
+        body = coder.decode(coder.open(row.body))
+        yield Candidate(namespace, rows.id_in(key), row.parent, metadata, body)
+
+
+def _rebuilt_from(
+    txn: ReadTxn,
+    place: Place,
+    number: int,
+    one: Candidate,
+    by_id: dict[str, Candidate],
+    coder: Coder,
+    versions: Versions,
+) -> set[str]:
+    """The ancestors that the delta channels of a checkpoint are rebuilt from."""
+    own = versions(one.body)
+    missing = {
+        channel: _is_delta(one.metadata, channel)
+        for channel, version in own.items()
+        if _node(txn, place, number, channel, version, coder) == EMPTY
+    }
+    needed: set[str] = set()
+    path: list[str] = []
+    at = by_id.get(one.parent) if one.parent is not None else None
+    while at is not None and missing and at.checkpoint not in path:
+        path.append(at.checkpoint)
+        there = versions(at.body)
+        for channel in list(missing):
+            missing[channel] |= _is_delta(at.metadata, channel)
+            node = _node(txn, place, number, channel, there.get(channel), coder)
+            if node != EMPTY:
+                # A snapshot says by its form that the channel is one of deltas.
+                if missing.pop(channel) or node[0] == Sort.WRAPPED:
+                    needed.update(path)
+        at = by_id.get(at.parent) if at.parent is not None else None
+    if any(missing.values()):
+        needed.update(path)  # no value anywhere: rebuilt from the very first write
+    return needed
+
+
+def _is_delta(metadata: Any, channel: str) -> bool:
+    counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
+    return isinstance(counters, dict) and channel in counters
+
+
+def _node(
+    txn: ReadTxn, place: Place, number: int, channel: str, version: Any, coder: Coder
+) -> bytes:
+    if version is None:
+        return EMPTY
+    node = rows.node_of(txn, rows.value_key(place, number, channel, version), coder)
+    return EMPTY if node is None else node
+
+
+def prune(
+    read: Callable[[Callable[[ReadTxn], Any]], Any],
+    plan: Callable[[ReadTxn], Plan | None],
+    coder: Coder,
+) -> Steps[Pruned]:
+    """Remove what the plan dooms: checkpoints with their writes, then values, then chunks."""
+    done = Pruned()
+    epoch = None
+    attempts = 0
+    while (made := read(plan)) is not None and any(made.doomed.values()):
+        try:
+            more, epoch = yield partial(_remove_checkpoints, plan=made)
+            done.checkpoints += more
+            attempts = 0
+        except Stale:
+            attempts += 1
+            _need_patience(attempts)
+    if made is None or epoch is None:
+        return done
+    done.needed = sum(map(len, made.needed.values()))
+    done.values = yield from _remove_values(read, plan)
+    done.chunks = yield from sweeping.sweep(read, made.place.scope, made.place.pool, epoch, coder)
+    return done
+
+
+def _need_patience(attempts: int) -> None:
+    if attempts == _ATTEMPTS_MAX:
+        msg = (
+            "checkpoints were stored faster than a prune could be planned; what it removed so far "
+            "is gone, try again for the rest"
+        )
+        raise OutpacedError(msg)
+
+
+def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
+    """Remove some of the doomed, and begin an epoch: how many went, and which epoch.
+
+    Raises:
+        Stale: the thread is not what was planned for.
+    """
+    _need_unchanged(txn, plan)
+    epoch = sweeping.begin(txn, plan.place.scope, plan.place.pool)
+    gone = 0
+    for number, doomed in plan.doomed.items():
+        for checkpoint in doomed[: _PIECE - gone]:
+            txn.delete(rows.checkpoint_key(plan.place, number, checkpoint))
+            writes = rows.writes_of(plan.place, number, checkpoint)
+            txn.delete_range(writes, keys.after(writes))
+            gone += 1
+    return gone, epoch
+
+
+def _need_unchanged(txn: ReadTxn, plan: Plan) -> None:
+    if not threads.is_alive(txn, plan.place):
+        raise Stale
+    for number, doomed in plan.doomed.items():
+        prefix = rows.checkpoints_of(plan.place, number)
+        found = [rows.id_in(key) for key, _ in txn.scan(prefix, keys.after(prefix))]
+        if sorted(doomed + plan.kept[number]) != found:
+            raise Stale
+
+
+def _remove_values(
+    read: Callable[[Callable[[ReadTxn], Any]], Any], plan: Callable[[ReadTxn], Plan | None]
+) -> Steps[int]:
+    removed = attempts = 0
+    while True:
+        made, unneeded = read(lambda txn: _unneeded(txn, plan))
+        if made is None or not unneeded:
+            return removed
+        try:
+            removed += yield partial(_remove_piece, plan=made, unneeded=unneeded)
+            attempts = 0
+        except Stale:
+            attempts += 1
+            _need_patience(attempts)
+
+
+def _unneeded(
+    txn: ReadTxn, plan: Callable[[ReadTxn], Plan | None]
+) -> tuple[Plan | None, list[bytes]]:
+    made = plan(txn)
+    if made is None:
+        return None, []
+    prefix = keys.thread_rows(made.place.scope, made.place.thread, ThreadRow.VALUE)
+    return made, [key for key, _ in txn.scan(prefix, keys.after(prefix)) if key not in made.values]
+
+
+def _remove_piece(txn: Txn, plan: Plan, unneeded: list[bytes]) -> int:
+    _need_unchanged(txn, plan)
+    piece = Piece()
+    gone = 0
+    for key in unneeded:
+        value = txn.get(key)
+        if value is not None:
+            if not piece.admits(len(value)):
+                break
+            txn.delete(key)
+            gone += 1
+    return gone

@@ -1,0 +1,214 @@
+"""The rows of a thread: checkpoints, values of channels, pending writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from memcore import keys
+from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.nodes import Reader, pack_typed, text, unpack_typed, varint
+from memcore.codec import open_value, seal_value
+from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.keys import ThreadRow
+from memcore.limits import CHECKPOINT_ID_BYTES_MAX
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["CheckpointRow", "Place", "Write"]
+
+NODE: Final = "node"
+WRITES: Final = "writes"
+_INDEX_BIAS: Final = 64
+"""Indices of special writes are negative, down to -4 so far."""
+_HAS_PARENT: Final = 1
+Version = str | int | float
+"""What a channel's version may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thread lies, by numbers."""
+
+    scope: int
+    thread: int
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint without its values."""
+
+    parent: str | None
+    metadata: Typed
+    body: Typed
+
+    def pack(self) -> bytes:
+        """``flags u8 | text parent | text metadata | typed body``."""
+        parent = b"" if self.parent is None else _utf8(self.parent)
+        flags = bytes((0 if self.parent is None else _HAS_PARENT,))
+        return flags + text(parent) + text(pack_typed(*self.metadata)) + pack_typed(*self.body)
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> CheckpointRow:
+        """The row.
+
+        Raises:
+            CorruptValueError: it is damaged.
+        """
+        reader = Reader(open_value(key, value)[1])
+        flags = reader.take(1)[0]
+        parent = reader.text().decode("utf-8", "surrogatepass")
+        metadata = unpack_typed(reader.text())
+        return cls(parent if flags & _HAS_PARENT else None, metadata, unpack_typed(reader.rest()))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One pending write; ``node`` is the manifest of its value."""
+
+    task: str
+    path: str
+    index: int
+    channel: str
+    node: bytes
+
+    @property
+    def order(self) -> tuple[str, str, int]:
+        """What LangGraph applies the writes of a step by: ``writes_sort_key``."""
+        return self.path, self.task, self.index
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def checkpoint_id_key(checkpoint: str) -> bytes:
+    """An id as it stands in keys: its order is that of the strings.
+
+    Raises:
+        InvalidOptionError: it is no string, or too long.
+    """
+    if not isinstance(checkpoint, str):
+        msg = f"checkpoint_id: expected a str, got {type(checkpoint).__name__}"
+        raise InvalidOptionError(msg)
+    packed = keys.pack_text(checkpoint)
+    if len(packed) > CHECKPOINT_ID_BYTES_MAX:
+        msg = (
+            f"the checkpoint id {checkpoint[:40]!r}... has {len(packed) - 1} bytes: expected fewer "
+            f"than {CHECKPOINT_ID_BYTES_MAX}"
+        )
+        raise InvalidOptionError(msg)
+    return packed
+
+
+def checkpoints_of(place: Place, namespace: int) -> bytes:
+    """The prefix of the checkpoints of a namespace, in the order of their ids."""
+    return keys.graph_rows(place.scope, place.thread, ThreadRow.CHECKPOINT, namespace)
+
+
+def checkpoint_key(place: Place, namespace: int, checkpoint: str) -> bytes:
+    """``0F | scope | thread | 03 | namespace u32 | packed id``."""
+    return checkpoints_of(place, namespace) + checkpoint_id_key(checkpoint)
+
+
+def id_in(key: bytes) -> str:
+    """The checkpoint id of a checkpoint's key."""
+    return keys.unpack_text(key[22:])
+
+
+def bound(checkpoint: str) -> bytes:
+    """An id as the end of a range: any string, it need not be one that could be stored."""
+    return keys.pack_text(checkpoint)[:CHECKPOINT_ID_BYTES_MAX]
+
+
+def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
+    """The greatest checkpoint id of a namespace."""
+    prefix = checkpoints_of(place, namespace)
+    for key, _ in txn.scan(prefix, keys.after(prefix), reverse=True, limit=1):
+        return id_in(key)
+    return None
+
+
+def value_key(place: Place, namespace: int, channel: str, version: Version) -> bytes:
+    """``0F | scope | thread | 04 | namespace u32 | packed channel, packed version``."""
+    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.VALUE, namespace)
+    return keys.name_key(prefix, channel, _version_text(version))
+
+
+def _version_text(version: object) -> str:
+    if isinstance(version, str):
+        return "s" + version
+    if isinstance(version, int | float):
+        # 1, 1.0 and True are one version: they are one key of a dict.
+        return f"n{int(version)}" if version == version // 1 else f"n{float(version)!r}"
+    msg = f"a channel's version must be a str, int or float, got {type(version).__name__}"
+    raise InvalidOptionError(msg)
+
+
+def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
+    """The prefix of the writes that wait at a checkpoint."""
+    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
+    return prefix + checkpoint_id_key(checkpoint)
+
+
+def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> bytes:
+    """``0F | scope | thread | 05 | namespace u32 | packed id, packed task``."""
+    return keys.name_key(writes_of(place, namespace, checkpoint), task)
+
+
+# --- sealed rows ----------------------------------------------------------------------------------
+
+
+def put_sealed(txn: Txn, key: bytes, coder: Coder, kind: str, content: bytes) -> None:
+    """Write a row whose content the coder seals."""
+    txn.put(key, seal_value(key, pack_typed(*coder.seal((kind, content)))))
+
+
+def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
+    """The content of ``put_sealed``.
+
+    Raises:
+        CorruptValueError: damaged, or of another cipher.
+    """
+    found, content = coder.open(unpack_typed(open_value(key, value)[1]))
+    if found != kind:
+        msg = f"the row {key.hex()} holds {found[:40]!r}, not {kind!r}; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return content
+
+
+def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
+    """The manifest of a channel's value, None if none is stored under this version."""
+    value = txn.get(key)
+    return None if value is None else open_sealed(key, value, coder, NODE)
+
+
+def pack_writes(task: str, writes: list[Write]) -> bytes:
+    """The content of a task's row of writes."""
+    parts = [text(_utf8(task))]
+    for write in writes:
+        parts += (
+            varint(write.index + _INDEX_BIAS),
+            text(_utf8(write.channel)),
+            text(_utf8(write.path)),
+            text(write.node),
+        )
+    return b"".join(parts)
+
+
+def unpack_writes(content: bytes) -> Iterator[Write]:
+    """The writes of a task.
+
+    Raises:
+        CorruptValueError: the content is malformed.
+    """
+    reader = Reader(content)
+    task = reader.string()
+    while not reader.at_end:
+        index = reader.varint() - _INDEX_BIAS
+        channel, path = reader.string(), reader.string()
+        yield Write(task, path, index, channel, reader.text())
+
+
+def _utf8(string: str) -> bytes:
+    return string.encode("utf-8", "surrogatepass")

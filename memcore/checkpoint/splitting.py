@@ -1,0 +1,214 @@
+"""Values into manifests and chunks; what did not change is neither serialised nor hashed again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from memcore.checkpoint.cache import Cache, Version
+from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.nodes import (
+    Sort,
+    chunk_node,
+    container,
+    entry_of,
+    part_node,
+    pieces_node,
+    wrapped,
+)
+from memcore.checkpoint.pool import id_of
+from memcore.errors import InvalidItemError
+from memcore.limits import CHUNK_BYTES_MAX, PART_INLINE_BYTES_MAX
+
+__all__ = ["Splitter"]
+
+_NESTED_MIN: Final = 4
+"""A list inside a value is stored by its elements from so many on."""
+_DEPTH_MAX: Final = 8
+_ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
+PAGE: Final = "page"
+
+
+class Splitter:
+    """Splits values for one pool, and collects the chunks that may have to be stored.
+
+    ``fresh`` maps ids to contents in clear. ``believe`` tells which are known to be stored.
+    """
+
+    def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
+        self._cache = cache
+        self._coder = coder
+        self._pool = pool
+        self._epoch = epoch
+        self._secret = secret
+        self._owner = (secret, epoch, coder.identity)
+        self.fresh: dict[bytes, Typed] = {}
+
+    def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
+        """The manifest of a value, and what to compare the next one with.
+
+        Args:
+            base: a version of the value that is stored in this pool and epoch.
+            path: where it stands, for errors.
+
+        Raises:
+            InvalidItemError: a part cannot be serialised; the message names its place.
+        """
+        return self._value(value, base, path, 0)
+
+    def _value(
+        self, value: Any, base: Version | None, path: str, depth: int
+    ) -> tuple[bytes, Version | None]:
+        kind = type(value)
+        if self._coder.splits and depth < _DEPTH_MAX:
+            if kind is list:
+                version = self._list(value, base, path, depth)
+                return container(Sort.LIST, version.nodes, self._page), version
+            if kind is dict and all(type(name) is str for name in value):
+                version = self._dict(value, base, path, depth)
+                pairs = map(entry_of, version.names or (), version.nodes)
+                return container(Sort.DICT, list(pairs), self._page), version
+            wrapper = self._coder.wrappers.get(kind)
+            if wrapper is not None:
+                return self._wrapped(value, *wrapper, base, path, depth)
+        return self._part(value, path)[0], None
+
+    def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
+        head = tail = 0
+        size = len(value)
+        trees = self._cache.trees
+        if base is None or base.names is not None:
+            base = Version(None, [], [])
+        else:
+            head = trees.head(base.trees, base.loaded, value)
+            if head < size and head < len(base.nodes):
+                # What was put in or taken out in front of the rest, as a trimmed history.
+                end = slice(None, head - min(len(base.nodes), size) - 1, -1)
+                loaded = base.loaded if len(base.loaded) == len(base.trees) else []
+                tail = trees.head(base.trees[end], loaded[end], value[end])
+        version = Version(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        for at in range(head, size - tail):
+            node, tree = self._entry(value[at], f"{path}[{at}]", depth)
+            version.nodes.append(node)
+            version.trees.append(tree)
+        if tail:
+            version.nodes += base.nodes[-tail:]
+            version.trees += base.trees[-tail:]
+        return version
+
+    def _dict(self, value: dict[str, Any], base: Version | None, path: str, depth: int) -> Version:
+        names = dict(zip(value, range(len(value)), strict=True))
+        version = Version(names, [], [])
+        before = {} if base is None or base.names is None else base.names
+        for name, entry in value.items():
+            at = before.get(name)
+            if at is not None and base is not None and self._is(entry, base, at):
+                version.nodes.append(base.nodes[at])
+                version.trees.append(base.trees[at])
+            else:
+                node, tree = self._entry(entry, f"{path}[{name!r:.60}]", depth)
+                version.nodes.append(node)
+                version.trees.append(tree)
+        return version
+
+    def _is(self, entry: Any, base: Version, at: int) -> bool:
+        same = self._cache.trees.same
+        return same(base.trees[at], entry) or (
+            at < len(base.loaded) and same(base.loaded[at], entry)
+        )
+
+    def _wrapped(
+        self, value: Any, name: str, wrapper: Any, base: Version | None, path: str, depth: int
+    ) -> tuple[bytes, Version | None]:
+        nodes = []
+        kept = None
+        for at, entry in enumerate(wrapper.fields(value)):
+            node, version = self._value(entry, None if at else base, f"{path}.{name}", depth + 1)
+            kept = kept or version
+            nodes.append(node)
+        return wrapped(name, nodes), kept
+
+    def _entry(self, value: Any, path: str, depth: int) -> tuple[bytes, Any]:
+        """The node and the tree of an entry of a list or dict."""
+        kind = type(value)
+        if (kind is list and len(value) >= _NESTED_MIN) or kind in self._coder.wrappers:
+            return self._value(value, None, path, depth + 1)[0], self._cache.trees.copy(value)
+        return self._part(value, path)
+
+    def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
+        """The node and the tree of a value that is stored as a whole."""
+        if type(value) in _ATOMS:
+            return self._serialised(value, path), value
+        seen = self._cache.memo.get(id(value))
+        if (
+            seen is not None
+            and seen[0] is value
+            and seen[3] == self._owner
+            and self._is_stored(seen[2])
+            and self._cache.trees.same(seen[1], value)
+        ):
+            return seen[2], seen[1]
+        # The copy comes first: what another thread changes meanwhile differs from it, too.
+        tree = self._cache.trees.copy(value)
+        node = self._serialised(value, path)
+        if tree is not self._cache.trees.OPAQUE and node[0] != Sort.PIECES:
+            self._cache.memo.put(id(value), (value, tree, node, self._owner))
+        return node, tree
+
+    def _is_stored(self, node: bytes) -> bool:
+        """Whether the chunk of the node, if it is one, is known to be stored or among ``fresh``."""
+        if node[0] != Sort.CHUNK:
+            return True
+        part = node[1:]
+        return part in self.fresh or (
+            self._cache.known.get((self._pool, self._epoch, part)) is not None
+        )
+
+    def _serialised(self, value: Any, path: str) -> bytes:
+        try:
+            kind, content = self._coder.encode(value)
+        except Exception as exc:
+            raise self._refusal(value, path, exc) from exc
+        if len(content) <= PART_INLINE_BYTES_MAX:
+            return part_node(kind, content)
+        if len(content) <= CHUNK_BYTES_MAX:
+            return chunk_node(self._chunk((kind, content)))
+        pieces = range(0, len(content), CHUNK_BYTES_MAX)
+        return pieces_node(
+            kind, [self._chunk((kind, content[at : at + CHUNK_BYTES_MAX])) for at in pieces]
+        )
+
+    def _page(self, content: bytes) -> bytes:
+        return self._chunk((PAGE, content))
+
+    def _chunk(self, typed: Typed) -> bytes:
+        part = id_of(self._secret, typed)
+        if self._cache.known.get((self._pool, self._epoch, part)) is None:
+            self.fresh[part] = typed
+        return part
+
+    def _refusal(self, value: Any, path: str, exc: Exception) -> InvalidItemError:
+        """The error for what the serialiser refuses, with the place of the innermost culprit."""
+        place, culprit = self._culprit(value, path, 0)
+        msg = (
+            f"{place} cannot be stored: {exc} (it is a {type(culprit).__name__}); make it a type "
+            "that the serialiser knows, or leave it out of the state"
+        )
+        return InvalidItemError(msg)
+
+    def _culprit(self, value: Any, path: str, depth: int) -> tuple[str, Any]:
+        if isinstance(value, dict):
+            below = [(f"{path}[{name!r:.60}]", entry) for name, entry in value.items()]
+        elif isinstance(value, list | tuple):
+            below = [(f"{path}[{at}]", entry) for at, entry in enumerate(value)]
+        else:
+            below = (
+                [(f"{path}.{name}", entry) for name, entry in vars(value).items()]
+                if hasattr(value, "__dict__")
+                else []
+            )
+        for place, entry in below if depth < _DEPTH_MAX else ():
+            try:
+                self._coder.encode(entry)
+            except Exception:  # noqa: BLE001 - whatever a serialiser raises
+                return self._culprit(entry, place, depth + 1)
+        return path, value

@@ -1,0 +1,153 @@
+"""Sweeping a pool: chunks that nothing refers to leave.
+
+1. A transaction begins the next *epoch* of the pool and says that it is being swept. Whoever
+   prepared a put for the epoch before prepares it again, and has every chunk that it refers to
+   written, or touched: made one of this epoch.
+2. On one snapshot all chunks are marked that values and writes refer to.
+3. Piece by piece, chunks go that are neither marked nor of this epoch.
+4. A last transaction says that the sweep is over.
+
+A sweep that was cut short is begun anew by the next one; until then nothing is wrong but that the
+chunks are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from memcore import keys
+from memcore.checkpoint import rows, threads
+from memcore.checkpoint.coding import Coder
+from memcore.checkpoint.nodes import ID_BYTES, rows_in, rows_of
+from memcore.checkpoint.pool import chunk_key, epoch_of, read_chunk, read_pool, write_pool
+from memcore.checkpoint.rows import Place
+from memcore.checkpoint.steps import Steps
+from memcore.errors import CorruptValueError
+from memcore.keys import ThreadRow
+from memcore.store.base import ReadTxn, Txn
+from memcore.store.piece import Piece
+
+__all__ = ["begin", "marked", "members_of", "sweep"]
+
+_SCAN: Final = 1000
+
+
+def begin(txn: Txn, scope: int, pool: int) -> int | None:
+    """Begin the next epoch of a pool; which one, None if there is no such pool."""
+    row = read_pool(txn, scope, pool)
+    if row is None:
+        return None
+    following = row.swept(sweeping=True)
+    write_pool(txn, scope, pool, following)
+    return following.epoch
+
+
+def sweep(
+    read: Callable[[Callable[[ReadTxn], Any]], Any],
+    scope: int,
+    pool: int,
+    epoch: int,
+    coder: Coder,
+) -> Steps[int]:
+    """The rest of a sweep that ``begin`` began; how many chunks went."""
+    live: set[bytes] = read(lambda txn: marked(txn, scope, pool, coder))
+    removed = 0
+    start: bytes | None = chunk_key(scope, pool, b"\x00")
+    while start is not None:
+        found, start = read(partial(_candidates, scope=scope, pool=pool, start=start, epoch=epoch))
+        doomed = [key for key in found if key[-ID_BYTES:] not in live]
+        while doomed:
+            taken, gone = yield partial(_remove, doomed=doomed, epoch=epoch)
+            doomed = doomed[taken:]
+            removed += gone
+
+    def finish(txn: Txn) -> None:
+        row = read_pool(txn, scope, pool)
+        if row is not None and row.epoch == epoch:  # else another sweep has begun since
+            write_pool(txn, scope, pool, row.swept(sweeping=False))
+
+    yield finish
+    return removed
+
+
+def _candidates(
+    txn: ReadTxn, scope: int, pool: int, start: bytes, epoch: int
+) -> tuple[list[bytes], bytes | None]:
+    found = []
+    key, count = start, 0
+    for key, value in txn.scan(start, keys.after(keys.chunk_prefix(scope, pool)), limit=_SCAN):
+        count += 1
+        if _older(key, value, epoch):
+            found.append(key)
+    return found, keys.behind(key) if count == _SCAN else None
+
+
+def _older(key: bytes, value: bytes, epoch: int) -> bool:
+    try:
+        return epoch_of(key, value) < epoch
+    except CorruptValueError:
+        return False  # check()'s to report
+
+
+def _remove(txn: Txn, doomed: list[bytes], epoch: int) -> tuple[int, int]:
+    """Remove a piece of them; how many were looked at, and how many went."""
+    piece = Piece()
+    gone = 0
+    for at, key in enumerate(doomed):
+        value = txn.get(key)
+        if value is None or not _older(key, value, epoch):
+            continue
+        if not piece.admits(len(value)):
+            return at, gone
+        txn.delete(key)
+        gone += 1
+    return len(doomed), gone
+
+
+# --- marking --------------------------------------------------------------------------------------
+
+
+def marked(txn: ReadTxn, scope: int, pool: int, coder: Coder) -> set[bytes]:
+    """The chunks of a pool that values and writes refer to, pages included.
+
+    Raises:
+        CorruptValueError: a row is damaged: what it refers to is not known, so nothing may go.
+    """
+    live: set[bytes] = set()
+    for place in members_of(txn, scope, pool):
+        for node in _manifests(txn, place, coder):
+            _mark(txn, place, coder, list(rows_of(node)), live)
+    return live
+
+
+def _mark(
+    txn: ReadTxn, place: Place, coder: Coder, work: list[tuple[int, bytes]], live: set[bytes]
+) -> None:
+    while work:
+        container, part = work.pop()
+        if part in live:
+            continue
+        live.add(part)
+        if container:
+            page = coder.open(read_chunk(txn, chunk_key(place.scope, place.pool, part)))[1]
+            work += rows_in(container, page)
+
+
+def _manifests(txn: ReadTxn, place: Place, coder: Coder) -> Iterator[bytes]:
+    values = keys.thread_rows(place.scope, place.thread, ThreadRow.VALUE)
+    for key, value in txn.scan(values, keys.after(values)):
+        yield rows.open_sealed(key, value, coder, rows.NODE)
+    writes = keys.thread_rows(place.scope, place.thread, ThreadRow.WRITES)
+    for key, value in txn.scan(writes, keys.after(writes)):
+        for write in rows.unpack_writes(rows.open_sealed(key, value, coder, rows.WRITES)):
+            yield write.node
+
+
+def members_of(txn: ReadTxn, scope: int, pool: int) -> Iterator[Place]:
+    """The threads of a pool."""
+    for number in threads.scope_threads(txn, scope):
+        place = Place(scope, number, pool)
+        if threads.is_alive(txn, place) and threads.read_head(txn, scope, number)[0] == pool:
+            yield place

@@ -1,0 +1,343 @@
+"""Storing checkpoints and pending writes: only what changed is serialised, hashed and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from memcore import names
+from memcore.checkpoint import rows, threads
+from memcore.checkpoint.cache import Cache, Recent, Version
+from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.joining import MISSING
+from memcore.checkpoint.nodes import EMPTY
+from memcore.checkpoint.pool import (
+    Pool,
+    chunk_key,
+    key_of,
+    new_pool,
+    put_chunk,
+    read_pool,
+    touch_chunk,
+)
+from memcore.checkpoint.rows import CheckpointRow, Place, Write
+from memcore.checkpoint.splitting import Splitter
+from memcore.checkpoint.steps import Stale, Steps
+from memcore.codec import seal_value
+from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
+from memcore.limits import STAGED_BYTES
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["NewCheckpoint", "NewWrites", "Writing"]
+
+ATTEMPTS_MAX = 16
+"""Sweeps that may get into a put's way before it gives up; each takes a prune of its own."""
+
+
+Values = Mapping[str, tuple[rows.Version, Any]]
+"""By channel: version and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """What ``put`` stores."""
+
+    checkpoint: str
+    parent: str | None
+    body: Any
+    metadata: Any
+    values: Values
+    """Changed channels: version, and value or MISSING."""
+    others: Values = field(default_factory=dict)
+    """Channels that did not change: stored again if the parent, and what it held, was pruned."""
+    follows: bool = False
+    """Whether the parent must be the newest checkpoint of the namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWrites:
+    """What ``put_writes`` stores: one task's."""
+
+    checkpoint: str
+    task: str
+    path: str
+    writes: Sequence[tuple[int, str, Any]]
+    """Index, channel, value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a write is prepared for: a thread as it was seen, or one that is still to be made."""
+
+    place: Place | None
+    pool: Pool
+    secret: bytes
+
+
+Prepared = Callable[[Txn, Place, int], None]
+"""Writes the prepared rows of a namespace."""
+Admit = Callable[[Txn, Place | None, int | None, Pool], None]
+"""Raises if what was prepared must not be stored where it would go now."""
+Chunks = list[tuple[bytes, Typed]]
+_BASES: Final = 4096
+
+
+class Writing:
+    """The writes of one scope."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        read: Callable[[Callable[[ReadTxn], Any]], Any],
+        find: Callable[[ReadTxn], int | None],
+        ensure: Callable[[Txn], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._cache = cache
+        self._read = read
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+        self._bases: Recent[tuple[str, object], _Basis] = Recent(_BASES)
+
+    def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> Steps[None]:
+        """Store a checkpoint, in one commit but for large new values, which go before it.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised.
+            RevisionConflict: ``follows``, and the parent is not the newest checkpoint.
+        """
+        rows.checkpoint_id_key(new.checkpoint)
+        made: dict[str, Version] = {}
+        whole: list[bool] = []
+
+        def prepare(splitter: Splitter, basis: _Basis) -> Prepared:
+            made.clear()
+            values = {**new.others, **new.values} if whole else new.values
+            nodes = self._values(splitter, basis, namespace, values, made)
+            body = coder.seal(_encoded(coder, new.body, "the checkpoint"))
+            metadata = coder.seal(_encoded(coder, new.metadata, "the metadata"))
+            row = CheckpointRow(new.parent, metadata, body).pack()
+
+            def store(txn: Txn, place: Place, number: int) -> None:
+                for channel, version, node in nodes:
+                    key = rows.value_key(place, number, channel, version)
+                    rows.put_sealed(txn, key, coder, rows.NODE, node)
+                key = rows.checkpoint_key(place, number, new.checkpoint)
+                txn.put(key, seal_value(key, row))
+
+            return store
+
+        def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
+            if new.follows:
+                _need_newest(txn, place, number, new)
+            if pool.epoch > 1 and not whole and not _has_parent(txn, place, number, new):
+                whole.append(True)
+                raise Stale
+
+        place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
+        for channel, version in made.items():
+            key = (place, pool.epoch, namespace, channel)
+            self._cache.versions.put(key, version, weight=1 + len(version.nodes))
+
+    def _values(
+        self,
+        splitter: Splitter,
+        basis: _Basis,
+        namespace: str,
+        values: Values,
+        made: dict[str, Version],
+    ) -> list[tuple[str, rows.Version, bytes]]:
+        nodes = []
+        for channel, (version, value) in values.items():
+            node = EMPTY
+            if value is not MISSING:
+                key = (basis.place, basis.pool.epoch, namespace, channel)
+                base = None if basis.place is None else self._cache.versions.get(key)
+                node, kept = splitter.split(value, base, f"channel {channel!r}")
+                if kept is not None:
+                    made[channel] = kept
+            nodes.append((channel, version, node))
+        return nodes
+
+    def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> Steps[None]:
+        """Store a task's writes: the first of an index stays, of a negative one the last.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised.
+        """
+        rows.checkpoint_id_key(new.checkpoint)
+
+        def prepare(splitter: Splitter, _: _Basis) -> Prepared:
+            writes = []
+            for index, channel, value in new.writes:
+                node, _version = splitter.split(value, None, f"the write to channel {channel!r}")
+                writes.append(Write(new.task, new.path, index, channel, node))
+
+            def store(txn: Txn, place: Place, number: int) -> None:
+                key = rows.writes_key(place, number, new.checkpoint, new.task)
+                value = txn.get(key)
+                merged: dict[int, Write] = {}
+                if value is not None:
+                    before = rows.open_sealed(key, value, coder, rows.WRITES)
+                    merged = {write.index: write for write in rows.unpack_writes(before)}
+                for write in writes:
+                    if write.index < 0 or write.index not in merged:
+                        merged[write.index] = write
+                content = rows.pack_writes(new.task, list(merged.values()))
+                rows.put_sealed(txn, key, coder, rows.WRITES, content)
+
+            return store
+
+        yield from self._commit(thread, namespace, coder, prepare, None)
+
+    def _commit(
+        self,
+        thread: str,
+        namespace: str,
+        coder: Coder,
+        prepare: Callable[[Splitter, _Basis], Prepared],
+        admit: Admit | None,
+    ) -> Steps[tuple[Place, Pool]]:
+        """Prepare and store until what was prepared fits the store."""
+        for _ in range(ATTEMPTS_MAX):
+            basis = self._basis(thread, coder)
+            number = 0 if basis.place is None else basis.place.pool
+            splitter = Splitter(
+                self._cache, coder, pool=number, epoch=basis.pool.epoch, secret=basis.secret
+            )
+            store = prepare(splitter, basis)
+            try:
+                place = yield from self._store(
+                    thread, namespace, coder, basis, splitter, store, admit
+                )
+            except Stale:
+                self._bases.drop((thread, coder.identity))
+                continue
+            if basis.place is None:
+                kept = _Basis(place, basis.pool, basis.secret)
+                self._bases.put((thread, coder.identity), kept)
+            for part in splitter.fresh:
+                self._cache.known.put((place.pool, basis.pool.epoch, part), True)
+            return place, basis.pool
+        msg = f"thread {thread[:40]!r} was pruned {ATTEMPTS_MAX} times while one put was prepared"
+        raise OutpacedError(msg)
+
+    def _store(
+        self,
+        thread: str,
+        namespace: str,
+        coder: Coder,
+        basis: _Basis,
+        splitter: Splitter,
+        store: Prepared,
+        admit: Admit | None,
+    ) -> Steps[Place]:
+        chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
+        while sum(len(stored[1]) for _, stored in chunks) > STAGED_BYTES:
+            first, chunks = _first_batch(chunks)
+
+            def stage(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
+                place = self._place(txn, thread, basis) or self._create(txn, thread, basis)
+                _put_chunks(txn, place, basis.pool, batch)
+                return place
+
+            place = yield stage
+            basis = _Basis(place, basis.pool, basis.secret)
+
+        def closure(txn: Txn) -> Place:
+            place = self._place(txn, thread, basis)
+            number = None if place is None else threads.namespace_of(txn, place, namespace)
+            if admit is not None:
+                admit(txn, place, number, basis.pool)
+            if place is None:
+                place = self._create(txn, thread, basis)
+            if number is None:
+                number = threads.ensure_namespace(txn, place, namespace)
+            _put_chunks(txn, place, basis.pool, chunks)
+            store(txn, place, number)
+            return place
+
+        return (yield closure)  # type: ignore[no-any-return]
+
+    def _basis(self, thread: str, coder: Coder) -> _Basis:
+        """The thread as it is, or what a new one would be made of."""
+        kept = self._bases.get((thread, coder.identity))
+        if kept is not None:
+            return kept
+
+        def look(txn: ReadTxn) -> threads.Thread | None:
+            scope = self._find(txn)
+            return None if scope is None else threads.thread_of(txn, scope, thread)
+
+        found = self._read(look)
+        if found is None:
+            pool, secret = new_pool(coder)
+            return _Basis(None, pool, secret)
+        basis = _Basis(found.place, found.pool, key_of(found.pool, coder))
+        self._bases.put((thread, coder.identity), basis)
+        return basis
+
+    def _place(self, txn: Txn, thread: str, basis: _Basis) -> Place | None:
+        """Where the thread lies, None if it is still to be made.
+
+        Raises:
+            Stale: it is not what the write was prepared for.
+        """
+        place = basis.place
+        if place is None:
+            scope = self._find(txn)
+            if scope is not None and names.thread_of(txn, scope, thread) is not None:
+                raise Stale
+            return None
+        pool = read_pool(txn, place.scope, place.pool)
+        if pool is None or pool.epoch != basis.pool.epoch or not threads.is_alive(txn, place):
+            raise Stale
+        return place
+
+    def _create(self, txn: Txn, thread: str, basis: _Basis) -> Place:
+        scope = self._ensure(txn)
+        return threads.create_thread(txn, scope, thread, basis.pool, now_ms=self._now_ms())
+
+
+def _encoded(coder: Coder, value: Any, what: str) -> Typed:
+    try:
+        return coder.encode(value)
+    except Exception as exc:
+        msg = f"{what} cannot be stored: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
+    if new.parent is None or place is None or number is None:
+        return True
+    return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
+
+
+def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> None:
+    newest = None
+    if place is not None and number is not None:
+        newest = rows.newest(txn, place, number)
+    if newest not in (new.parent, new.checkpoint):
+        msg = (
+            f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, but "
+            f"{newest!r:.42} is the newest: another writer was here; read the state again"
+        )
+        raise StaleParentError(msg, parent=new.parent, newest=newest)
+
+
+def _first_batch(chunks: Chunks) -> tuple[Chunks, Chunks]:
+    size = 0
+    for at, (_, stored) in enumerate(chunks):
+        size += len(stored[1])
+        if size > STAGED_BYTES and at:
+            return chunks[:at], chunks[at:]
+    return chunks, []
+
+
+def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
+    for part, stored in chunks:
+        key = chunk_key(place.scope, place.pool, part)
+        if not touch_chunk(txn, key, pool.epoch):
+            put_chunk(txn, key, pool.epoch, stored)
