@@ -97,8 +97,9 @@ PAGE_PARTS_MAX: Final = 256
 """Parts of a list or dict on one page of its manifest; on average about 64 more than the least."""
 STAGED_BYTES: Final = 128 * 1024
 """New chunks above this go in commits of their own, before the one that refers to them."""
-PARTS_CACHED: Final = 200_000
-"""Decoded parts (messages, entries, ...) that a database's handle keeps, about."""
+VALUES_CACHED_BYTES: Final = 32 * 1024**2
+"""Serialised size of the values that a database's handle remembers, about, in each of four sorts
+(as put, as read, parts, pages), which share their contents."""
 KNOWN_CHUNKS: Final = 500_000
 """Chunks that a handle remembers to be stored."""
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from memcore.checkpoint.shapes import new_trees
-from memcore.limits import KNOWN_CHUNKS, PARTS_CACHED
+from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
 
 __all__ = ["Cache", "Recent", "Version"]
 
@@ -31,7 +30,6 @@ class Recent(Generic[K, V]):
         self._weight = 0
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
-        self._lock = Lock()
 
     def get(self, key: K) -> V | None:
         """The value; asked for, it stays."""
@@ -39,22 +37,24 @@ class Recent(Generic[K, V]):
         if found is None:
             found = self._old.get(key)
             if found is not None:
-                self.put(key, found)
+                self._young[key] = found
+                self._old.pop(key, None)
         return found
 
     def put(self, key: K, value: V, *, weight: int = 1) -> None:
-        """Remember; several threads may."""
-        with self._lock:
-            self._young[key] = value
-            self._weight += weight
-            if self._weight > self._limit:
-                self._old, self._young, self._weight = self._young, {}, 0
+        """Remember. Two threads at once may lose an entry: nothing but time is lost with it.
+
+        There is no lock, for none could be held by nobody in the child of a fork.
+        """
+        self._young[key] = value
+        self._weight += weight
+        if self._weight > self._limit:
+            self._old, self._young, self._weight = self._young, {}, 0
 
     def drop(self, key: K) -> None:
         """Forget."""
-        with self._lock:
-            self._young.pop(key, None)
-            self._old.pop(key, None)
+        self._young.pop(key, None)
+        self._old.pop(key, None)
 
 
 @dataclass(slots=True)
@@ -68,6 +68,8 @@ class Version:
     """A tree of each part, as it was put; OPAQUE if it has none."""
     loaded: list[Any] = field(default_factory=list)
     """Trees as decoded, as far as they are known."""
+    size: int = 0
+    """Serialised bytes, about."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Decoded:
 
     identity: object
     tree: Any
+    size: int = 0
+    """Serialised bytes, about."""
 
 
 @dataclass(slots=True)
@@ -86,22 +90,24 @@ class Entries:
     names: list[str] = field(default_factory=list)
     trees: list[Any] = field(default_factory=list)
     identity: object = None
+    size: int = 0
+    """Serialised bytes, about."""
 
-    def add(self, node: bytes, name: str, tree: Any) -> None:
+    def add(self, node: bytes, name: str, tree: Any, size: int) -> None:
         """One more."""
+        self.size += size
         self.nodes.append(node)
         self.names.append(name)
         self.trees.append(tree)
 
     def extend(self, others: Entries) -> None:
         """Those of a page."""
+        self.size += others.size
         self.nodes += others.nodes
         self.names += others.names
         self.trees += others.trees
 
 
-_PARTS_OF_A_VERSION: Final = 8
-"""A version's lists weigh so much less than its parts."""
 _MEMO: Final = 8192
 
 
@@ -110,13 +116,13 @@ class Cache:
 
     def __init__(self) -> None:
         self.trees = new_trees()
-        self.versions: Recent[Hashable, Version] = Recent(PARTS_CACHED * _PARTS_OF_A_VERSION)
+        self.versions: Recent[Hashable, Version] = Recent(VALUES_CACHED_BYTES)
         """By scope, thread, namespace and channel: what the next put is compared with."""
-        self.values: Recent[tuple[int, bytes], Decoded] = Recent(PARTS_CACHED * _PARTS_OF_A_VERSION)
+        self.values: Recent[tuple[int, bytes], Decoded] = Recent(VALUES_CACHED_BYTES)
         """By pool and manifest."""
-        self.parts: Recent[bytes, Decoded] = Recent(PARTS_CACHED)
+        self.parts: Recent[bytes, Decoded] = Recent(VALUES_CACHED_BYTES)
         """By id of the chunk."""
-        self.pages: Recent[tuple[int, bytes], Entries] = Recent(PARTS_CACHED)
+        self.pages: Recent[tuple[int, bytes], Entries] = Recent(VALUES_CACHED_BYTES)
         """By sort of the container and id of the page."""
         self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
         """Pool, epoch and id of chunks that are stored."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memcore.checkpoint import threads
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.joining import MISSING
-from memcore.checkpoint.reading import Delta, Reading
+from memcore.checkpoint.reading import Delta, Reading, View
 from memcore.store.base import ReadTxn
 
 __all__ = ["Deltas"]
@@ -32,25 +32,24 @@ class Deltas(Reading):
         """
 
         def look(txn: ReadTxn) -> dict[str, Delta]:
-            return self._walk(txn, thread, namespace, checkpoint, channels, coder)
+            view = self._view(txn, thread, coder)
+            number = None if view is None else threads.namespace_of(txn, view.place, namespace)
+            if view is None or number is None:
+                return {channel: Delta() for channel in channels}
+            wanted = checkpoint or self._newest(view, number)
+            return self._walk(view, namespace, number, wanted, channels)
 
         return self._read(look)  # type: ignore[no-any-return]
 
     def _walk(
         self,
-        txn: ReadTxn,
-        thread: str,
+        view: View,
         namespace: str,
-        checkpoint: str | None,
+        number: int,
+        wanted: str | None,
         channels: Sequence[str],
-        coder: Coder,
     ) -> dict[str, Delta]:
         found = {channel: Delta() for channel in channels}
-        view = self._view(txn, thread, coder)
-        number = None if view is None else threads.namespace_of(txn, view.place, namespace)
-        if view is None or number is None:
-            return found
-        wanted = checkpoint or self._newest(view, number)
         row = None if wanted is None else self._row(view, number, wanted)
         seen = {wanted}
         missing = set(channels)
@@ -70,7 +69,7 @@ class Deltas(Reading):
                         if write.channel == channel
                     ]
                 )
-            versions = self._versions(coder.decode(coder.open(row.body)))
+            versions = self._versions(view.coder.decode(view.coder.open(row.body)))
             for channel in [name for name in missing if name in versions]:
                 value = self._value(view, namespace, number, channel, versions[channel])
                 if value is not MISSING:

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from memcore import names
-from memcore.checkpoint import sweeping
+from memcore.checkpoint import sweeping, threads
 from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.copying import copy_thread
 from memcore.checkpoint.deltas import Deltas
 from memcore.checkpoint.listing import Listing
-from memcore.checkpoint.pruning import Plan, Pruned, Rule, plan_prune, prune
+from memcore.checkpoint.pruning import Plan, Planner, Pruned, Rule, prune
 from memcore.checkpoint.removal import remove_piece, start_removal
 from memcore.checkpoint.rows import Place, Version
 from memcore.checkpoint.steps import Steps, take
@@ -149,8 +149,9 @@ class GraphStore(Listing, Deltas):
     def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
         def plan(txn: ReadTxn) -> Plan | None:
             scope = self._find(txn)
-            if scope is None:
+            found = None if scope is None else threads.thread_of(txn, scope, thread)
+            if found is None:
                 return None
-            return plan_prune(txn, scope, thread, rule, coder, _versions)
+            return Planner(txn, found.place, coder, _versions).plan(rule)
 
         return plan

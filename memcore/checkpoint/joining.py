@@ -54,8 +54,8 @@ class Joiner:
             if tree is cache.trees.OPAQUE:
                 return self._decoded(node)
             kept = Decoded(self._coder.identity, tree)
-            weight = 1 + len(tree) if isinstance(tree, list | dict) else 1
-            cache.values.put((self._pool, node), kept, weight=weight)
+            size = len(node) + (0 if self.version is None else self.version.size)
+            cache.values.put((self._pool, node), kept, weight=size)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
     def _tree(self, node: bytes) -> Any:
@@ -64,7 +64,7 @@ class Joiner:
         if parsed.sort == Sort.EMPTY:
             return MISSING
         if parsed.sort == Sort.CHUNK:
-            return self._chunk(parsed.content)
+            return self._chunk(parsed.content).tree
         if parsed.sort in (Sort.PART, Sort.PIECES):
             return self._kept(self._coder.decode(self._typed(parsed)))
         entries = self._entries(parsed.sort, parsed.content)
@@ -73,10 +73,10 @@ class Joiner:
         if parsed.sort == Sort.WRAPPED:
             return self._kept(self._made(parsed.name, entries.trees)) if is_whole else opaque
         if parsed.sort == Sort.LIST:
-            self.version = Version(None, entries.nodes, entries.trees)
+            self.version = Version(None, entries.nodes, entries.trees, size=entries.size)
             return entries.trees if is_whole else opaque
         names = {name: at for at, name in enumerate(entries.names)}
-        self.version = Version(names, entries.nodes, entries.trees)
+        self.version = Version(names, entries.nodes, entries.trees, size=entries.size)
         return dict(zip(entries.names, entries.trees, strict=True)) if is_whole else opaque
 
     def _entries(self, container: int, body: bytes) -> Entries:
@@ -86,8 +86,13 @@ class Joiner:
             if node[0] == Sort.PAGE:
                 found.extend(self._page(container, node[1:]))
             else:
-                tree = self._chunk(node[1:]) if node[0] == Sort.CHUNK else self._tree(node)
-                found.add(node, name, tree)
+                size = len(node)
+                if node[0] == Sort.CHUNK:
+                    part = self._chunk(node[1:])
+                    tree, size = part.tree, part.size
+                else:
+                    tree = self._tree(node)
+                found.add(node, name, tree, size)
         return found
 
     def _page(self, container: int, part: bytes) -> Entries:
@@ -96,15 +101,17 @@ class Joiner:
         if kept is None or kept.identity is not self._coder.identity:
             kept = self._entries(container, self._open(part)[1])
             kept.identity = self._coder.identity
-            self._cache.pages.put(key, kept, weight=1 + len(kept.nodes))
+            self._cache.pages.put(key, kept, weight=kept.size)
         return kept
 
-    def _chunk(self, part: bytes) -> Any:
+    def _chunk(self, part: bytes) -> Decoded:
         kept = self._cache.parts.get(part)
         if kept is None or kept.identity is not self._coder.identity:
-            kept = Decoded(self._coder.identity, self._kept(self._coder.decode(self._open(part))))
-            self._cache.parts.put(part, kept)
-        return kept.tree
+            typed = self._open(part)
+            tree = self._kept(self._coder.decode(typed))
+            kept = Decoded(self._coder.identity, tree, len(typed[1]) + len(part))
+            self._cache.parts.put(part, kept, weight=kept.size)
+        return kept
 
     def _kept(self, value: Any) -> Any:
         """A decoded value that nobody else has, if copies of it can be made."""
@@ -115,7 +122,7 @@ class Joiner:
         """A value for the caller, of which some part cannot be copied: that is decoded anew."""
         parsed = parse(node)
         if parsed.sort == Sort.CHUNK:
-            tree = self._chunk(parsed.content)
+            tree = self._chunk(parsed.content).tree
             if tree is not self._cache.trees.OPAQUE:
                 return self._cache.trees.copy(tree)
             return self._coder.decode(self._open(parsed.content))

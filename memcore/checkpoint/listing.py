@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +20,17 @@ _PAGE: Final = 16
 """Checkpoints that are read in one transaction."""
 _NAMES_PAGE: Final = 256
 Matches = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which checkpoints of a namespace."""
+
+    thread: str
+    namespace: str
+    checkpoint: str | None
+    before: str | None
+    matches: Matches | None
 
 
 class Listing(Reading):
@@ -49,7 +61,8 @@ class Listing(Reading):
         left = limit
         for name in self._names(thread):
             for space, number in self._namespaces(name, namespace):
-                for found in self._of(name, space, number, coder, checkpoint, before, matches):
+                asked = _Asked(name, space, checkpoint, before, matches)
+                for found in self._of(asked, number, coder):
                     if left is not None:
                         if left <= 0:
                             return
@@ -105,64 +118,43 @@ class Listing(Reading):
 
         return self._read(look)  # type: ignore[no-any-return]
 
-    def _of(
-        self,
-        thread: str,
-        namespace: str,
-        number: int,
-        coder: Coder,
-        checkpoint: str | None,
-        before: str | None,
-        matches: Matches | None,
-    ) -> Iterator[Found]:
-        below = before
+    def _of(self, asked: _Asked, number: int, coder: Coder) -> Iterator[Found]:
+        """The checkpoints of one namespace, newest first."""
+        below = asked.before
         while True:
-            look = partial(
-                self._page,
-                thread=thread,
-                namespace=namespace,
-                number=number,
-                coder=coder,
-                checkpoint=checkpoint,
-                below=below,
-                before=before,
-                matches=matches,
+            page, below = self._read(
+                partial(self._page, asked=asked, number=number, coder=coder, below=below)
             )
-            page, below = self._read(look)
             yield from page
             if below is None:
                 return
 
     def _page(
-        self,
-        txn: ReadTxn,
-        thread: str,
-        namespace: str,
-        number: int,
-        coder: Coder,
-        checkpoint: str | None,
-        below: str | None,
-        before: str | None,
-        matches: Matches | None,
+        self, txn: ReadTxn, *, asked: _Asked, number: int, coder: Coder, below: str | None
     ) -> tuple[list[Found], str | None]:
         """Some checkpoints below an id, and the id below which the next page begins."""
-        view = self._view(txn, thread, coder)
-        if view is None or threads.namespace_of(txn, view.place, namespace) != number:
+        view = self._view(txn, asked.thread, coder)
+        if view is None or threads.namespace_of(txn, view.place, asked.namespace) != number:
             return [], None  # deleted meanwhile
-        prefix = rows.checkpoints_of(view.place, number)
-        if checkpoint is not None:
-            if before is not None and checkpoint >= before:
-                return [], None
-            key = rows.checkpoint_key(view.place, number, checkpoint)
-            value = txn.get(key)
-            whole = [] if value is None else [(key, value)]
-        else:
-            stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
-            whole = list(txn.scan(prefix, stop, reverse=True, limit=_PAGE))
+        whole, following = _rows_below(txn, view.place, number, asked, below)
         found = []
         for key, value in whole:
             row = CheckpointRow.unpack(key, value)
-            if matches is None or matches(coder.decode(coder.open(row.metadata))):
-                found.append(self._whole(view, namespace, number, rows.id_in(key), row))
-        more = checkpoint is None and len(whole) == _PAGE
-        return found, rows.id_in(whole[-1][0]) if more else None
+            if asked.matches is None or asked.matches(coder.decode(coder.open(row.metadata))):
+                found.append(self._whole(view, asked.namespace, number, rows.id_in(key), row))
+        return found, following
+
+
+def _rows_below(
+    txn: ReadTxn, place: rows.Place, number: int, asked: _Asked, below: str | None
+) -> tuple[list[tuple[bytes, bytes]], str | None]:
+    if asked.checkpoint is not None:
+        if asked.before is not None and asked.checkpoint >= asked.before:
+            return [], None
+        key = rows.checkpoint_key(place, number, asked.checkpoint)
+        value = txn.get(key)
+        return ([] if value is None else [(key, value)]), None
+    prefix = rows.checkpoints_of(place, number)
+    stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
+    found = list(txn.scan(prefix, stop, reverse=True, limit=_PAGE))
+    return found, rows.id_in(found[-1][0]) if len(found) == _PAGE else None

@@ -22,7 +22,7 @@ from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["Candidate", "Plan", "Pruned", "plan_prune", "prune"]
+__all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _ATTEMPTS_MAX: Final = 16
@@ -73,97 +73,78 @@ class Pruned:
 Versions = Callable[[Any], Any]
 
 
-def plan_prune(
-    txn: ReadTxn, scope: int, name: str, rule: Rule, coder: Coder, versions: Versions
-) -> Plan | None:
-    """What a rule comes to; None if there is no such thread."""
-    thread = threads.thread_of(txn, scope, name)
-    if thread is None:
-        return None
-    plan = Plan(thread.place)
-    for number, namespace in threads.namespaces_of(txn, thread.place):
-        found = list(_candidates(txn, thread.place, number, namespace, coder))
-        doomed = rule(found)
-        by_id = {one.checkpoint: one for one in found}
+class Planner:
+    """Works out what a rule comes to. ``versions`` maps a body to its channels' versions."""
+
+    def __init__(self, txn: ReadTxn, place: Place, coder: Coder, versions: Versions) -> None:
+        self._txn = txn
+        self._place = place
+        self._coder = coder
+        self._versions = versions
+
+    def plan(self, rule: Rule) -> Plan:
+        """What goes and what stays."""
+        plan = Plan(self._place)
+        for number, namespace in threads.namespaces_of(self._txn, self._place):
+            found = {one.checkpoint: one for one in self._candidates(number, namespace)}
+            doomed = rule(list(found.values()))
+            needed: set[str] = set()
+            for one in found.values():
+                if one.checkpoint not in doomed:
+                    needed |= self._rebuilt_from(number, one, found)
+            going = doomed - needed
+            plan.doomed[number] = [name for name in found if name in going]
+            plan.kept[number] = [name for name in found if name not in going]
+            plan.needed[number] = sorted(doomed & needed)
+            for name in plan.kept[number]:
+                for channel, version in self._versions(found[name].body).items():
+                    plan.values.add(rows.value_key(self._place, number, channel, version))
+        return plan
+
+    def _candidates(self, number: int, namespace: str) -> Iterator[Candidate]:
+        prefix = rows.checkpoints_of(self._place, number)
+        for key, value in self._txn.scan(prefix, keys.after(prefix)):
+            row = CheckpointRow.unpack(key, value)
+            metadata = self._coder.decode(self._coder.open(row.metadata))
+            body = self._coder.decode(self._coder.open(row.body))
+            yield Candidate(namespace, rows.id_in(key), row.parent, metadata, body)
+
+    def _rebuilt_from(self, number: int, one: Candidate, found: dict[str, Candidate]) -> set[str]:
+        """The ancestors that the delta channels of a checkpoint are rebuilt from."""
+        missing = {
+            channel: _is_delta(one.metadata, channel)
+            for channel, version in self._versions(one.body).items()
+            if self._node(number, channel, version) == EMPTY
+        }
         needed: set[str] = set()
-        for one in found:
-            if one.checkpoint not in doomed:
-                needed |= _rebuilt_from(txn, plan.place, number, one, by_id, coder, versions)
-        plan.doomed[number] = [
-            one.checkpoint
-            for one in found
-            if one.checkpoint in doomed and one.checkpoint not in needed
-        ]
-        plan.kept[number] = [
-            one.checkpoint
-            for one in found
-            if one.checkpoint not in doomed or one.checkpoint in needed
-        ]
-        plan.needed[number] = sorted(doomed & needed)
-        for checkpoint in plan.kept[number]:
-            for channel, version in versions(by_id[checkpoint].body).items():
-                plan.values.add(rows.value_key(plan.place, number, channel, version))
-    return plan
-
-
-def _candidates(
-    txn: ReadTxn, place: Place, number: int, namespace: str, coder: Coder
-) -> Iterator[Candidate]:
-    prefix = rows.checkpoints_of(place, number)
-    for key, value in txn.scan(prefix, keys.after(prefix)):
-        row = CheckpointRow.unpack(key, value)
-        metadata = coder.decode(coder.open(row.metadata))
-        body = coder.decode(coder.open(row.body))
-        yield Candidate(namespace, rows.id_in(key), row.parent, metadata, body)
-
-
-def _rebuilt_from(
-    txn: ReadTxn,
-    place: Place,
-    number: int,
-    one: Candidate,
-    by_id: dict[str, Candidate],
-    coder: Coder,
-    versions: Versions,
-) -> set[str]:
-    """The ancestors that the delta channels of a checkpoint are rebuilt from."""
-    own = versions(one.body)
-    missing = {
-        channel: _is_delta(one.metadata, channel)
-        for channel, version in own.items()
-        if _node(txn, place, number, channel, version, coder) == EMPTY
-    }
-    needed: set[str] = set()
-    path: list[str] = []
-    at = by_id.get(one.parent) if one.parent is not None else None
-    while at is not None and missing and at.checkpoint not in path:
-        path.append(at.checkpoint)
-        there = versions(at.body)
-        for channel in list(missing):
-            missing[channel] |= _is_delta(at.metadata, channel)
-            node = _node(txn, place, number, channel, there.get(channel), coder)
-            if node != EMPTY:
+        path: list[str] = []
+        at = None if one.parent is None else found.get(one.parent)
+        while at is not None and missing and at.checkpoint not in path:
+            path.append(at.checkpoint)
+            there = self._versions(at.body)
+            for channel in list(missing):
+                missing[channel] |= _is_delta(at.metadata, channel)
+                node = self._node(number, channel, there.get(channel))
+                if node == EMPTY:
+                    continue
                 # A snapshot says by its form that the channel is one of deltas.
                 if missing.pop(channel) or node[0] == Sort.WRAPPED:
                     needed.update(path)
-        at = by_id.get(at.parent) if at.parent is not None else None
-    if any(missing.values()):
-        needed.update(path)  # no value anywhere: rebuilt from the very first write
-    return needed
+            at = None if at.parent is None else found.get(at.parent)
+        if any(missing.values()):
+            needed.update(path)  # no value anywhere: rebuilt from the very first write
+        return needed
+
+    def _node(self, number: int, channel: str, version: Any) -> bytes:
+        if version is None:
+            return EMPTY
+        key = rows.value_key(self._place, number, channel, version)
+        return rows.node_of(self._txn, key, self._coder) or EMPTY
 
 
 def _is_delta(metadata: Any, channel: str) -> bool:
     counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
     return isinstance(counters, dict) and channel in counters
-
-
-def _node(
-    txn: ReadTxn, place: Place, number: int, channel: str, version: Any, coder: Coder
-) -> bytes:
-    if version is None:
-        return EMPTY
-    node = rows.node_of(txn, rows.value_key(place, number, channel, version), coder)
-    return EMPTY if node is None else node
 
 
 def prune(

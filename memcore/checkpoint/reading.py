@@ -16,7 +16,7 @@ from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.threads import Thread
 from memcore.store.base import ReadTxn
 
-__all__ = ["Delta", "Found", "Reading", "ThreadEntry"]
+__all__ = ["Delta", "Found", "Reading", "ThreadEntry", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ThreadEntry:
 
 
 @dataclass(slots=True)
-class _View:
+class View:
     """One thread in one transaction, for one coder."""
 
     txn: ReadTxn
@@ -66,6 +66,7 @@ class _View:
 
     @property
     def place(self) -> Place:
+        """Where it lies."""
         return self.thread.place
 
 
@@ -101,7 +102,7 @@ class Reading:
 
         return self._read(look)  # type: ignore[no-any-return]
 
-    def _view(self, txn: ReadTxn, name: str, coder: Coder) -> _View | None:
+    def _view(self, txn: ReadTxn, name: str, coder: Coder) -> View | None:
         scope = self._find(txn)
         thread = None if scope is None else threads.thread_of(txn, scope, name)
         if thread is None:
@@ -113,21 +114,21 @@ class Reading:
 
         secret = key_of(thread.pool, coder)
         joiner = Joiner(self._cache, coder, fetch, pool=place.pool, secret=secret)
-        return _View(txn, name, thread, coder, joiner)
+        return View(txn, name, thread, coder, joiner)
 
-    def _found(self, view: _View, namespace: str, number: int, checkpoint: str) -> Found | None:
+    def _found(self, view: View, namespace: str, number: int, checkpoint: str) -> Found | None:
         row = self._row(view, number, checkpoint)
         if row is None:
             return None
         return self._whole(view, namespace, number, checkpoint, row)
 
-    def _row(self, view: _View, number: int, checkpoint: str) -> CheckpointRow | None:
+    def _row(self, view: View, number: int, checkpoint: str) -> CheckpointRow | None:
         key = rows.checkpoint_key(view.place, number, checkpoint)
         value = view.txn.get(key)
         return None if value is None else CheckpointRow.unpack(key, value)
 
     def _whole(
-        self, view: _View, namespace: str, number: int, checkpoint: str, row: CheckpointRow
+        self, view: View, namespace: str, number: int, checkpoint: str, row: CheckpointRow
     ) -> Found:
         body = view.coder.decode(view.coder.open(row.body))
         return Found(
@@ -145,7 +146,7 @@ class Reading:
         )
 
     def _values(
-        self, view: _View, namespace: str, number: int, versions: Mapping[str, rows.Version]
+        self, view: View, namespace: str, number: int, versions: Mapping[str, rows.Version]
     ) -> dict[str, Any]:
         values = {}
         for channel, version in versions.items():
@@ -155,7 +156,7 @@ class Reading:
         return values
 
     def _value(
-        self, view: _View, namespace: str, number: int, channel: str, version: rows.Version
+        self, view: View, namespace: str, number: int, channel: str, version: rows.Version
     ) -> Any:
         key = rows.value_key(view.place, number, channel, version)
         node = rows.node_of(view.txn, key, view.coder)
@@ -166,19 +167,19 @@ class Reading:
             self._remember(view, namespace, channel, view.joiner.version)
         return value
 
-    def _remember(self, view: _View, namespace: str, channel: str, version: Version) -> None:
+    def _remember(self, view: View, namespace: str, channel: str, version: Version) -> None:
         """Compare the next put with what was read, beside what the process put itself."""
         key = (view.place, view.thread.pool.epoch, namespace, channel)
         before = self._cache.versions.get(key)
         if before is not None and before.nodes == version.nodes:
             before.loaded = version.trees
         elif before is None:
-            self._cache.versions.put(key, version, weight=1 + len(version.nodes))
+            self._cache.versions.put(key, version, weight=version.size + len(version.nodes))
 
-    def _newest(self, view: _View, number: int) -> str | None:
+    def _newest(self, view: View, number: int) -> str | None:
         return rows.newest(view.txn, view.place, number)
 
-    def _writes(self, view: _View, number: int, checkpoint: str) -> list[rows.Write]:
+    def _writes(self, view: View, number: int, checkpoint: str) -> list[rows.Write]:
         prefix = rows.writes_of(view.place, number, checkpoint)
         found: list[rows.Write] = []
         for key, value in view.txn.scan(prefix, keys.after(prefix)):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memcore.checkpoint.cache import Cache, Version
-from memcore.checkpoint.coding import Coder, Typed
+from memcore.checkpoint.coding import Coder, Typed, Wrapper
 from memcore.checkpoint.nodes import (
+    ID_BYTES,
     Sort,
     chunk_node,
     container,
@@ -42,13 +43,14 @@ class Splitter:
         self._secret = secret
         self._owner = (secret, epoch, coder.identity)
         self.fresh: dict[bytes, Typed] = {}
+        self.encoded = 0
+        """Bytes serialised so far."""
 
     def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
         """The manifest of a value, and what to compare the next one with.
 
-        Args:
-            base: a version of the value that is stored in this pool and epoch.
-            path: where it stands, for errors.
+        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it
+        stands, for errors.
 
         Raises:
             InvalidItemError: a part cannot be serialised; the message names its place.
@@ -69,7 +71,7 @@ class Splitter:
                 return container(Sort.DICT, list(pairs), self._page), version
             wrapper = self._coder.wrappers.get(kind)
             if wrapper is not None:
-                return self._wrapped(value, *wrapper, base, path, depth)
+                return self._wrapped(value, wrapper, base, path, depth)
         return self._part(value, path)[0], None
 
     def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
@@ -86,6 +88,7 @@ class Splitter:
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])
         version = Version(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        encoded = self.encoded
         for at in range(head, size - tail):
             node, tree = self._entry(value[at], f"{path}[{at}]", depth)
             version.nodes.append(node)
@@ -93,21 +96,29 @@ class Splitter:
         if tail:
             version.nodes += base.nodes[-tail:]
             version.trees += base.trees[-tail:]
+        version.size = self.encoded - encoded
+        if base.nodes:
+            version.size += base.size * (head + tail) // len(base.nodes)
         return version
 
     def _dict(self, value: dict[str, Any], base: Version | None, path: str, depth: int) -> Version:
         names = dict(zip(value, range(len(value)), strict=True))
         version = Version(names, [], [])
+        encoded, reused = self.encoded, 0
         before = {} if base is None or base.names is None else base.names
         for name, entry in value.items():
             at = before.get(name)
             if at is not None and base is not None and self._is(entry, base, at):
                 version.nodes.append(base.nodes[at])
                 version.trees.append(base.trees[at])
+                reused += 1
             else:
                 node, tree = self._entry(entry, f"{path}[{name!r:.60}]", depth)
                 version.nodes.append(node)
                 version.trees.append(tree)
+        version.size = self.encoded - encoded
+        if base is not None and base.nodes:
+            version.size += base.size * reused // len(base.nodes)
         return version
 
     def _is(self, entry: Any, base: Version, at: int) -> bool:
@@ -117,8 +128,9 @@ class Splitter:
         )
 
     def _wrapped(
-        self, value: Any, name: str, wrapper: Any, base: Version | None, path: str, depth: int
+        self, value: Any, known: tuple[str, Wrapper], base: Version | None, path: str, depth: int
     ) -> tuple[bytes, Version | None]:
+        name, wrapper = known
         nodes = []
         kept = None
         for at, entry in enumerate(wrapper.fields(value)):
@@ -168,6 +180,7 @@ class Splitter:
             kind, content = self._coder.encode(value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
+        self.encoded += len(content) + ID_BYTES
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)
         if len(content) <= CHUNK_BYTES_MAX:

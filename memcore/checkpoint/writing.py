@@ -139,7 +139,7 @@ class Writing:
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
         for channel, version in made.items():
             key = (place, pool.epoch, namespace, channel)
-            self._cache.versions.put(key, version, weight=1 + len(version.nodes))
+            self._cache.versions.put(key, version, weight=version.size + len(version.nodes))
 
     def _values(
         self,
@@ -209,9 +209,9 @@ class Writing:
             )
             store = prepare(splitter, basis)
             try:
-                place = yield from self._store(
-                    thread, namespace, coder, basis, splitter, store, admit
-                )
+                chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
+                basis, chunks = yield from self._stage(thread, basis, chunks)
+                place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
             except Stale:
                 self._bases.drop((thread, coder.identity))
                 continue
@@ -224,27 +224,29 @@ class Writing:
         msg = f"thread {thread[:40]!r} was pruned {ATTEMPTS_MAX} times while one put was prepared"
         raise OutpacedError(msg)
 
-    def _store(
-        self,
-        thread: str,
-        namespace: str,
-        coder: Coder,
-        basis: _Basis,
-        splitter: Splitter,
-        store: Prepared,
-        admit: Admit | None,
-    ) -> Steps[Place]:
-        chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
+    def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
+        """Store so many of the chunks that the rest fits one commit: nothing refers to them yet."""
         while sum(len(stored[1]) for _, stored in chunks) > STAGED_BYTES:
             first, chunks = _first_batch(chunks)
 
-            def stage(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
+            def closure(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
                 place = self._place(txn, thread, basis) or self._create(txn, thread, basis)
                 _put_chunks(txn, place, basis.pool, batch)
                 return place
 
-            place = yield stage
+            place = yield closure
             basis = _Basis(place, basis.pool, basis.secret)
+        return basis, chunks
+
+    def _closure(
+        self,
+        thread: str,
+        namespace: str,
+        basis: _Basis,
+        chunks: Chunks,
+        prepared: tuple[Prepared, Admit | None],
+    ) -> Callable[[Txn], Place]:
+        store, admit = prepared
 
         def closure(txn: Txn) -> Place:
             place = self._place(txn, thread, basis)
@@ -259,7 +261,7 @@ class Writing:
             store(txn, place, number)
             return place
 
-        return (yield closure)  # type: ignore[no-any-return]
+        return closure
 
     def _basis(self, thread: str, coder: Coder) -> _Basis:
         """The thread as it is, or what a new one would be made of."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md"]
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/langgraph.md"]
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip

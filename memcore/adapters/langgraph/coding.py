@@ -15,7 +15,7 @@ from langgraph.types import Send
 from memcore.checkpoint import Typed, Wrapper
 from memcore.errors import CorruptValueError
 
-__all__ = ["SerdeCoder", "coder_of"]
+__all__ = ["SerdeCoder", "coder_of", "default_coder"]
 
 _WRAPPERS: Final = {
     Send: (
@@ -115,3 +115,8 @@ def _is_own(serde: object, kind: type) -> bool:
     return all(
         getattr(type(serde), name) is getattr(kind, name) for name in ("dumps_typed", "loads_typed")
     )
+
+
+def default_coder() -> SerdeCoder:
+    """The coder of a saver that was given no serialiser."""
+    return coder_of(JsonPlusSerializer())

@@ -46,7 +46,8 @@ class Retaining(Handle):
             budget_tokens: at most so many by ``counter``; None: all of it, made legal.
             reserve_tokens: of these, leave so many free.
             channel: which channel holds the messages; one of deltas is rebuilt by add_messages.
-            checkpoint_ns, checkpoint_id: which checkpoint; by default the newest of the root.
+            checkpoint_ns: which namespace; by default the root's.
+            checkpoint_id: which checkpoint; None: the newest.
             policy: what is legal; ``"openai_chat"`` and others for messages kept as their dicts.
             counter: a TokenCounter or the name of one; None: the database's default.
 

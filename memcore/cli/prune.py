@@ -1,0 +1,123 @@
+"""``memcore prune``: old checkpoints of graph threads go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.checkpoint import Coder, GraphStore, JsonCoder, Rule, keep_rule
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, reading, writing
+from memcore.cli.output import complain, emit_json, print_table
+
+__all__ = ["prune_threads"]
+
+_DAY_SECONDS = 24 * 3600
+Threads = Annotated[
+    list[str] | None, typer.Argument(metavar="[THREAD]...", help="Which threads; without: all.")
+]
+
+
+def prune_threads(
+    store: StorePath,
+    thread_ids: Threads = None,
+    *,
+    user: User = None,
+    app: App = None,
+    keep_last: Annotated[
+        int, typer.Option(min=1, help="So many checkpoints of each namespace stay.")
+    ] = 1,
+    max_age_days: Annotated[
+        float | None, typer.Option(min=0, help="Of the others, younger ones stay, too.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old checkpoints of graph threads, and what only they referred to.
+
+    Checkpoints that delta channels of later ones are rebuilt from stay.
+    """
+    if dry_run == yes:
+        complain("say --dry-run to see what would go, or --yes to prune")
+        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    age = None if max_age_days is None else max_age_days * _DAY_SECONDS
+    rule = keep_rule(keep_last=keep_last, max_age_seconds=age)
+    with reading(store) if dry_run else writing(store) as db:
+        done = [
+            _pruned(graph, name, rule, dry_run=dry_run)
+            for graph, name in _chosen(db, thread_ids or [], user=user, app=app)
+        ]
+    if as_json:
+        emit_json("prune", {"dry_run": dry_run, "threads": done})
+        return
+    shown = [(each["thread"], each["kept"], each["removed"], each["needed"]) for each in done]
+    print_table(("thread", "kept", "would go" if dry_run else "removed", "needed by others"), shown)
+    total = sum(each["removed"] for each in done)
+    what = "would be removed; nothing was written" if dry_run else "were removed"
+    print(f"\n{total:,} checkpoints of {len(done):,} threads {what}")
+
+
+def _chosen(
+    db: memcore.Database, wanted: list[str], *, user: str | None, app: str | None
+) -> Iterator[tuple[GraphStore, str]]:
+    missing = set(wanted)
+    for its_app, its_user in db.scopes():
+        if user in (None, its_user) and app in (None, its_app):
+            graph = db.scope(app=its_app, user=its_user).graph
+            for entry in list(graph.threads()):
+                if not wanted or entry.thread in wanted:
+                    missing.discard(entry.thread)
+                    yield graph, entry.thread
+    if missing:
+        msg = f"there is no thread {min(missing)!r} in {db.path}; 'memcore tree' shows them"
+        raise memcore.NotFoundError(msg)
+
+
+def _pruned(graph: GraphStore, name: str, rule: Rule, *, dry_run: bool) -> dict[str, Any]:
+    coder = _coder_for(graph, name)
+    plan = graph.would_prune(name, rule, coder)
+    found = {
+        "thread": name,
+        "kept": 0 if plan is None else sum(map(len, plan.kept.values())),
+        "removed": 0 if plan is None else sum(map(len, plan.doomed.values())),
+        "needed": 0 if plan is None else sum(map(len, plan.needed.values())),
+    }
+    if not dry_run:
+        found["removed"] = graph.prune(name, rule, coder).checkpoints
+    return found
+
+
+def _coder_for(graph: GraphStore, name: str) -> Coder:
+    """The serialiser that can read the thread's checkpoints.
+
+    Raises:
+        CorruptValueError: none of those that are installed can.
+    """
+    failure: memcore.CorruptValueError | None = None
+    for coder in _coders():
+        try:
+            graph.would_prune(name, lambda _: set(), coder)
+        except memcore.CorruptValueError as exc:
+            failure = failure or exc
+        else:
+            return coder
+    if failure is None:
+        msg = f"no serialiser that is installed reads thread {name[:40]!r}"
+        raise memcore.InvalidOptionError(msg)
+    raise failure
+
+
+def _coders() -> Iterator[Coder]:
+    """Those of the adapters whose frameworks are installed, then memcore's own."""
+    for point in entry_points(group="memcore.coders"):
+        try:
+            make = point.load()
+        except ImportError:
+            continue  # its framework is not installed
+        yield make()
+    yield JsonCoder()
