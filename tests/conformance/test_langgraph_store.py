@@ -478,4 +478,6 @@ def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
     with pytest.raises(StoreFullError):
         store.put(("a",), "l", {})
     store.delete(("a",), "k")
-    assert asked == [False, True]
+    with pytest.raises(StoreFullError):
+        store.batch([PutOp(("a",), str(at), None) for at in range(65)])
+    assert asked == [False, True, False]

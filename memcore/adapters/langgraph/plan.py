@@ -38,6 +38,8 @@ __all__ = ["Plan"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT_OPS: Final = 16
 """Items that are read where the call is made, a few microseconds each."""
+_ROOM_OPS: Final = 64
+"""Deletions that may take the room that is kept for them; more of them need too much of it."""
 _MS_PER_MINUTE: Final = 60_000
 _TTL_MINUTES_MAX: Final = 10**12
 _REFRESH_SLACK_MS: Final = 1000
@@ -78,7 +80,8 @@ class Plan:
         for op in self._ops:
             self._check(op)
         self.reads = len(self._ops) > self._put_ops
-        self.only_deletes = all(put.row is None for put in self._puts.values())
+        deletes = all(put.row is None for put in self._puts.values())
+        self.makes_room = deletes and len(self._puts) <= _ROOM_OPS
         if index is not None:
             self._choose_texts(index)
 

@@ -135,7 +135,7 @@ class MemcoreStore(BaseStore):
             plan.use_texts(embed.embed_documents(plan.texts))
         if plan.changes(read_only=self._backing.store.read_only):
             self._kv.transact(
-                lambda txn: plan.write(txn, self._backing.now_us()), makes_room=plan.only_deletes
+                lambda txn: plan.write(txn, self._backing.now_us()), makes_room=plan.makes_room
             )
         return results
 
@@ -149,7 +149,7 @@ class MemcoreStore(BaseStore):
         if embed and plan.queries:
             coroutines = [embed.aembed_query(query) for query in plan.queries]
             plan.use_queries(await asyncio.gather(*coroutines))
-        if plan.is_short:
+        if plan.is_short or not plan.reads:
             results = self._read(plan)
         else:
             results = await asyncio.to_thread(self._read, plan)
@@ -159,7 +159,7 @@ class MemcoreStore(BaseStore):
             future = self._kv.submit(
                 lambda txn: plan.write(txn, self._backing.now_us()),
                 asyncio.get_running_loop(),
-                makes_room=plan.only_deletes,
+                makes_room=plan.makes_room,
             )
             await settled(future)
         return results
