@@ -38,6 +38,11 @@ class Scope:
         return f"Scope(user={self._user!r}, app={self._app!r})"
 
     @property
+    def backing(self) -> Backing:
+        """What all handles of the database share (for memcore's own facades)."""
+        return self._backing
+
+    @property
     def user(self) -> str:
         """The user whom it serves."""
         return self._user
