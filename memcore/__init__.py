@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
-    from memcore.session import Compactor, Session
+    from memcore.session import Compactor, Session, SessionState
     from memcore.state import (
         Command,
         FileData,
@@ -192,6 +192,7 @@ __all__ = [
     "ScopeError",
     "Session",
     "SessionEntry",
+    "SessionState",
     "Stage",
     "StateSchema",
     "StateSchemaError",
@@ -296,6 +297,7 @@ _HOMES = {
     "ScopeError": "memcore.errors",
     "Session": "memcore.session",
     "SessionEntry": "memcore.model",
+    "SessionState": "memcore.session",
     "Stage": "memcore.compaction",
     "StateSchema": "memcore.state",
     "StateSchemaError": "memcore.errors",

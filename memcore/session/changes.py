@@ -23,6 +23,7 @@ from memcore.log.item import split_body
 from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
+from memcore.state import inherit
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -36,6 +37,13 @@ Closure = Callable[[Txn], T]
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a change returns that has nothing to write: the revision stays as it is."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a change returns that left the log alone: the revision stays as it is."""
 
     result: Any
 
@@ -84,8 +92,11 @@ class Changes:
             if isinstance(result, Settled):
                 return result.result
             try:
-                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
-                return result if after is None else after(draft)
+                revised_log = revised and not isinstance(result, Beside)
+                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised_log)
+                if after is not None:
+                    return after(draft)
+                return result.result if isinstance(result, Beside) else result
             except BaseException:
                 txn.spoil()  # neighbours in the batch share this draft
                 raise
@@ -156,6 +167,7 @@ class Changes:
             head.chain = child.chain_at(seq) if count else 0
             child.finish(now_ms=self._address.backing.now_ms())
             inherit_usage(txn, log.scope, log.session, session, at=seq)
+            inherit(txn, log.scope, log.session, session)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)

@@ -12,7 +12,7 @@ from memcore.state.field import MISSING, Field, read_field
 from memcore.state.trace import Trace
 from memcore.state.update import Update, writes_of
 
-__all__ = ["StateSchema", "state_schema"]
+__all__ = ["OPEN", "StateSchema", "state_schema"]
 
 _TYPED_DICT: Final = "__required_keys__"
 """What the classes of ``typing`` and of ``typing_extensions`` have, and no others."""
@@ -147,6 +147,19 @@ class StateSchema:
         for key, values in writes.items():
             after[key] = fields[key].written(state.get(key, MISSING), values, trace)
         return after
+
+
+class _Open(StateSchema):
+    """The schema of a state that was given none: any field, the last value counts."""
+
+    __slots__ = ()
+
+    def field(self, key: str) -> Field:
+        """A field without a reducer."""
+        return Field(key, Any, required=False)
+
+
+OPEN: Final = _Open({})
 
 
 def state_schema(found: Any) -> StateSchema:
