@@ -23,7 +23,8 @@ from memcore import (
 )
 from memcore.codec import HEADER_BYTES
 from memcore.keys import Row, session_rows
-from memcore.state import inherit, restore, state_counter
+from memcore.state import inherit, mend_state, restore, state_counter
+from memcore.state.rows import header_key
 
 USER = {"role": "user", "content": "hi"}
 ORPHAN = {"role": "tool", "tool_call_id": "nobody", "content": "?"}
@@ -431,6 +432,24 @@ def test_check_finds_versions_that_the_header_does_not_know(open_db):
     assert "header of a state" in db.check()[0]
     assert len(value) == HEADER_BYTES + 16
     damage(db, session, 0, lambda *_: value)
+
+
+def test_a_lost_header_is_made_anew_and_vouches_for_nothing_old(open_db):
+    db = open_db()
+    session = db.session("s")
+    session.append(USER)
+    session.state.update({"a": 1})
+    session.state.update({"a": 2})
+    log = session._address.log
+
+    def lose_and_mend(txn):
+        txn.delete(header_key(log.scope, log.session))
+        mend_state(txn, log.scope, log.session)
+
+    db.backing.store.transact(lose_and_mend)
+    assert (session.state.counter, session.state.all()) == (2, {"a": 2})
+    with pytest.raises(NotFoundError, match="2 to 2"):
+        session.state.at(1)
 
 
 # --- asynchronous -----------------------------------------------------------------------------
