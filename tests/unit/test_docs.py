@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md"]
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md"]
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip
@@ -31,7 +31,7 @@ def blocks(name: str) -> list[tuple[int, str]]:
 
 def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> list[str]:
     """Run a block; what it printed. Tracebacks point into the document."""
-    code = compile("\n" * (line - 1) + source, name, "exec")
+    code = compile("\n" * (line - 1) + source, name, "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)

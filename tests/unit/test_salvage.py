@@ -395,6 +395,18 @@ def test_a_lost_entry_is_named(chat, tmp_path, saved) -> None:
     assert report.lost == ("entry 'name' of namespace 'k', as far as it reads",)
 
 
+def test_a_lost_field_of_a_state_is_named(chat, tmp_path, saved) -> None:
+    with memcore.open(chat) as db:
+        db.session("chat").state.update({"goal": "the older goal"})
+        db.session("chat").state.update({"goal": "the newer goal"})
+    report = salvaged(flipped(chat.read_bytes(), b"the newer goal"), tmp_path, saved)
+    assert report.lost == (
+        "field 'goal' (counter 2) of the state of session 'chat', as far as it reads",
+    )
+    with memcore.open(saved) as db:
+        assert db.session("chat").state.all() == {"goal": "the older goal"}
+
+
 @pytest.mark.parametrize("with_items", [False, True])
 def test_a_state_without_its_header_is_there(chat, tmp_path, saved, with_items) -> None:
     with memcore.open(chat) as db:
