@@ -11,7 +11,7 @@ from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
-from memcore.session.changes import Beside, Changes, Closure, Settled, take_back
+from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.state import StateChange, Trace, Update
 
 __all__ = ["Batch"]
@@ -118,20 +118,21 @@ class Batch:
         if not self._steps and self._state.is_empty:
             return self._appending.nothing(expected_revision=self._revision)
 
-        def work(draft: Draft) -> Settled | Beside | None:
+        def work(draft: Draft) -> Settled | None:
             self._undone.clear()  # the closure may be run again
             draft.expect(self._revision)
             for step in self._steps:
                 step(draft)
+            # Last, so that most of what may fail comes before the first write.
             if not self._state.is_empty:
                 self._state.run(draft.txn, draft.log.scope, draft.log.session)
-            if self.prepared or self._undone:
-                return None
-            return Settled(draft.receipt(0)) if self._state.is_empty else Beside(None)
+            is_idle = not self.prepared and not self._undone and self._state.is_empty
+            return Settled(draft.receipt(0)) if is_idle else None
 
         return self._changes.change(
             work,
             create=bool(self.prepared) or self._state.writes,
+            revised=lambda: bool(self.prepared or self._undone),
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )

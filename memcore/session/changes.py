@@ -41,13 +41,6 @@ class Settled:
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a change returns that left the log alone: the revision stays as it is."""
-
-    result: Any
-
-
 class Changes:
     """Makes the closures of all changes of one session."""
 
@@ -61,7 +54,7 @@ class Changes:
         work: Callable[[Draft], T],
         *,
         create: bool = True,
-        revised: bool = True,
+        revised: bool | Callable[[], bool] = True,
         after: Callable[[Draft], Any] | None = None,
         missing: Callable[[], Any] | None = None,
         atomic: bool = False,
@@ -69,9 +62,10 @@ class Changes:
         """A closure that does ``work`` on the session's draft and finishes it.
 
         If ``work`` fails before it wrote anything, the draft is as it was before (``atomic``: by
-        itself). ``after`` gives the closure's result once the change is numbered; without it
-        ``work``'s result is it. ``missing`` gives the result for a session that does not exist;
-        else NotFoundError.
+        itself). ``revised``: whether the log changed, and so has another revision; it may be told
+        once the work is done. ``after`` gives the closure's result once the change is numbered;
+        without it ``work``'s result is it. ``missing`` gives the result for a session that does not
+        exist; else NotFoundError.
         """
         self._address.need_writable()
 
@@ -92,11 +86,9 @@ class Changes:
             if isinstance(result, Settled):
                 return result.result
             try:
-                revised_log = revised and not isinstance(result, Beside)
-                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised_log)
-                if after is not None:
-                    return after(draft)
-                return result.result if isinstance(result, Beside) else result
+                is_revised = revised if isinstance(revised, bool) else revised()
+                draft.finish(now_ms=self._address.backing.now_ms(), revised=is_revised)
+                return result if after is None else after(draft)
             except BaseException:
                 txn.spoil()  # neighbours in the batch share this draft
                 raise

@@ -9,7 +9,7 @@ from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.log import Draft
 from memcore.options import checked_int
 from memcore.session.address import Address
-from memcore.session.changes import Beside, Changes, Closure
+from memcore.session.changes import Changes, Closure
 from memcore.state import (
     StateChange,
     StateSchema,
@@ -182,14 +182,16 @@ class SessionState:
     def closure(self, change: StateChange) -> Closure[int]:
         """What stores a change."""
 
-        def work(draft: Draft) -> Beside:
-            return Beside(change.run(draft.txn, draft.log.scope, draft.log.session))
+        def work(draft: Draft) -> int:
+            return change.run(draft.txn, draft.log.scope, draft.log.session)
 
         def missing() -> int:
             change.check(0)
             return 0
 
-        return Changes(self._address).change(work, create=change.writes, missing=missing)
+        return Changes(self._address).change(
+            work, create=change.writes, revised=False, missing=missing
+        )
 
     def _commit(self, change: StateChange) -> int:
         counter = self._address.backing.store.transact(self.closure(change))

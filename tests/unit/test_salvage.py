@@ -413,8 +413,10 @@ def test_a_state_without_its_header_is_there(chat, tmp_path, saved, with_items) 
         session = db.session("chat" if with_items else "other")
         session.state.update({"a": 1, "b": 1})
         session.state.update({"a": 2})
-    with lmdb.open(str(chat), subdir=False) as env, env.begin(write=True) as txn:
-        txn.put(session_row(1, 1 if with_items else 2, Row.STATE, 0), b"damaged")
+    with lmdb.open(str(chat), subdir=False) as env:
+        for number in range(3):  # nothing current holds an old one
+            with env.begin(write=True) as txn:
+                txn.put(session_row(1, 1 if with_items else 2, Row.STATE, 0), b"x%d" % number)
     salvaged(chat.read_bytes(), tmp_path, saved)
     with memcore.open(saved) as db:
         state = db.session(session.id).state

@@ -280,6 +280,25 @@ def test_the_trace_is_silent_about_what_was_not_stored(open_db):
     assert told == []
 
 
+def test_a_change_that_is_run_again_is_told_once(open_db):
+    db = open_db()
+    session = db.session("s", state=State)
+    told = []
+    change = session.state.plan()
+    change.update({"notes": ["a"]}, trace=told.append)
+    closure = session.state.closure(change)
+
+    def fails_behind(txn):
+        closure(txn)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        db.backing.store.transact(fails_behind)
+    assert db.backing.store.transact(closure) == 1
+    change.tell()
+    assert (len(told), session.state.all()) == (1, {"notes": ["a"]})
+
+
 def test_undo_and_rewind_leave_the_state(open_db):
     session = open_db().session("s")
     session.append(USER)
