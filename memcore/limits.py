@@ -102,6 +102,7 @@ VALUES_CACHED_BYTES: Final = 32 * 1024**2
 (as put, as read, parts, pages), which share their contents."""
 KNOWN_CHUNKS: Final = 500_000
 """Chunks that a handle remembers to be stored."""
+
 # --- state ------------------------------------------------------------------------------------
 STATE_FIELD_BYTES_MAX: Final = 480
 STATE_VALUE_BYTES_MAX: Final = 64 * 1024**2
