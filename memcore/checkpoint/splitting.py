@@ -62,13 +62,15 @@ class Splitter:
     ) -> tuple[bytes, Version | None]:
         kind = type(value)
         if self._coder.splits and depth < _DEPTH_MAX:
+            before = {} if base is None else base.pages
             if kind is list:
-                version = self._list(value, base, path, depth)
-                return container(Sort.LIST, version.nodes, self._page), version
-            if kind is dict and all(type(name) is str for name in value):
-                version = self._dict(value, base, path, depth)
-                pairs = map(entry_of, version.names or (), version.nodes)
-                return container(Sort.DICT, list(pairs), self._page), version
+                made = self._list(value, base, path, depth)
+                node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
+                return node, made
+            version = self._dict(value, base, path, depth) if kind is dict else None
+            if version is not None:
+                node, version.pages = container(Sort.DICT, version.entries, self._page, before)
+                return node, version
             wrapper = self._coder.wrappers.get(kind)
             if wrapper is not None:
                 return self._wrapped(value, wrapper, base, path, depth)
@@ -101,31 +103,31 @@ class Splitter:
             version.size += base.size * (head + tail) // len(base.nodes)
         return version
 
-    def _dict(self, value: dict[str, Any], base: Version | None, path: str, depth: int) -> Version:
-        names = dict(zip(value, range(len(value)), strict=True))
-        version = Version(names, [], [])
-        encoded, reused = self.encoded, 0
-        before = {} if base is None or base.names is None else base.names
-        for name, entry in value.items():
-            at = before.get(name)
-            if at is not None and base is not None and self._is(entry, base, at):
-                version.nodes.append(base.nodes[at])
-                version.trees.append(base.trees[at])
-                reused += 1
-            else:
-                node, tree = self._entry(entry, f"{path}[{name!r:.60}]", depth)
-                version.nodes.append(node)
-                version.trees.append(tree)
-        version.size = self.encoded - encoded
-        if base is not None and base.nodes:
-            version.size += base.size * reused // len(base.nodes)
-        return version
-
-    def _is(self, entry: Any, base: Version, at: int) -> bool:
-        same = self._cache.trees.same
-        return same(base.trees[at], entry) or (
-            at < len(base.loaded) and same(base.loaded[at], entry)
+    def _dict(
+        self, value: dict[Any, Any], base: Version | None, path: str, depth: int
+    ) -> Version | None:
+        """None if not all keys are strings."""
+        if base is None or base.names is None:
+            base = Version({}, [], [])
+        names = base.names or {}
+        entries = base.entries or list(map(entry_of, names, base.nodes))
+        carried = self._cache.trees.carried(
+            names, base.trees, base.loaded, base.nodes, entries, value
         )
+        if carried is None:
+            return None
+        keys, nodes, entries, trees, fresh = carried
+        if fresh or len(keys) != len(names) or keys != list(names):
+            names = dict(zip(keys, range(len(keys)), strict=True))
+        encoded = self.encoded
+        for at in fresh:
+            name = keys[at]
+            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth)
+            entries[at] = entry_of(name, nodes[at])
+        size = self.encoded - encoded
+        if base.nodes:
+            size += base.size * (len(keys) - len(fresh)) // len(base.nodes)
+        return Version(names, nodes, trees, entries=entries, size=size)
 
     def _wrapped(
         self, value: Any, known: tuple[str, Wrapper], base: Version | None, path: str, depth: int
