@@ -136,24 +136,24 @@ cdef class Trees:
 
     cdef object _classify
     cdef dict _kinds
-    cdef readonly object opaque
+    cdef dict _no_entries
+    cdef list _no_elements
+    cdef readonly object OPAQUE
 
     def __init__(self, classify):
+        self._no_entries = {}
+        self._no_elements = []
         self._classify = classify
         self._kinds = {}
         self.opaque = object()
 
     def copy(self, value):
-        """A copy that shares only what never changes, ``opaque`` if ``value`` holds anything else."""
-        return self._copy(value, 0)
+        """A copy that shares only what never changes, ``OPAQUE`` if ``value`` holds anything else."""
+        return self._copy(value, 0, False)
 
-    def copies(self, list values):
-        """A list of copies."""
-        cdef list made = []
-        cdef object value
-        for value in values:
-            made.append(self._copy(value, 0))
-        return made
+    def tree(self, value):
+        """As ``copy``, to be compared with, never handed out or changed: empty parts are shared."""
+        return self._copy(value, 0, True)
 
     def same(self, a, b):
         """Whether both have the same types, structure and values, in the same order."""
@@ -221,7 +221,7 @@ cdef class Trees:
         self._kinds[kind] = answer
         return answer
 
-    cdef object _copy(self, object value, int depth):
+    cdef object _copy(self, object value, int depth, bint bare):
         cdef Py_ssize_t where = 0
         cdef PyObject *key
         cdef PyObject *entry
@@ -232,6 +232,8 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.opaque
         if kind is dict:
+            if bare and len(<dict>value) == 0:
+                return self._no_entries
             made = (<dict>value).copy()
             while PyDict_Next(value, &where, &key, &entry):
                 held = <object>key  # held: another thread may take the entry out meanwhile
@@ -239,42 +241,44 @@ cdef class Trees:
                     return self.opaque
                 if _is_atom(<object>entry):
                     continue
-                copy = self._copy(<object>entry, depth + 1)
+                copy = self._copy(<object>entry, depth + 1, bare)
                 if copy is self.opaque:
                     return copy
                 (<dict>made)[held] = copy
             return made
         if kind is list:
+            if bare and PyList_GET_SIZE(<PyObject *>value) == 0:
+                return self._no_elements
             made = (<list>value).copy()
             for where in range(PyList_GET_SIZE(<PyObject *>made)):
                 held = (<list>made)[where]
                 if _is_atom(held):
                     continue
-                copy = self._copy(held, depth + 1)
+                copy = self._copy(held, depth + 1, bare)
                 if copy is self.opaque:
                     return copy
                 (<list>made)[where] = copy
             return made
         if kind is tuple:
-            return self._entries(value, depth)
+            return self._entries(value, depth, bare)
         if kind is set or kind is frozenset:
             for held in value:
                 if not _is_atom(held):
                     return self.opaque
             return set(value) if kind is set else value
-        return self._copy_object(value, kind, depth)
+        return self._copy_object(value, kind, depth, bare)
 
-    cdef object _entries(self, object value, int depth):
+    cdef object _entries(self, object value, int depth, bint bare):
         cdef list made = []
         cdef object copy, held
         for held in <tuple>value:
-            copy = self._copy(held, depth + 1)
+            copy = self._copy(held, depth + 1, bare)
             if copy is self.opaque:
                 return copy
             made.append(copy)
         return tuple(made)
 
-    cdef object _copy_object(self, object value, type kind, int depth):
+    cdef object _copy_object(self, object value, type kind, int depth, bint bare):
         cdef _Shape what = self._kind(kind)
         cdef int sort = what.sort
         cdef Py_ssize_t at
@@ -282,14 +286,14 @@ cdef class Trees:
         if sort == TREE_LEAF:
             return value
         if sort == TREE_TUPLE:
-            fields = self._entries(value, depth)
+            fields = self._entries(value, depth, bare)
             return fields if fields is self.opaque else tuple.__new__(kind, fields)
         if sort != TREE_OBJECT:
             return self.opaque
         # As object.__new__, without the values that the dict replaces.
         made = (<PyTypeObject *>kind).tp_alloc(<PyTypeObject *>kind, 0)
         if what.has_dict:
-            fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
+            fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1, bare)
             if fields is self.opaque:
                 return fields
             PyObject_GenericSetDict(made, fields, NULL)
@@ -297,7 +301,7 @@ cdef class Trees:
             fields = what.read(value, at, self.opaque)
             if fields is self.opaque:  # never set
                 continue
-            copy = self._copy(fields, depth + 1)
+            copy = self._copy(fields, depth + 1, bare)
             if copy is self.opaque:
                 return copy
             what.write(made, at, copy)
@@ -409,22 +413,27 @@ def sized(bytes content not None):
     return made
 
 
-def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most, int mask):
+def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most_bytes, int mask):
     """Where the pages of these entries (bytes) end, the last one excepted.
 
-    A page ends behind an entry whose last byte has no bit of the mask, if it has at least ``least``
-    entries, and behind the entry that makes it ``most``.
+    A page of at least ``least`` entries ends behind one whose last byte has no bit of the mask, and
+    where one more would make it larger than ``most_bytes``.
     """
     cdef list stops = []
-    cdef Py_ssize_t at, start = 0, size
+    cdef Py_ssize_t at, start = 0, size, filled = 0
     cdef bytes entry
     for at in range(len(entries)):
         entry = entries[at]
+        if at - start >= least and filled + PyBytes_GET_SIZE(entry) > most_bytes:
+            stops.append(at)
+            start = at
+            filled = 0
+        filled += PyBytes_GET_SIZE(entry)
         size = at + 1 - start
         if size < least or PyBytes_GET_SIZE(entry) == 0:
             continue
-        if size == most or not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1]
-                                & mask):
+        if not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1] & mask):
             stops.append(at + 1)
             start = at + 1
+            filled = 0
     return stops

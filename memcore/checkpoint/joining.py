@@ -115,8 +115,8 @@ class Joiner:
 
     def _kept(self, value: Any) -> Any:
         """A decoded value that nobody else has, if copies of it can be made."""
-        opaque = self._cache.trees.opaque
-        return opaque if self._cache.trees.copy(value) is opaque else value
+        opaque = self._cache.trees.OPAQUE
+        return opaque if self._cache.trees.tree(value) is opaque else value
 
     def _decoded(self, node: bytes) -> Any:
         """A value for the caller, of which some part cannot be copied: that is decoded anew."""

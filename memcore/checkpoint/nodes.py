@@ -27,12 +27,12 @@ from typing import Final, NamedTuple
 
 from memcore._fast import page_stops, sized
 from memcore.errors import CorruptValueError
-from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
+from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MAX
 
 __all__ = ["EMPTY", "Node", "Reader", "Sort", "chunk_node", "parse", "part_node"]
 
 ID_BYTES: Final = 16
-_PAGE_END: Final = 63
+_PAGE_END: Final = 31
 """An entry whose last byte has these bits clear ends a page."""
 _MORE: Final = 0x80
 _LOW: Final = 0x7F
@@ -134,7 +134,7 @@ def container(
         before: pages that are stored already.
     """
     pages: Pages = {}
-    while len(entries) > PAGE_PARTS_MAX // 2:
+    while len(entries) > ROOT_PARTS_MAX:
         above = []
         for group in _groups(entries):
             first = group[0]
@@ -157,7 +157,8 @@ def wrapped(name: str, entries: list[bytes]) -> bytes:
 
 def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
     start = 0
-    for stop in [*page_stops(entries, PAGE_PARTS_MIN, PAGE_PARTS_MAX, _PAGE_END), len(entries)]:
+    stops = page_stops(entries, PAGE_PARTS_MIN, PAGE_CONTENT_BYTES_MAX, _PAGE_END)
+    for stop in [*stops, len(entries)]:
         if start < stop:
             yield entries[start:stop]
         start = stop

@@ -145,7 +145,7 @@ class Splitter:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
         if (kind is list and len(value) >= _NESTED_MIN) or kind in self._coder.wrappers:
-            return self._value(value, None, path, depth + 1)[0], self._cache.trees.copy(value)
+            return self._value(value, None, path, depth + 1)[0], self._cache.trees.tree(value)
         return self._part(value, path)
 
     def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
@@ -162,7 +162,7 @@ class Splitter:
         ):
             return seen[2], seen[1]
         # The copy comes first: what another thread changes meanwhile differs from it, too.
-        tree = self._cache.trees.copy(value)
+        tree = self._cache.trees.tree(value)
         node = self._serialised(value, path)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             self._cache.memo.put(id(value), (value, tree, node, self._owner))
