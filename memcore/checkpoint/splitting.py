@@ -24,6 +24,8 @@ __all__ = ["Splitter"]
 
 _NESTED_MIN: Final = 4
 """A list inside a value is stored by its elements from so many on."""
+_MOVED_MIN: Final = 4
+"""So many unknown parts of a list are looked for in other places."""
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 PAGE: Final = "page"
@@ -90,9 +92,14 @@ class Splitter:
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])
         version = Version(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        run = self._moved(value, base, head, size - tail)
+        version.nodes += base.nodes[run]
+        version.trees += base.trees[run]
+        at = head + run.stop - run.start
+        kept = at + tail
         encoded = self.encoded
-        for at in range(head, size - tail):
-            node, tree = self._entry(value[at], f"{path}[{at}]", depth)
+        for place in range(at, size - tail):
+            node, tree = self._entry(value[place], f"{path}[{place}]", depth)
             version.nodes.append(node)
             version.trees.append(tree)
         if tail:
@@ -100,8 +107,18 @@ class Splitter:
             version.trees += base.trees[-tail:]
         version.size = self.encoded - encoded
         if base.nodes:
-            version.size += base.size * (head + tail) // len(base.nodes)
+            version.size += base.size * kept // len(base.nodes)
         return version
+
+    def _moved(self, value: list[Any], base: Version, at: int, stop: int) -> slice:
+        """Which parts the values from ``at`` on are, if they stood further behind before."""
+        trees = self._cache.trees
+        if stop - at >= _MOVED_MIN:
+            for start in range(at + 1, len(base.trees)):
+                if trees.same(base.trees[start], value[at]):
+                    run = trees.head(base.trees[start:], base.loaded[start:], value[at:stop])
+                    return slice(start, start + run)
+        return slice(0, 0)
 
     def _dict(
         self, value: dict[Any, Any], base: Version | None, path: str, depth: int
