@@ -98,7 +98,7 @@ PAGE_CONTENT_BYTES_MAX: Final = 1900
 """A row of more than half a page takes pages of the file for itself alone."""
 ROOT_PARTS_MAX: Final = 48
 """So many parts or pages need no pages above them."""
-STAGED_BYTES: Final = 128 * 1024
+STAGED_BYTES: Final = 192 * 1024
 """New chunks above this go in commits of their own, before the one that refers to them."""
 VALUES_CACHED_BYTES: Final = 32 * 1024**2
 """Serialised size of the values that a database's handle remembers, about, in each of four sorts
