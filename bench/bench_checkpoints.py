@@ -151,7 +151,9 @@ def _puts(effort: Effort) -> Iterator[Row]:
     items = sizes[ENOUGH]
     history = [message(at) for at in range(items)]
     rounds = effort.rounds(12)
-    yield from _put(f"put: one message of {items:,} edited, in the middle", history, _edited, rounds)
+    yield from _put(
+        f"put: one message of {items:,} edited, in the middle", history, _edited, rounds
+    )
     yield from _put(f"put: 2 of {items:,} messages trimmed, 2 appended", history, _trimmed, rounds)
     files = effort.items(2_000)
     entries = {f"/workspace/src/file-{at}.py": _file(at) for at in range(files)}
@@ -280,9 +282,7 @@ def _lists(effort: Effort) -> Iterator[Row]:
         quick = race(mine, by_query, rounds=effort.rounds(10))
         rival = "SELECT DISTINCT thread_id in its file"
         note = "ours tells each thread's newest checkpoint and age, too"
-        yield compare(
-            question, quick, rival, durability="none", faster=True, unit="ms", note=note
-        )
+        yield compare(question, quick, rival, durability="none", faster=True, unit="ms", note=note)
     yield from _history(effort)
 
 

@@ -55,9 +55,7 @@ def rows(effort: Effort) -> Iterator[Row]:
             yield _row(question, found, "AsyncSqliteSaver", durability, promised=True)
 
 
-def _row(
-    question: str, found: Race, rival: str, durability: str, *, promised: bool = False
-) -> Row:
+def _row(question: str, found: Race, rival: str, durability: str, *, promised: bool = False) -> Row:
     return compare(
         question,
         found,
@@ -73,9 +71,7 @@ def _config(name: str, steps: int) -> Any:
     return {"configurable": {"thread_id": name}, "recursion_limit": steps + 10}
 
 
-def _invoked(
-    steps: int, durability: str, when: str, effort: Effort, *, delta: bool
-) -> Race:
+def _invoked(steps: int, durability: str, when: str, effort: Effort, *, delta: bool) -> Race:
     """Runs of new threads."""
 
     def run(graph: Any) -> Callable[[], None]:

@@ -34,7 +34,7 @@ def message(at: int) -> Any:
 
 
 def our_saver(place: Any, durability: str | None = None) -> Any:
-    """memcore's saver over a path or an open database.
+    """The saver of memcore over a path or an open database.
 
     Raises:
         NotInstalled: langgraph is not there.

@@ -136,24 +136,16 @@ cdef class Trees:
 
     cdef object _classify
     cdef dict _kinds
-    cdef dict _no_entries
-    cdef list _no_elements
-    cdef readonly object OPAQUE
+    cdef readonly object opaque
 
     def __init__(self, classify):
-        self._no_entries = {}
-        self._no_elements = []
         self._classify = classify
         self._kinds = {}
         self.opaque = object()
 
     def copy(self, value):
-        """A copy that shares only what never changes, ``OPAQUE`` if ``value`` holds anything else."""
-        return self._copy(value, 0, False)
-
-    def tree(self, value):
-        """As ``copy``, to be compared with, never handed out or changed: empty parts are shared."""
-        return self._copy(value, 0, True)
+        """A copy that shares only what never changes, ``opaque`` if ``value`` holds anything else."""
+        return self._copy(value, 0)
 
     def same(self, a, b):
         """Whether both have the same types, structure and values, in the same order."""
@@ -221,7 +213,7 @@ cdef class Trees:
         self._kinds[kind] = answer
         return answer
 
-    cdef object _copy(self, object value, int depth, bint bare):
+    cdef object _copy(self, object value, int depth):
         cdef Py_ssize_t where = 0
         cdef PyObject *key
         cdef PyObject *entry
@@ -232,8 +224,6 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.opaque
         if kind is dict:
-            if bare and len(<dict>value) == 0:
-                return self._no_entries
             made = (<dict>value).copy()
             while PyDict_Next(value, &where, &key, &entry):
                 held = <object>key  # held: another thread may take the entry out meanwhile
@@ -241,44 +231,42 @@ cdef class Trees:
                     return self.opaque
                 if _is_atom(<object>entry):
                     continue
-                copy = self._copy(<object>entry, depth + 1, bare)
+                copy = self._copy(<object>entry, depth + 1)
                 if copy is self.opaque:
                     return copy
                 (<dict>made)[held] = copy
             return made
         if kind is list:
-            if bare and PyList_GET_SIZE(<PyObject *>value) == 0:
-                return self._no_elements
             made = (<list>value).copy()
             for where in range(PyList_GET_SIZE(<PyObject *>made)):
                 held = (<list>made)[where]
                 if _is_atom(held):
                     continue
-                copy = self._copy(held, depth + 1, bare)
+                copy = self._copy(held, depth + 1)
                 if copy is self.opaque:
                     return copy
                 (<list>made)[where] = copy
             return made
         if kind is tuple:
-            return self._entries(value, depth, bare)
+            return self._entries(value, depth)
         if kind is set or kind is frozenset:
             for held in value:
                 if not _is_atom(held):
                     return self.opaque
             return set(value) if kind is set else value
-        return self._copy_object(value, kind, depth, bare)
+        return self._copy_object(value, kind, depth)
 
-    cdef object _entries(self, object value, int depth, bint bare):
+    cdef object _entries(self, object value, int depth):
         cdef list made = []
         cdef object copy, held
         for held in <tuple>value:
-            copy = self._copy(held, depth + 1, bare)
+            copy = self._copy(held, depth + 1)
             if copy is self.opaque:
                 return copy
             made.append(copy)
         return tuple(made)
 
-    cdef object _copy_object(self, object value, type kind, int depth, bint bare):
+    cdef object _copy_object(self, object value, type kind, int depth):
         cdef _Shape what = self._kind(kind)
         cdef int sort = what.sort
         cdef Py_ssize_t at
@@ -286,14 +274,14 @@ cdef class Trees:
         if sort == TREE_LEAF:
             return value
         if sort == TREE_TUPLE:
-            fields = self._entries(value, depth, bare)
+            fields = self._entries(value, depth)
             return fields if fields is self.opaque else tuple.__new__(kind, fields)
         if sort != TREE_OBJECT:
             return self.opaque
         # As object.__new__, without the values that the dict replaces.
         made = (<PyTypeObject *>kind).tp_alloc(<PyTypeObject *>kind, 0)
         if what.has_dict:
-            fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1, bare)
+            fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
             if fields is self.opaque:
                 return fields
             PyObject_GenericSetDict(made, fields, NULL)
@@ -301,7 +289,7 @@ cdef class Trees:
             fields = what.read(value, at, self.opaque)
             if fields is self.opaque:  # never set
                 continue
-            copy = self._copy(fields, depth + 1, bare)
+            copy = self._copy(fields, depth + 1)
             if copy is self.opaque:
                 return copy
             what.write(made, at, copy)
@@ -397,10 +385,11 @@ cdef class Trees:
         return True
 
 
-def sized(bytes content not None):
+def sized(content):
     """The length as a varint (LEB128) and the bytes."""
     cdef uint8_t head[10]
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(content), left = size, at = 0
+    cdef bytes body = content if type(content) is bytes else bytes(content)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body), left = size, at = 0
     cdef bytes made
     while left > 127:
         head[at] = <uint8_t>(left & 127) | 128
@@ -409,7 +398,7 @@ def sized(bytes content not None):
     head[at] = <uint8_t>left
     made = PyBytes_FromStringAndSize(NULL, at + 1 + size)
     memcpy(PyBytes_AS_STRING(made), head, at + 1)
-    memcpy(PyBytes_AS_STRING(made) + at + 1, PyBytes_AS_STRING(content), size)
+    memcpy(PyBytes_AS_STRING(made) + at + 1, PyBytes_AS_STRING(body), size)
     return made
 
 

@@ -66,7 +66,7 @@ class Version:
     """Where each key of a dict stands."""
     nodes: list[bytes]
     trees: list[Any]
-    """A tree of each part, as it was put; OPAQUE if it has none."""
+    """A tree of each part, as it was put; opaque if it has none."""
     loaded: list[Any] = field(default_factory=list)
     """Trees as decoded, as far as they are known."""
     size: int = 0

@@ -59,7 +59,7 @@ class Joiner:
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
     def _tree(self, node: bytes) -> Any:
-        """The value, not to be handed out; OPAQUE if it cannot be copied."""
+        """The value, not to be handed out; opaque if it cannot be copied."""
         parsed = parse(node)
         if parsed.sort == Sort.EMPTY:
             return MISSING
@@ -115,8 +115,8 @@ class Joiner:
 
     def _kept(self, value: Any) -> Any:
         """A decoded value that nobody else has, if copies of it can be made."""
-        opaque = self._cache.trees.OPAQUE
-        return opaque if self._cache.trees.tree(value) is opaque else value
+        opaque = self._cache.trees.opaque
+        return opaque if self._cache.trees.copy(value) is opaque else value
 
     def _decoded(self, node: bytes) -> Any:
         """A value for the caller, of which some part cannot be copied: that is decoded anew."""

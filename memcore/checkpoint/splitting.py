@@ -69,7 +69,8 @@ class Splitter:
                 made = self._list(value, base, path, depth)
                 node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
                 return node, made
-            version = self._dict(value, base, path, depth) if kind is dict else None
+            # A copy: another thread may put entries in or take some out meanwhile.
+            version = self._dict(value.copy(), base, path, depth) if kind is dict else None
             if version is not None:
                 node, version.pages = container(Sort.DICT, version.entries, self._page, before)
                 return node, version
@@ -162,7 +163,7 @@ class Splitter:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
         if (kind is list and len(value) >= _NESTED_MIN) or kind in self._coder.wrappers:
-            return self._value(value, None, path, depth + 1)[0], self._cache.trees.tree(value)
+            return self._value(value, None, path, depth + 1)[0], self._cache.trees.copy(value)
         return self._part(value, path)
 
     def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
@@ -179,7 +180,7 @@ class Splitter:
         ):
             return seen[2], seen[1]
         # The copy comes first: what another thread changes meanwhile differs from it, too.
-        tree = self._cache.trees.tree(value)
+        tree = self._cache.trees.copy(value)
         node = self._serialised(value, path)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             self._cache.memo.put(id(value), (value, tree, node, self._owner))
