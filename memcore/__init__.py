@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from memcore.model import (
         Calibration,
         CallRecord,
+        Checkpoint,
         CompactionResult,
         Context,
         Item,
@@ -121,6 +122,7 @@ __all__ = [
     "CallRecord",
     "CallableCounter",
     "CallerError",
+    "Checkpoint",
     "ClosedError",
     "CompactReport",
     "CompactionPolicy",
@@ -213,6 +215,7 @@ _HOMES = {
     "CallRecord": "memcore.model",
     "CallableCounter": "memcore.tokens",
     "CallerError": "memcore.errors",
+    "Checkpoint": "memcore.model",
     "ClosedError": "memcore.errors",
     "CompactReport": "memcore.database",
     "CompactionPolicy": "memcore.compaction",

@@ -8,7 +8,7 @@ from struct import unpack
 from typing import Final
 
 from memcore import blobs, keys, names
-from memcore._fast import pack_facts, record_spans
+from memcore._fast import pack_facts
 from memcore.codec import FLAG_BLOB, checksum_of, open_value
 from memcore.errors import (
     CorruptValueError,
@@ -243,7 +243,7 @@ class SessionCheck:
         first, stop = head.parent_seq + 1, head.next_seq
         if first == stop:
             return
-        records = self._records(txn, self.session, first, stop - 1)
+        records = index.records(txn, self.scope, self.session, first, stop - 1)
         rows = read_rows(txn, self.scope, self.session, position=0, lo=first, hi=stop - 1)
         told = 0
         for row in rows:
@@ -269,20 +269,6 @@ class SessionCheck:
                 start, end = (keys.session_row(self.scope, self.session, row, n) for n in (lo, hi))
                 if any(True for _ in txn.scan(start, end, limit=1)):
                     yield f"it has {what} outside of {first}..{stop - 1}, which its head claims"
-
-    def _records(self, txn: ReadTxn, session: int, lo: int, hi: int) -> Iterator[bytes]:
-        expected = lo
-        for first, body in index.pages(txn, self.scope, session, lo, hi):
-            spans = record_spans(body)
-            if spans is None:
-                key = index.page_key(self.scope, session, first)
-                msg = f"index page {first} is malformed"
-                raise CorruptValueError(msg, key=key)
-            for at, (start, stop) in enumerate(spans):
-                seq = first + at
-                if seq == expected and seq <= hi:
-                    expected += 1
-                    yield body[start:stop]
 
     def _item(self, txn: ReadTxn, row: StoredRow, record: bytes) -> Iterator[str]:
         _, seq, flags, body = row
@@ -322,7 +308,7 @@ class SessionCheck:
             yield str(exc)
             counter, edge = None, history.count  # the sum cannot be told
         for position, session, lo, hi in history.spans(0, history.count):
-            records = self._records(txn, session, lo, hi)
+            records = index.records(txn, self.scope, session, lo, hi)
             for seq in range(lo, hi + 1):
                 record = next(records, None)
                 if record is None:

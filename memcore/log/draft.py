@@ -19,10 +19,12 @@ from memcore.errors import (
     RevisionConflict,
 )
 from memcore.log import index
+from memcore.log.carried import carry_counts
 from memcore.log.head import Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
+from memcore.log.saved import Saved
 from memcore.model import Receipt
 from memcore.store.base import Txn
 
@@ -45,6 +47,7 @@ class Draft:
         "_tail",
         "_waiting",
         "head",
+        "is_rebased",
         "log",
         "seed",
         "txn",
@@ -54,6 +57,8 @@ class Draft:
         self.txn = txn
         self.log = log
         self.seed = seed
+        self.is_rebased = False
+        """Whether the shared log cannot take it over: the draft is closed behind the change."""
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -248,8 +253,35 @@ class Draft:
         self._write_waiting()
         self.head.policy = policy
         self.head.epoch += 1
+        self._begin_anew()
+
+    def move_to(self, saved: Saved) -> bool:
+        """Make a checkpoint the live history and the current view; whether the history changed.
+
+        Raises:
+            CorruptValueError: it does not stand on the items that it names.
+        """
+        self._write_waiting()
+        head, scope = self.head, self.log.scope
+        old, new = History(head.all_segments(self.txn, scope)), saved.history(self.txn, scope)
+        if old.shared_with(new) == new.count:
+            self.cut_to(new.count)
+        else:
+            head.epoch += 1
+            saved.put_in(head)
+            carry_counts(self.txn, self.log.place, head, self.log.counter, old=old)
+            self._begin_anew()
+            head.chain = self.chain_at(self.last_seq)
+        if head.chain != saved.chain:
+            raise saved.mismatch()
+        head.view_session, head.view_number = saved.view
+        return old.segments != new.segments
+
+    def _begin_anew(self) -> None:
+        """Build the ledger of a head that names another history or policy."""
+        self.is_rebased = True
         with self.log.lock:
-            self.log.begin(self.txn, self.head)  # the log is closed behind this change
+            self.log.begin(self.txn, self.head)
             self._base = self.log.full(self.txn, self.head)
         self._overlay, self._appended = Ledger(base=self._base.ledger), []
 

@@ -64,6 +64,18 @@ class History:
         segment = self.segments[at]
         return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
 
+    def shared_with(self, other: History) -> int:
+        """How many items both histories begin with: an item is preceded by the same ones always."""
+        count = 0
+        for one, its in zip(self.segments, other.segments, strict=False):
+            if one == its:
+                count += one.size
+                continue
+            if one[:2] == its[:2]:
+                count += min(one.size, its.size)
+            break
+        return count
+
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
         at = max(bisect_right(self.starts, start) - 1, 0)

@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Any
 
 from memcore.log import Draft, Prepared
-from memcore.model import Item, Receipt
+from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
+from memcore.session.checkpointing import Checkpointing, Position
 
 __all__ = ["Batch"]
 
@@ -28,8 +29,13 @@ class Batch:
         self._appending = Appending(address)
         self._changes = Changes(address)
         self._revision = checked_optional_int("expected_revision", expected_revision)
-        self._steps: list[Callable[[Draft], object]] = []
+        self._checkpointing = Checkpointing(address)
+        self._steps: list[Callable[[Draft], bool]] = []
+        """Each tells whether it changed the log."""
+        self._changed: list[bool] = []
+        self._creates = False
         self._undone: list[Item] = []
+        self._checkpoints: list[Checkpoint] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
         """The receipt of the whole batch, once it is committed."""
@@ -38,6 +44,11 @@ class Batch:
     def undone(self) -> list[Item]:
         """The items that the batch's undos took off, oldest first, once it is committed."""
         return self._undone
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that the batch saved, once it is committed."""
+        return self._checkpoints
 
     def append(
         self,
@@ -65,8 +76,7 @@ class Batch:
         prepared = self._appending.prepare(items, ItemOptions(meta, request_id))
         orphans = self._address.options.orphans
         if prepared:  # no items would make a segment without items
-            self.prepared += prepared
-            self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
+            self._append(prepared, orphans)
 
     def record(
         self,
@@ -78,33 +88,64 @@ class Batch:
     ) -> None:
         """Append an event."""
         prepared = [self._appending.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        self._append(prepared, "keep")
+
+    def _append(self, prepared: list[Prepared], orphans: str) -> None:
         self.prepared += prepared
-        self._steps.append(lambda draft: draft.append(prepared, orphans="keep"))
+        self._creates = True
+        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) > 0)
 
     def undo(self, count: int = 1) -> None:
         """Take the last ``count`` items off the live history."""
         checked_int("undo", count, least=1)
 
-        def step(draft: Draft) -> None:
-            self._undone[:0] = take_back(draft, count)
+        def step(draft: Draft) -> bool:
+            taken = take_back(draft, count)
+            self._undone[:0] = taken
+            return bool(taken)
 
         self._steps.append(step)
+
+    def checkpoint(self, name: str | None = None, *, meta: Mapping[str, Any] | None = None) -> None:
+        """Save the position behind the steps so far; ``checkpoints`` has it once it is committed.
+
+        Raises:
+            InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
+        """
+        save = self._checkpointing.saving(name, meta)
+
+        def step(draft: Draft) -> bool:
+            self._checkpoints.append(save(draft, any(self._changed)))
+            return False
+
+        self._creates = True
+        self._steps.append(step)
+
+    def rewind(self, to: Position) -> None:
+        """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
+        self._steps.append(self._checkpointing.rewinding(to))
 
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""
         if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
 
+        changed = self._changed
+
         def work(draft: Draft) -> Settled | None:
             self._undone.clear()  # the closure may be run again
+            self._checkpoints.clear()
             draft.expect(self._revision)
+            changed.clear()
             for step in self._steps:
-                step(draft)
-            return None if self.prepared or self._undone else Settled(draft.receipt(0))
+                changed.append(step(draft))
+            is_idle = not any(changed) and not self._checkpoints
+            return Settled(draft.receipt(0)) if is_idle else None
 
         return self._changes.change(
             work,
-            create=bool(self.prepared),
+            create=self._creates,
+            revised=lambda: any(changed),
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )

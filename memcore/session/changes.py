@@ -17,10 +17,13 @@ from memcore.keys import Row
 from memcore.log import (
     Draft,
     Head,
+    History,
     decode_item,
 )
+from memcore.log.carried import carry_counts
 from memcore.log.item import split_body
-from memcore.model import Item, Receipt
+from memcore.log.saved import Saved
+from memcore.model import Item
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.store.base import Txn
@@ -53,7 +56,7 @@ class Changes:
         work: Callable[[Draft], T],
         *,
         create: bool = True,
-        revised: bool = True,
+        revised: bool | Callable[[], bool] = True,
         after: Callable[[Draft], Any] | None = None,
         missing: Callable[[], Any] | None = None,
         atomic: bool = False,
@@ -61,9 +64,10 @@ class Changes:
         """A closure that does ``work`` on the session's draft and finishes it.
 
         If ``work`` fails before it wrote anything, the draft is as it was before (``atomic``: by
-        itself). ``after`` gives the closure's result once the change is numbered; without it
-        ``work``'s result is it. ``missing`` gives the result for a session that does not exist;
-        else NotFoundError.
+        itself). ``revised``: whether the log changed, and so has another revision; it may be told
+        once the work is done. ``after`` gives the closure's result once the change is numbered;
+        without it ``work``'s result is it. ``missing`` gives the result for a session that does not
+        exist; else NotFoundError.
         """
         self._address.need_writable()
 
@@ -84,8 +88,13 @@ class Changes:
             if isinstance(result, Settled):
                 return result.result
             try:
-                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
-                return result if after is None else after(draft)
+                is_revised = revised if isinstance(revised, bool) else revised()
+                draft.finish(now_ms=self._address.backing.now_ms(), revised=is_revised)
+                if after is not None:
+                    result = after(draft)
+                if draft.is_rebased:
+                    self._address.backing.drafts.close(txn, draft)
+                return result
             except BaseException:
                 txn.spoil()  # neighbours in the batch share this draft
                 raise
@@ -105,21 +114,6 @@ class Changes:
 
         return self.change(work, create=False, missing=list)
 
-    def rewind(self, seq: int, *, expected_revision: int | None = None) -> Closure[Receipt]:
-        """Make ``seq`` the last live item (0: none)."""
-        checked_int("rewind", seq)
-        revision = checked_optional_int("expected_revision", expected_revision)
-
-        def work(draft: Draft) -> Settled | None:
-            draft.expect(revision)
-            count = self.live_count(draft, seq)
-            if count == draft.count:
-                return Settled(draft.receipt(0))
-            draft.cut_to(count)
-            return None
-
-        return self.change(work, create=False, after=lambda draft: draft.receipt(0))
-
     def live_count(self, draft: Draft, seq: int) -> int:
         """How many live items there are up to and including ``seq``."""
         if seq == 0:
@@ -130,31 +124,50 @@ class Changes:
             raise NotFoundError(msg)
         return position + 1
 
-    def fork(self, target: Address, at: int | None) -> Closure[None]:
-        """A new session that shares this one's history up to and including ``at``."""
-        if at is not None:
+    def fork(
+        self,
+        target: Address,
+        at: int | Callable[[Draft], Saved] | None,
+        *,
+        expected_revision: int | None = None,
+    ) -> Closure[None]:
+        """A new session that shares this one's history up to ``at``, or what ``at`` finds."""
+        if at is not None and not callable(at):
             checked_int("at", at)
+        revision = checked_optional_int("expected_revision", expected_revision)
         names.check_name(target.name, "session")
         policy = target.options.policy
 
         def work(draft: Draft) -> None:
+            draft.expect(revision)
             if target.find(draft.txn) is not None:
                 msg = f"session {target.name!r} exists already: choose another name for the fork"
                 raise InvalidOptionError(msg)
-            seq = draft.last_seq if at is None else at
-            count = self.live_count(draft, seq)
+            saved = at(draft) if callable(at) else None
+            seq = draft.last_seq if at is None or callable(at) else at
+            count = self.live_count(draft, seq) if saved is None else 0
             draft.flush()
             txn, log, parent = draft.txn, draft.log, draft.head
             session = names.new_session(txn, log.scope, target.name)
             head = parent.changed()
             head.policy = policy or parent.policy
-            _begin_fork(head, log.session, seq, self._address.backing.now_ms())
-            head.trim(txn, log.scope, count)
+            now_ms = self._address.backing.now_ms()
+            if saved is None:
+                _begin_fork(head, log.session, seq, now_ms)
+                head.trim(txn, log.scope, count)
+            else:
+                seq, count = saved.checkpoint.seq, saved.checkpoint.items
+                _begin_fork(head, log.session, seq, now_ms)
+                saved.put_in(head)
+                old = History(parent.all_segments(txn, log.scope))
+                carry_counts(txn, (log.scope, session), head, log.counter, old=old)
             row = keys.session_row(log.scope, log.session, Row.CHILD, session)
             txn.put(row, seal_value(row, b""))
             child = self._address.backing.drafts.create(txn, log.scope, session, head)
             head.chain = child.chain_at(seq) if count else 0
-            child.finish(now_ms=self._address.backing.now_ms())
+            if saved is not None and head.chain != saved.chain:
+                raise saved.mismatch()
+            child.finish(now_ms=now_ms)
             inherit_usage(txn, log.scope, log.session, session, at=seq)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
@@ -167,10 +180,7 @@ class Changes:
         def work(draft: Draft) -> None:
             draft.set_policy(name)
 
-        def after(draft: Draft) -> None:
-            self._address.backing.drafts.close(draft.txn, draft)
-
-        return self.change(work, after=after)
+        return self.change(work)
 
     def uncompact(self) -> Closure[bool]:
         """Go back to the view before the current one; whether there was one."""
