@@ -9,7 +9,8 @@ from typing import Final
 
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts
-from memcore.codec import FLAG_BLOB, checksum_of, open_value
+from memcore.codec import FLAG_BLOB, open_value
+from memcore.database.checkpoints import chained, check_checkpoints
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -203,6 +204,7 @@ class SessionCheck:
         except CorruptValueError as exc:
             yield str(exc)
         yield from self._live(txn, head, history)
+        yield from check_checkpoints(txn, self.scope, self.session, head, history)
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
 
@@ -322,8 +324,8 @@ class SessionCheck:
                 if at < len(counted):
                     tokens = counted[at]
                 ledger.push(record[index.RECORD.size :], tokens)
-                chain = self._chain(txn, session, seq, chain)
-                if chain not in (found, -1):
+                key = keys.session_row(self.scope, session, Row.ITEM, seq)
+                if chained(txn, key, chain) not in (found, None):
                     yield f"the prefix hash at item {seq} does not match the items before it"
                     return
                 chain = found
@@ -336,18 +338,6 @@ class SessionCheck:
                 f"its head says {head.tokens} tokens and {head.open_calls} open calls, its index "
                 f"{ledger.tokens} and {ledger.open_count}"
             )
-
-    def _chain(self, txn: ReadTxn, session: int, seq: int, before: int) -> int:
-        """The prefix hash that the stored item gives; -1 if the item is damaged."""
-        key = keys.session_row(self.scope, session, Row.ITEM, seq)
-        value = txn.get(key)
-        if value is None:
-            return -1
-        try:
-            open_value(key, value)
-        except CorruptValueError:
-            return -1
-        return index.chain_after(before, checksum_of(value))
 
 
 def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:

@@ -1,10 +1,11 @@
-"""The lines of an export: one JSON object for a session, for each of its items, for each view.
+"""The lines of an export: a JSON object for a session, for each item, each view, each checkpoint.
 
 ```
 {"memcore":1,"session":...,"app":...,"user":...,"policy":...,"items":2,"views":1,...}
 {"seq":1,"kind":"user","created_us":...,"item":{...}}
 {"seq":2,"kind":"assistant","created_us":...,"meta":{...},"request_id":...,"item":{...}}
 {"view":{"cut_seq":1,"summary":...}}
+{"checkpoint":{"name":...,"segments":[[1,2]],"view":1,...}}
 ```
 
 An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from memcore import codec
 from memcore.errors import InvalidItemError
-from memcore.model import View
+from memcore.model import Checkpoint, View
 
 __all__ = ["FORMATS", "Title", "is_title", "parse_line", "portable", "portable_json"]
 
@@ -55,6 +56,8 @@ class Title:
     """How many lines of items follow."""
     views: int
     """How many lines of views follow them."""
+    checkpoints: int = 0
+    """How many lines of checkpoints follow these."""
     forked_from: dict[str, Any] | None = None
     """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
 
@@ -76,6 +79,7 @@ class Title:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
         fields: dict[str, Any] = {name: found.get(name) for name in cls.__slots__[:-1]}
+        fields["checkpoints"] = found.get("checkpoints", 0)  # older exports have none
         for name, value in fields.items():
             if name in _TEXTS:
                 is_fit, wanted = isinstance(value, str), "a string"
@@ -142,4 +146,20 @@ def view_fields(view: View) -> dict[str, Any]:
         "reason": view.reason,
         "repair": view.repair,
         "repairs": [[each.action, each.seq, each.call_id] for each in view.repairs],
+    }
+
+
+def checkpoint_fields(
+    checkpoint: Checkpoint, runs: Iterable[tuple[int, int]], view: int
+) -> dict[str, Any]:
+    """A checkpoint as its line holds it; ``view`` is the place of its view, 0 for none."""
+    return {
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "tokens": checkpoint.tokens,
+        "counter": checkpoint.counter,
+        "created_ms": round(checkpoint.created_at * 1000),
+        "meta": checkpoint.meta,
+        "segments": [list(run) for run in runs],
+        "view": view,
     }

@@ -14,6 +14,7 @@ from memcore.keys import Row
 from memcore.log import Head, decode_item, index
 from memcore.log.head import head_key
 from memcore.log.item import ABANDON_EVENT, split_body
+from memcore.log.saved import unpack_last
 from memcore.model import Item, ItemKind
 from memcore.store.wreck import Candidate, Rank
 from memcore.tokens import BytesEstimate, TokenCounter, checked_count
@@ -46,6 +47,9 @@ class Remains:
         """The seqs that it owns are ``first .. stop - 1``."""
         self.views: list[int] = []
         self.children: list[int] = []
+        self.checkpoints: list[int] = []
+        self.last_checkpoint = 0
+        """The last number that a checkpoint got, as far as it is known."""
         self.items: dict[int, Candidate] = {}
         self.sums: dict[int, bytes] = {}
         self.records: dict[int, bytes] = {}
@@ -67,6 +71,8 @@ class Remains:
                 self.views.append(keys.number_of(key))
             elif row == Row.CHILD and key in sieve.chosen:
                 self.children.append(keys.number_of(key))
+            elif row == Row.CHECKPOINT and key in sieve.chosen:
+                self._take_checkpoint(key)
             elif row == Row.INDEX:
                 self._take_records(key)
             elif row == Row.ITEM and key in sieve.chosen:
@@ -84,6 +90,14 @@ class Remains:
         for found in (self.items, self.sums, self.records):
             for seq in [seq for seq in found if not self.first <= seq < self.stop]:
                 del found[seq]
+
+    def _take_checkpoint(self, key: bytes) -> None:
+        number = keys.number_of(key)
+        if number:
+            self.checkpoints.append(number)
+        else:
+            number = unpack_last(key, self.sieve.value(key)[HEADER_BYTES:])
+        self.last_checkpoint = max(self.last_checkpoint, number)
 
     def _take_records(self, key: bytes) -> None:
         first = keys.number_of(key)

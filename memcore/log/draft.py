@@ -148,18 +148,24 @@ class Draft:
             seq += 1
         return first
 
-    def lay_aside(self, items: Sequence[Prepared]) -> None:
-        """Put items into the log that were never live: they take seqs, as if undone at once.
+    def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
+        """Put items into the log that were never live, behind the own seq ``after`` (the last one).
 
-        It writes, so a change that does this cannot be restored to a mark.
+        They take seqs, as if undone at once. It writes, so there is no going back to a mark.
         """
         self._write_waiting()
         head = self.head
         chain, first = head.chain, head.next_seq
+        head.chain = self.own_chain(first - 1 if after is None else after)
         head.next_seq += len(items)
         self._waiting = list(enumerate(items, first))
         self._write_waiting()
         head.chain = chain  # the live history goes on as if they were not there
+
+    def own_chain(self, seq: int) -> int:
+        """The prefix hash at an own item, live or not; 0 before the first of a session."""
+        self._write_waiting()
+        return index.chain_of(self.txn, *self.log.place, seq) if seq else 0
 
     def _whole(self) -> Recent:
         """The ledger of the whole history that the base is the end of."""
@@ -244,9 +250,7 @@ class Draft:
         if found is None:
             msg = f"item {seq} is not in the live history"
             raise NotFoundError(msg)
-        record = index.record_at(self.txn, self.log.scope, found[1], seq)
-        chain: int = index.RECORD.unpack_from(record)[2]
-        return chain
+        return index.chain_of(self.txn, self.log.scope, found[1], seq)
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the ledger is built anew."""

@@ -164,6 +164,11 @@ def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
     raise CorruptValueError(msg, key=key)
 
 
+def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
+    """The prefix hash at one item; errors as ``record_at``."""
+    return int(RECORD.unpack_from(record_at(txn, scope, session, seq))[2])
+
+
 def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:
     """The records of seqs ``lo .. hi``, up to the first that is missing.
 

@@ -53,8 +53,7 @@ class History:
         position = self.position_of(seq)
         if position is None:
             return None
-        record = index.record_at(txn, scope, *self.locate(position))
-        return int(index.RECORD.unpack_from(record)[2])
+        return index.chain_of(txn, scope, *self.locate(position))
 
     def position_from(self, seq: int) -> int:
         """The first position whose seq is at least ``seq``."""

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from memcore import codec, names
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import META_BYTES_MAX
-from memcore.log import Draft
+from memcore.log import Draft, SessionLog
 from memcore.log.saved import (
     Saved,
     drop_saved,
@@ -181,8 +181,9 @@ class Checkpointing:
 
     def _page(self, last: int) -> list[Checkpoint]:
         def collect(log: SessionLog, txn: ReadTxn) -> list[Checkpoint]:
-            numbers = list(saved_numbers(txn, *log.place, after=last, limit=_PAGE))
-            found = (read_saved(txn, *log.place, number) for number in numbers)
+            scope, session = log.place
+            numbers = list(saved_numbers(txn, scope, session, after=last, limit=_PAGE))
+            found = (read_saved(txn, scope, session, number) for number in numbers)
             return [saved.checkpoint for saved in found if saved is not None]
 
         empty: list[Checkpoint] = []
