@@ -13,11 +13,7 @@ from collections.abc import Sequence
 from memcore import blobs, keys
 from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
-from memcore.errors import (
-    CorruptValueError,
-    NotFoundError,
-    RevisionConflict,
-)
+from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
 from memcore.log.carried import carry_counts
 from memcore.log.head import Head
