@@ -26,6 +26,7 @@ from memcore.model import (
     Plan,
     Receipt,
     RecountResult,
+    Recovery,
     RepairResult,
     View,
 )
@@ -259,6 +260,10 @@ class AsyncSession:
     async def repair(self, mode: str = "drop", **options: bool) -> RepairResult:
         """As ``Session.repair``, in a thread. Cancelled, it goes on there."""
         return await asyncio.to_thread(self._session.repair, mode, **options)
+
+    async def recover(self, **options: Any) -> Recovery:
+        """As ``Session.recover``, in a thread. Cancelled, it goes on there."""
+        return await asyncio.to_thread(self._session.recover, **options)
 
     async def uncompact(self) -> bool:
         """As ``Session.uncompact``."""

@@ -8,19 +8,22 @@ whose call was lost are orphans, which contexts leave out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from memcore import keys
 from memcore.codec import checksum_of, decode_json, encode_json, seal_value
 from memcore.database.remains import Remains
-from memcore.database.resaved import Resaved, Step, merged, saved_of
+from memcore.database.resaved import Resaved, Step, saved_of
 from memcore.errors import CounterUnavailableError, InternalError, MemcoreError
 from memcore.formats import get_policy
 from memcore.keys import Row
 from memcore.log import Head, Segment, index, new_ledger, prepare_event
 from memcore.log.counts import NO_COUNTS, Counts, write_counts
 from memcore.log.head import FLAG_HIDDEN, head_key
+from memcore.log.positions import merged
+from memcore.log.stored import looks_like
 from memcore.store.base import Txn
 from memcore.tokens import BytesEstimate, TokenCounter
 
@@ -34,8 +37,6 @@ _REPLACED: Final = (
 )
 _SNIFFED: Final = 64
 _TRIES: Final = 4096
-_RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
-_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
 
 
 class Rebuilt(NamedTuple):
@@ -260,7 +261,7 @@ class Family:
         notes: list[str] = []
         if member.head is None:
             saved = next(reversed(list(saved_of(member))), None)
-            policy = _sniffed_policy(member) if saved is None else saved.policy
+            policy = looks_like(_messages(member)) if saved is None else saved.policy
             head = Head(policy=policy, counter=self._counter_id, now_ms=self._now_us // 1000)
             notes.append(
                 f"its head was lost: policy {policy!r} and counter {head.counter!r} are guessed, "
@@ -362,17 +363,8 @@ class _Chosen:
         raise InternalError("chosen rows were scanned")
 
 
-def _sniffed_policy(member: Remains) -> str:
-    """The pair policy that the items look like."""
+def _messages(member: Remains) -> Iterator[dict[str, Any]]:
+    """Some of the messages that can be read."""
     for seq in sorted(member.items)[:_SNIFFED]:
-        try:
-            message = member.item(seq)[0].message
-        except (ValueError, KeyError, MemcoreError):
-            continue
-        if message.get("type") in _RESPONSES:
-            return "openai_responses"
-        content = message.get("content")
-        blocks = content if isinstance(content, list) else []
-        if any(isinstance(b, dict) and b.get("type") in _ANTHROPIC for b in blocks):
-            return "anthropic"
-    return "openai_chat"
+        with suppress(ValueError, KeyError, MemcoreError):
+            yield member.item(seq)[0].message

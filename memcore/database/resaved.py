@@ -12,8 +12,9 @@ from memcore.database.remains import Remains
 from memcore.errors import MemcoreError
 from memcore.formats import get_policy
 from memcore.keys import Row
-from memcore.log import Head, Segment, index, new_ledger
+from memcore.log import Head, index, new_ledger
 from memcore.log.head import older_segments
+from memcore.log.positions import merged
 from memcore.log.saved import Saved, pack_saved, unpack_saved
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
@@ -131,14 +132,3 @@ class Resaved:
         last = member.last_checkpoint
         if last:
             yield key, seal_value(key, last.to_bytes(8, "little"))
-
-
-def merged(path: list[Step]) -> list[Segment]:
-    """The segments of a history."""
-    found: list[Segment] = []
-    for session, seq in path:
-        if found and found[-1].session == session and found[-1].hi == seq - 1:
-            found[-1] = Segment(session, found[-1].lo, seq)
-        else:
-            found.append(Segment(session, seq, seq))
-    return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from memcore.log import index
 from memcore.log.head import Segment
 from memcore.store.base import ReadTxn
 
-__all__ = ["History"]
+__all__ = ["History", "merged"]
 
 
 class History:
@@ -63,6 +63,12 @@ class History:
         segment = self.segments[at]
         return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
 
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """``(owner session, seq)`` of every item."""
+        for session, lo, hi in self.segments:
+            for seq in range(lo, hi + 1):
+                yield session, seq
+
     def shared_with(self, other: History) -> int:
         """How many items both histories begin with: an item is preceded by the same ones always."""
         count = 0
@@ -85,3 +91,14 @@ class History:
             yield start, segment.session, lo, lo + count - 1
             start += count
             at += 1
+
+
+def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
+    """The segments of items ``(session, seq)`` in their order."""
+    found: list[Segment] = []
+    for session, seq in path:
+        if found and found[-1].session == session and found[-1].hi == seq - 1:
+            found[-1] = Segment(session, found[-1].lo, seq)
+        else:
+            found.append(Segment(session, seq, seq))
+    return found

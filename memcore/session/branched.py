@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from memcore.model import Checkpoint, Item, Receipt
+from memcore.model import Checkpoint, Item, Receipt, Recovery
 from memcore.session.address import Address
 from memcore.session.changes import Closure
 from memcore.session.checkpointing import Checkpointing, Position
 from memcore.session.condensed import Condensed
+from memcore.session.recovering import RECOVERY_STEPS, Recovering
 
 __all__ = ["Branched"]
 
@@ -20,6 +21,7 @@ class Branched(Condensed):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.checkpointing = Checkpointing(address)  # the asynchronous facade commits what it plans
+        self.recovering = Recovering(address)
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """Take the last ``count`` items off the live history and return them, oldest first."""
@@ -133,3 +135,24 @@ class Branched(Condensed):
         point = self.checkpointing.point(at)
         closure = self.changes.fork(target, point, expected_revision=expected_revision)
         return closure, type(self)(target)
+
+    # --- recovery ---------------------------------------------------------------------------------
+
+    def recover(self, *, plan: bool = False, steps: Sequence[str] = RECOVERY_STEPS) -> Recovery:
+        """Make a session usable again of which rows are damaged or missing.
+
+        The first of these that serves: ``mend`` what follows from items, if the whole live history
+        can be read; go back to the last valid ``checkpoint``; go on with what can be read of the
+        ``log`` (what stands behind the first lost item is appended once more); the ``empty``
+        session. No item is removed, and where the session was is saved as a checkpoint named
+        ``before recovery`` if that can be told. Nothing is changed if nothing is wrong.
+
+        Args:
+            plan: report what would be done; write nothing.
+            steps: which of these may be taken, in the order to try them.
+
+        Raises:
+            NotFoundError: there is no session of this name.
+            CounterUnavailableError, InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return self.recovering.run(plan=plan, steps=steps)
