@@ -15,7 +15,7 @@ from memcore.codec import checksum_of, open_value
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.keys import Row
 from memcore.log import index
-from memcore.log.head import Head, head_key
+from memcore.log.head import Head, Segment, head_key
 from memcore.log.positions import History, merged
 from memcore.log.saved import Saved, read_saved, saved_numbers
 from memcore.log.stored import Stored, opened
@@ -54,6 +54,8 @@ class Survivors:
             self.stop = max(self.stop, self.head.next_seq)
         self.stop = max([self.stop, *(saved.checkpoint.seq + 1 for saved in self.saved)])
         self._ancestor: Survivors | None = None
+        self.before = self._known_before()
+        """By own seq, the one before it, as far as histories tell that can be read."""
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -135,6 +137,19 @@ class Survivors:
 
     # --- histories --------------------------------------------------------------------------------
 
+    def _known_before(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        heads: list[Head | Saved] = [*self.saved, *([] if self.head is None else [self.head])]
+        for each in heads:
+            with suppress(CorruptValueError):  # told where its history is wanted
+                last = 0
+                for owner, lo, hi in _segments(each, self.txn, self.scope):
+                    if owner == self.session:
+                        found[lo] = last
+                        found.update((seq, seq - 1) for seq in range(lo + 1, hi + 1))
+                    last = hi
+        return found
+
     def live(self) -> History | None:
         """The live history as the head has it; None if that cannot be read."""
         if self.head is None:
@@ -150,9 +165,12 @@ class Survivors:
         return history
 
     def traced(self) -> History:
-        """The history that ends with the last own item, as far as prefix hashes tell."""
+        """The history that ends with the last live or own item, as far as prefix hashes tell."""
         path: list[tuple[int, int]] = []
-        self._trace(self.stop - 1, path)
+        last = self.stop - 1
+        if self.head is not None:
+            last = self.head.segments[-1].hi if self.head.segments else 0
+        self._trace(last, path)
         return History(merged(reversed(path)))
 
     def _trace(self, last: int, path: list[tuple[int, int]]) -> None:
@@ -163,9 +181,9 @@ class Survivors:
             chains[self.first - 1] = None if above is None else above.chain_of(self.first - 1)
         before: dict[int, int] = {}
         for seq in range(self.first, last + 1):
-            before[seq] = seq - 1
+            before[seq] = self.before.get(seq, seq - 1)
             chain = chains[seq] = self.chain_of(seq)
-            if chain is None or seq not in self.sums:
+            if chain is None or seq not in self.sums or seq in self.before:
                 continue
             found = predecessor(seq, chain, [self.sums[seq]], chains, before, first=self.first)
             if found is not None:
@@ -237,6 +255,12 @@ class Survivors:
         except CorruptValueError:
             return None
         return checksum_of(value)
+
+
+def _segments(each: Head | Saved, txn: ReadTxn, scope: int) -> list[Segment]:
+    if isinstance(each, Head):
+        return each.all_segments(txn, scope)
+    return each.history(txn, scope).segments
 
 
 def _sessions_below(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:

@@ -122,21 +122,27 @@ class Diagnosis:
 
     def _log(self) -> Way:
         lost, good = set(self.lost), set(self.readable)
-        count = 0
-        for step in self.old.steps():
-            if step not in good:
-                break
-            count += 1
-        kept = History([])
         steps = list(self.old.steps())
-        if count:
-            kept = _first(self.old, count)
+        count = self._joined(steps, good)
+        kept = _first(self.old, count) if count else History([])
         moved = [step for step in steps[count:] if step in good]
         target = "the log" if self.live is not None else "the log, traced back from its last item"
         if not count and not moved:
             return Way(target, serves=False, reason="no item of it can be read")
         reason = f"{count} items stay, {len(moved)} are appended once more, {len(lost)} are lost"
         return Way(target, serves=True, reason=reason, kept=kept, moved=moved)
+
+    def _joined(self, steps: list[Step], good: set[Step]) -> int:
+        """How many items from the first on can be read, and were appended to each other."""
+        survivors, chain = self.survivors, 0
+        for count, (owner, seq) in enumerate(steps):
+            total = survivors.sum_of(owner, seq)
+            if total is None or (owner, seq) not in good:
+                return count
+            chain = index.chain_after(chain, total)
+            if owner == survivors.session and survivors.chain_of(seq) not in (chain, None):
+                return count  # it followed another one: its index record can not be made anew
+        return len(steps)
 
     # --- items and views --------------------------------------------------------------------------
 

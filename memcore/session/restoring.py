@@ -115,12 +115,15 @@ class Restoring:
         survivors, old = self._survivors, self._found.old
         chain = 0
         for owner, seq in old.steps():
+            total = survivors.sum_of(owner, seq)
+            proven = None if total is None else index.chain_after(chain, total)
             try:
                 here = index.chain_of(self._txn, survivors.scope, owner, seq)
             except CorruptValueError:
-                return None
-            total = survivors.sum_of(owner, seq)
-            if total is not None and index.chain_after(chain, total) != here:
+                if proven is None:
+                    return None
+                here = proven  # an ancestor's index is damaged: its own recovery mends it
+            if proven not in (here, None):
                 return None
             chain = here
         was = survivors.head
@@ -157,7 +160,12 @@ class Restoring:
         """Write the session's index anew: records that can be read stay, others are made again."""
         survivors, txn = self._survivors, self._txn
         scope, session = survivors.scope, survivors.session
-        before = self._predecessors()
+        before = dict(survivors.before)
+        last = 0
+        for owner, seq in self._found.old.steps():
+            if owner == session:
+                before[seq] = last
+            last = seq
         records: list[bytes] = []
         for seq in range(survivors.first, survivors.stop):
             record = survivors.records.get(seq)
@@ -170,24 +178,6 @@ class Restoring:
         for first, body in index.laid_out(survivors.first, records):
             key = index.page_key(scope, session, first)
             txn.put(key, seal_value(key, body))
-
-    def _predecessors(self) -> dict[int, int]:
-        """By own seq, the one before it in a history that is known."""
-        survivors = self._survivors
-        histories = [self._found.old]
-        for saved in survivors.saved:
-            try:
-                histories.append(saved.history(survivors.txn, survivors.scope))
-            except CorruptValueError as exc:
-                self.notes.append(str(exc))
-        found: dict[int, int] = {}
-        for history in histories:
-            last = 0
-            for owner, seq in history.steps():
-                if owner == survivors.session:
-                    found[seq] = last
-                last = seq
-        return found
 
     def _record(self, seq: int, before: int) -> bytes:
         """The index record of an item, behind the prefix hash ``before``."""
