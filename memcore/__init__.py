@@ -78,11 +78,13 @@ if TYPE_CHECKING:
         SummarizerError,
     )
     from memcore.model import (
+        Branch,
         Calibration,
         CallRecord,
         Checkpoint,
         CompactionResult,
         Context,
+        Difference,
         Item,
         ItemKind,
         Mask,
@@ -119,6 +121,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "Branch",
     "BytesEstimate",
     "Calibration",
     "CallRecord",
@@ -136,6 +139,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "Database",
+    "Difference",
     "DuplicateRequestError",
     "ExactCounter",
     "Extractive",
@@ -214,6 +218,7 @@ __all__ = [
 _HOMES = {
     "PRESETS": "memcore.compaction",
     "AnthropicSummarizer": "memcore.compaction",
+    "Branch": "memcore.model",
     "BytesEstimate": "memcore.tokens",
     "Calibration": "memcore.model",
     "CallRecord": "memcore.model",
@@ -231,6 +236,7 @@ _HOMES = {
     "CorruptValueError": "memcore.errors",
     "CounterUnavailableError": "memcore.errors",
     "Database": "memcore.database",
+    "Difference": "memcore.model",
     "DuplicateRequestError": "memcore.errors",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",

@@ -13,11 +13,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
     "VIEW_STATUSES",
+    "Branch",
     "Calibration",
     "CallRecord",
     "Checkpoint",
     "CompactionResult",
     "Context",
+    "Difference",
     "Item",
     "ItemKind",
     "Mask",
@@ -132,6 +134,42 @@ class Checkpoint:
     created_at: float
     """Seconds since the epoch by the writer's clock."""
     meta: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One session in the tree that forks make, with its checkpoints."""
+
+    session_id: str | None
+    """None: it was deleted, and stays for its forks."""
+    app: str
+    user: str
+    number: int
+    """Tells the sessions of a database apart, also those without a name."""
+    parent: int
+    """Number of the session that it was forked from, 0 for none."""
+    fork_seq: int
+    """The last item that it shares with that one."""
+    items: int
+    tokens: int
+    revision: int
+    checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
+    """Oldest first, each with whether all its items are live."""
+    damage: str | None = None
+    """Why the rest cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two histories part."""
+
+    shared: int
+    """Items that both begin with: the same rows."""
+    alike: int
+    """Items that follow in both with equal content, stored for each by itself."""
+    only_a: tuple[Item, ...]
+    """What follows in the first; tokens are those of the counter that counted first."""
+    only_b: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from memcore import names
 from memcore.blobs import BlobStore
 from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
-from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
+from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
 from memcore.kv import KeyValue
 from memcore.log import Head
@@ -91,11 +91,7 @@ class Scope:
         rule = None if compaction is None else compaction_policy(compaction)
         options = SessionOptions(name, by, orphans, rule, anew)
         session = Session(Address(self._backing, self._app, self._user, session_id, options))
-        try:
-            is_there = session.exists()
-        except CorruptValueError:
-            is_there = True  # whoever reads it meets the error; recover() needs the handle
-        if not is_there and not create:
+        if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
             raise NotFoundError(msg)
         return session

@@ -69,6 +69,10 @@ class History:
             for seq in range(lo, hi + 1):
                 yield session, seq
 
+    def first(self, count: int) -> History:
+        """The first ``count`` items."""
+        return History([Segment(*run) for _, *run in self.spans(0, count)] if count else [])
+
     def shared_with(self, other: History) -> int:
         """How many items both histories begin with: an item is preceded by the same ones always."""
         count = 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from memcore.log import History
 from memcore.model import Checkpoint, Item, Receipt, Recovery
 from memcore.session.address import Address
 from memcore.session.changes import Closure
 from memcore.session.checkpointing import Checkpointing, Position
 from memcore.session.condensed import Condensed
 from memcore.session.recovering import RECOVERY_STEPS, Recovering
+from memcore.store.base import ReadTxn
 
 __all__ = ["Branched"]
 
@@ -135,6 +137,15 @@ class Branched(Condensed):
         point = self.checkpointing.point(at)
         closure = self.changes.fork(target, point, expected_revision=expected_revision)
         return closure, type(self)(target)
+
+    def history_at(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
+        """Scope and history of a position as a transaction sees it; None: the live history.
+
+        Raises:
+            NotFoundError: there is no session, no such live item, or no such checkpoint.
+            CorruptValueError: a row is damaged.
+        """
+        return self.checkpointing.history(txn, at)
 
     # --- recovery ---------------------------------------------------------------------------------
 

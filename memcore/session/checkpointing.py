@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 from memcore import codec, names
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import META_BYTES_MAX
-from memcore.log import Draft, SessionLog
+from memcore.log import Draft, Head, History, SessionLog
+from memcore.log.head import head_key
 from memcore.log.saved import (
     Saved,
     drop_saved,
@@ -168,6 +169,29 @@ class Checkpointing:
         if found is None:
             raise self._missing(which)
         return found.checkpoint
+
+    def history(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
+        """Scope and history of a position; None: the live history."""
+        place = self._address.find(txn)
+        if place is None:
+            msg = f"there is no session {self._address.name!r}"
+            raise NotFoundError(msg)
+        if at is not None:
+            _checked(at, "at")
+        if not isinstance(at, int | None):
+            return place[0], self._find(txn, *place, at).history(txn, place[0])
+        key = head_key(*place)
+        value = txn.get(key)
+        if value is None:
+            raise self._address.headless(*place)
+        history = History(Head.unpack(key, value).all_segments(txn, place[0]))
+        if at is None:
+            return place[0], history
+        position = history.position_of(at) if at else -1
+        if position is None:
+            msg = f"item {at} is not in the live history of session {self._address.name!r}"
+            raise NotFoundError(msg)
+        return place[0], history.first(position + 1)
 
     def all(self) -> Iterator[Checkpoint]:
         """All checkpoints, oldest first, a page a read transaction."""

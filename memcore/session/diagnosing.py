@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from memcore.codec import FLAG_BLOB, open_value
 from memcore.errors import CorruptValueError, MemcoreError, PolicyMismatchError
 from memcore.keys import Row, session_row
-from memcore.log import History, Prepared, Segment, SessionLog, index
+from memcore.log import History, Prepared, SessionLog, index
 from memcore.log.counts import Counts
 from memcore.log.item import split_body
 from memcore.log.saved import Saved
@@ -124,7 +124,7 @@ class Diagnosis:
         lost, good = set(self.lost), set(self.readable)
         steps = list(self.old.steps())
         count = self._joined(steps, good)
-        kept = _first(self.old, count) if count else History([])
+        kept = self.old.first(count)
         moved = [step for step in steps[count:] if step in good]
         target = "the log" if self.live is not None else "the log, traced back from its last item"
         if not count and not moved:
@@ -173,10 +173,6 @@ class Diagnosis:
             self.counter.id,
             encoded if is_large else None,
         )
-
-
-def _first(history: History, count: int) -> History:
-    return History([Segment(*run) for _, *run in history.spans(0, count)])
 
 
 def diagnose(
