@@ -170,12 +170,21 @@ class Checkpointing:
             raise self._missing(which)
         return found.checkpoint
 
-    def history(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
-        """Scope and history of a position; None: the live history."""
+    def place(self, txn: ReadTxn) -> tuple[int, int]:
+        """Scope and number of the session, as a transaction sees it.
+
+        Raises:
+            NotFoundError: there is none.
+        """
         place = self._address.find(txn)
         if place is None:
             msg = f"there is no session {self._address.name!r}"
             raise NotFoundError(msg)
+        return place
+
+    def history(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
+        """Scope and history of a position; None: the live history."""
+        place = self.place(txn)
         if at is not None:
             _checked(at, "at")
         if not isinstance(at, int | None):
