@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         restore,
     )
     from memcore.database import open_database as open  # noqa: A004 - memcore.open is the public name
+    from memcore.database.branches import Branch
+    from memcore.database.difference import Difference
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
@@ -78,13 +80,11 @@ if TYPE_CHECKING:
         SummarizerError,
     )
     from memcore.model import (
-        Branch,
         Calibration,
         CallRecord,
         Checkpoint,
         CompactionResult,
         Context,
-        Difference,
         Item,
         ItemKind,
         Mask,
@@ -92,8 +92,6 @@ if TYPE_CHECKING:
         Plan,
         Receipt,
         RecountResult,
-        Recovery,
-        RecoveryStep,
         Repair,
         RepairResult,
         SessionEntry,
@@ -103,6 +101,7 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.session import Compactor, Session
+    from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.tokens import (
         BytesEstimate,
         CallableCounter,
@@ -218,7 +217,7 @@ __all__ = [
 _HOMES = {
     "PRESETS": "memcore.compaction",
     "AnthropicSummarizer": "memcore.compaction",
-    "Branch": "memcore.model",
+    "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
     "Calibration": "memcore.model",
     "CallRecord": "memcore.model",
@@ -236,7 +235,7 @@ _HOMES = {
     "CorruptValueError": "memcore.errors",
     "CounterUnavailableError": "memcore.errors",
     "Database": "memcore.database",
-    "Difference": "memcore.model",
+    "Difference": "memcore.database.difference",
     "DuplicateRequestError": "memcore.errors",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",
@@ -263,8 +262,8 @@ _HOMES = {
     "ReadOnlyError": "memcore.errors",
     "Receipt": "memcore.model",
     "RecountResult": "memcore.model",
-    "Recovery": "memcore.model",
-    "RecoveryStep": "memcore.model",
+    "Recovery": "memcore.session.recovered",
+    "RecoveryStep": "memcore.session.recovered",
     "Recursive": "memcore.compaction",
     "Repair": "memcore.model",
     "RepairResult": "memcore.model",

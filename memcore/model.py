@@ -13,13 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
     "VIEW_STATUSES",
-    "Branch",
     "Calibration",
     "CallRecord",
     "Checkpoint",
     "CompactionResult",
     "Context",
-    "Difference",
     "Item",
     "ItemKind",
     "Mask",
@@ -28,8 +26,6 @@ __all__ = [
     "Plan",
     "Receipt",
     "RecountResult",
-    "Recovery",
-    "RecoveryStep",
     "Repair",
     "RepairResult",
     "SessionEntry",
@@ -134,42 +130,6 @@ class Checkpoint:
     created_at: float
     """Seconds since the epoch by the writer's clock."""
     meta: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One session in the tree that forks make, with its checkpoints."""
-
-    session_id: str | None
-    """None: it was deleted, and stays for its forks."""
-    app: str
-    user: str
-    number: int
-    """Tells the sessions of a database apart, also those without a name."""
-    parent: int
-    """Number of the session that it was forked from, 0 for none."""
-    fork_seq: int
-    """The last item that it shares with that one."""
-    items: int
-    tokens: int
-    revision: int
-    checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
-    """Oldest first, each with whether all its items are live."""
-    damage: str | None = None
-    """Why the rest cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where two histories part."""
-
-    shared: int
-    """Items that both begin with: the same rows."""
-    alike: int
-    """Items that follow in both with equal content, stored for each by itself."""
-    only_a: tuple[Item, ...]
-    """What follows in the first; tokens are those of the counter that counted first."""
-    only_b: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,46 +362,6 @@ class RecountResult:
     """Tokens of the live history by the counter before."""
     tokens: int
     """The same by the counter of now."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryStep:
-    """One thing that ``Session.recover`` looked at."""
-
-    name: str
-    """``mend``, ``checkpoint``, ``log`` or ``empty``."""
-    target: str
-    """What was looked at, in words."""
-    serves: bool
-    reason: str
-    """Why it does not serve; of the one that does, what it makes of the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What ``Session.recover`` found, tried and did, or would do."""
-
-    status: str
-    """``sound``: nothing is wrong; ``recovered``; ``planned``: nothing was written; ``failed``: no
-    step that was allowed serves, and nothing was written."""
-    findings: tuple[str, ...] = ()
-    """What is wrong with the session."""
-    steps: tuple[RecoveryStep, ...] = ()
-    """What was tried, in this order; the last one served, if one did."""
-    items: int = 0
-    """Live items behind it."""
-    moved: int = 0
-    """How many of these were appended once more, behind what could not be read."""
-    lost: tuple[int, ...] = ()
-    """Seqs of the items of the live history that cannot be read."""
-    left_out: int = 0
-    """Items that can be read and were live, and are not live any more."""
-    checkpoint: Checkpoint | None = None
-    """The one that the session went back to."""
-    before: Checkpoint | None = None
-    """Where it was before, if that could be saved."""
-    notes: tuple[str, ...] = ()
-    """What is guessed, and what stays damaged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from typing import Any, Self
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
 from memcore.database import CompactReport, Database, Scope, open_database
-from memcore.model import Branch, Difference, SessionEntry
+from memcore.database.branches import Branch
+from memcore.database.difference import Difference
+from memcore.model import SessionEntry
 from memcore.session.checkpointing import Position
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]

@@ -26,7 +26,6 @@ from memcore.model import (
     Plan,
     Receipt,
     RecountResult,
-    Recovery,
     RepairResult,
     View,
 )
@@ -37,6 +36,7 @@ from memcore.session.changes import Closure
 from memcore.session.checkpointing import Position
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
+from memcore.session.recovered import Recovery
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from memcore import keys, names
 from memcore.errors import CorruptValueError
 from memcore.log import Head, History
 from memcore.log.head import head_key
 from memcore.log.saved import read_saved, saved_numbers
-from memcore.model import Branch, Checkpoint
+from memcore.model import Checkpoint
 from memcore.store.base import ReadTxn
 
-__all__ = ["branches_of"]
+__all__ = ["Branch", "branches_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One session in the tree that forks make, with its checkpoints."""
+
+    session_id: str | None
+    """None: it was deleted, and stays for its forks."""
+    app: str
+    user: str
+    number: int
+    """Tells the sessions of a database apart, also those without a name."""
+    parent: int
+    """Number of the session that it was forked from, 0 for none."""
+    fork_seq: int
+    """The last item that it shares with that one."""
+    items: int
+    tokens: int
+    revision: int
+    checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
+    """Oldest first, each with whether all its items are live."""
+    damage: str | None = None
+    """Why the rest cannot be told."""
 
 
 def branches_of(txn: ReadTxn, scope: int, app: str, user: str) -> Iterator[Branch]:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from memcore.log import History, index
 from memcore.log.stored import stored_items
-from memcore.model import Difference, Item
+from memcore.model import Item
 from memcore.session import Session
 from memcore.session.checkpointing import Position
 from memcore.store.base import ReadTxn
 
-__all__ = ["compare"]
+__all__ = ["Difference", "compare"]
 
 Side = tuple[int, History]
 """``(scope, history)``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two histories part."""
+
+    shared: int
+    """Items that both begin with: the same rows."""
+    alike: int
+    """Items that follow in both with equal content, stored for each by itself."""
+    only_a: tuple[Item, ...]
+    """What follows in the first; tokens are those of the counter that counted first."""
+    only_b: tuple[Item, ...]
 
 
 def compare(

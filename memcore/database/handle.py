@@ -9,15 +9,15 @@ from typing import Any, Self
 
 from memcore import names
 from memcore.compaction import CompactionPolicy
-from memcore.database.branches import branches_of
+from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
-from memcore.database.difference import compare
+from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
 from memcore.database.scope import Scope
-from memcore.model import Branch, Difference, SessionEntry
+from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from memcore.log import History
-from memcore.model import Checkpoint, Item, Receipt, Recovery
+from memcore.model import Checkpoint, Item, Receipt
 from memcore.session.address import Address
 from memcore.session.changes import Closure
 from memcore.session.checkpointing import Checkpointing, Position
 from memcore.session.condensed import Condensed
+from memcore.session.recovered import Recovery
 from memcore.session.recovering import RECOVERY_STEPS, Recovering
 from memcore.store.base import ReadTxn
 

@@ -14,10 +14,10 @@ from typing import Final
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.log import Prepared
 from memcore.log.survivors import Survivors
-from memcore.model import Recovery, RecoveryStep
 from memcore.options import checked_bool
 from memcore.session.address import Address
 from memcore.session.diagnosing import Diagnosis, Way, diagnose
+from memcore.session.recovered import Recovery, RecoveryStep
 from memcore.session.restoring import Restoring
 from memcore.store.base import ReadTxn, Txn
 
