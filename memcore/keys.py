@@ -139,6 +139,27 @@ def split_token_page(key: bytes) -> tuple[int, int]:
     return number, first
 
 
+def state_field(rows: bytes, packed: bytes) -> bytes:
+    """The prefix of the versions of a state's field: ``rows`` are the session's of that sort.
+
+    A longer name that has a NUL there goes on with ``FF``, with which no counter begins.
+    """
+    return rows + packed
+
+
+def split_state_row(key: bytes) -> tuple[str, int]:
+    """``(field, counter)`` of a version of a state's field.
+
+    Raises:
+        CorruptValueError: the key is none of a version.
+    """
+    rows = _U64_2.size + 1
+    field = unpack_text(key[rows:-8])
+    if len(key) < rows + 10 or not field:
+        raise _malformed(key)
+    return field, number_of(key)
+
+
 def row_of(key: bytes) -> int:
     """Which sort of a session's rows this is."""
     return key[17]

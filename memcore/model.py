@@ -126,7 +126,7 @@ class Checkpoint:
     view: int
     """Number of the view that was the current one, 0 if there was none."""
     state: int | None
-    """Counter of the session's state at that moment; None if it had none."""
+    """Counter of the session's state at that moment, 0 if it had none; None if it is not known."""
     created_at: float
     """Seconds since the epoch by the writer's clock."""
     meta: Mapping[str, Any] | None = None

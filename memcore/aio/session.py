@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from memcore.aio.commit import commit
 from memcore.aio.compacting import recorded, summarized
+from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
 from memcore.errors import StorageError
@@ -37,6 +38,7 @@ from memcore.session.checkpointing import Position
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
 from memcore.session.recovered import Recovery
+from memcore.state import Command
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
@@ -53,6 +55,8 @@ class AsyncSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.state = AsyncSessionState(session)
+        """As ``Session.state``."""
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"
@@ -167,7 +171,14 @@ class AsyncSession:
         await self._ready()
         batch = self._session.plan_batch(expected_revision)
         yield batch
-        batch.receipt = await self._store(batch.prepared, batch.closure())
+        batch.settle(await self._store(batch.prepared, batch.closure()))
+
+    async def apply(self, command: Command, **options: Any) -> Receipt:
+        """As ``Session.apply``."""
+        await self._ready()
+        batch = self._session.plan_command(command, **options)
+        batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
+        return receipt
 
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """As ``Session.undo``."""

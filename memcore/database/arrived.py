@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -29,6 +29,8 @@ class Arrived:
     counter: str
     created_ms: int
     meta: dict[str, Any] | None
+    state: int | None
+    """The counter of the state then."""
 
 
 def arrived_of(found: Any, title: Title, views: int) -> Arrived:
@@ -56,6 +58,7 @@ def arrived_of(found: Any, title: Title, views: int) -> Arrived:
         counter,
         whole(found, "created_ms"),
         meta,
+        None if found.get("state") is None else whole(found, "state", below=2**62),
     )
 
 
@@ -63,8 +66,11 @@ def _is_run(found: Any) -> bool:
     return isinstance(found, list) and len(found) == 2 and all(type(seq) is int for seq in found)  # noqa: PLR2004
 
 
-def write_arrived(draft: Draft, arrived: Arrived) -> None:
-    """Save a checkpoint of a draft all of whose items and views are written."""
+def write_arrived(draft: Draft, arrived: Arrived, *, states: Container[int | None]) -> None:
+    """Save a checkpoint of a draft all of whose items and views are written.
+
+    ``states``: the counters of the state whose values came with it.
+    """
     head, scope, session = draft.head, draft.log.scope, draft.log.session
     seq = arrived.segments[-1][1] if arrived.segments else 0
     number = last_number(draft.txn, scope, session) + 1
@@ -77,7 +83,7 @@ def write_arrived(draft: Draft, arrived: Arrived) -> None:
         tokens=arrived.tokens,
         counter=arrived.counter,
         view=arrived.view,
-        state=None,
+        state=arrived.state if arrived.state in states else None,
         created_at=arrived.created_ms / 1000,
         meta=arrived.meta,
     )

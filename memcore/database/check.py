@@ -25,8 +25,10 @@ from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
 from memcore.log.positions import History
+from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.session import Backing, check_removals, is_leaving
+from memcore.state import check_state
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.usage import read_usage
@@ -207,6 +209,8 @@ class SessionCheck:
         yield from check_checkpoints(txn, self.scope, self.session, head, history)
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
+        pinned = saved_states(txn, self.scope, self.session)
+        yield from check_state(txn, self.scope, self.session, pinned=pinned)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""

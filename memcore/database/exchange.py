@@ -1,4 +1,4 @@
-"""The lines of an export: a JSON object for a session, for each item, each view, each checkpoint.
+"""The lines of an export: a JSON object for a session, each item, view, checkpoint, and its state.
 
 ```
 {"memcore":1,"session":...,"app":...,"user":...,"policy":...,"items":2,"views":1,...}
@@ -6,6 +6,7 @@
 {"seq":2,"kind":"assistant","created_us":...,"meta":{...},"request_id":...,"item":{...}}
 {"view":{"cut_seq":1,"summary":...}}
 {"checkpoint":{"name":...,"segments":[[1,2]],"view":1,...}}
+{"state":{"counter":3,"values":{...}}}
 ```
 
 An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
@@ -58,6 +59,8 @@ class Title:
     """How many lines of views follow them."""
     checkpoints: int = 0
     """How many lines of checkpoints follow these."""
+    state: int = 0
+    """How many lines of the state's values follow these."""
     forked_from: dict[str, Any] | None = None
     """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
 
@@ -66,6 +69,8 @@ class Title:
         fields = {name: getattr(self, name) for name in self.__slots__}
         if self.forked_from is None:
             del fields["forked_from"]
+        if not self.state:
+            del fields["state"]
         return portable_json({"memcore": VERSION, **fields})
 
     @classmethod
@@ -78,8 +83,8 @@ class Title:
         if found["memcore"] != VERSION:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
-        fields: dict[str, Any] = {name: found.get(name) for name in cls.__slots__[:-1]}
-        fields["checkpoints"] = found.get("checkpoints", 0)  # older exports have none
+        fields: dict[str, Any] = {"checkpoints": 0, "state": 0}  # older exports have none
+        fields |= {name: found.get(name, fields.get(name)) for name in cls.__slots__[:-1]}
         for name, value in fields.items():
             if name in _TEXTS:
                 is_fit, wanted = isinstance(value, str), "a string"
@@ -162,4 +167,5 @@ def checkpoint_fields(
         "meta": checkpoint.meta,
         "segments": [list(run) for run in runs],
         "view": view,
+        "state": checkpoint.state,
     }

@@ -23,7 +23,9 @@ from memcore.log import Head, Segment, index, new_ledger, prepare_event
 from memcore.log.counts import NO_COUNTS, Counts, write_counts
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.positions import merged
+from memcore.log.saved import saved_states
 from memcore.log.stored import looks_like
+from memcore.state import mend_state
 from memcore.store.base import Txn
 from memcore.tokens import BytesEstimate, TokenCounter
 
@@ -96,6 +98,8 @@ class Family:
             head.spill(txn, *member.place)
             key = head_key(*member.place)
             txn.put(key, seal_value(key, head.pack()))
+        for member in self.members.values():
+            mend_state(txn, *member.place, pinned=saved_states(txn, *member.place))
 
     # --- planning -----------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from memcore.log import Draft, Head
 from memcore.log.head import FLAG_UNFINISHED, head_key
 from memcore.model import View
 from memcore.session import Backing
+from memcore.state import write_values
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, write_view
@@ -273,8 +274,11 @@ class _Import:
             if part.is_last:
                 for view in session.views:
                     _write_view(draft, view)
+                states = {counter for counter, _ in session.states} or {0}
                 for checkpoint in session.checkpoints:
-                    write_arrived(draft, checkpoint)
+                    write_arrived(draft, checkpoint, states=states)
+                if session.states:
+                    write_values(txn, draft.log.place, session.states)
                 draft.head.revision = title.revision
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time tells other imports that this one is alive.

@@ -92,6 +92,11 @@ class Damage(Enum):
         "keeps all items; the calibration is learned anew",
         "nothing needs to be done: the next report_usage writes it anew",
     )
+    STATE = (
+        "fields of a session's state",
+        "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
+        "write the fields anew with session.state.update()",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -139,6 +144,7 @@ _ROWS: Final = {
     Row.TOKENS: Damage.TOKENS,
     Row.USAGE: Damage.USAGE,
     Row.CHECKPOINT: Damage.CHECKPOINT,
+    Row.STATE: Damage.STATE,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)
@@ -146,6 +152,7 @@ _WORDS: Final = tuple(
         (r"is listed for removal, but in use", Damage.MARK),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
+        (r"field .* of its state|counter \d+ of its state", Damage.STATE),
         (r"\bcheckpoint \d+", Damage.CHECKPOINT),
         (r"\bview \d+ of session \d+ is missing", Damage.VIEW),
         (r"its usage is anchored", Damage.USAGE),

@@ -11,6 +11,7 @@ Row 0 holds the last number that was given out, once the newest checkpoint was d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +22,19 @@ from memcore.keys import Row
 from memcore.log.head import Head, Segment, older_segments
 from memcore.log.positions import History
 from memcore.model import Checkpoint
+from memcore.state import read_header
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["Saved", "last_number", "read_saved", "saved_numbers", "unpack_saved", "write_saved"]
+__all__ = [
+    "Saved",
+    "known_counters",
+    "last_number",
+    "read_saved",
+    "saved_numbers",
+    "saved_states",
+    "unpack_saved",
+    "write_saved",
+]
 
 _END: Final = 2**63
 _WRONG: Final = (CorruptValueError, LookupError, TypeError, ValueError, AttributeError)
@@ -137,6 +148,26 @@ def saved_numbers(
     for key, _ in txn.scan(start, stop, reverse=newest_first, limit=limit):
         if len(key) == len(start):
             yield keys.number_of(key)
+
+
+def saved_states(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
+    """The counters of the state that checkpoints refer to; those of damaged ones are not known."""
+    for number in saved_numbers(txn, scope, session):
+        with suppress(CorruptValueError):  # check() reports it
+            saved = read_saved(txn, scope, session, number)
+            if saved is not None and saved.checkpoint.state is not None:
+                yield saved.checkpoint.state
+
+
+def known_counters(txn: ReadTxn, scope: int, session: int) -> list[int]:
+    """The counters of a state that somebody may ask for by name: of checkpoints, and that of now.
+
+    Raises:
+        CorruptValueError: the state's header is damaged.
+    """
+    header = read_header(txn, scope, session)
+    saved = {at for at in saved_states(txn, scope, session) if header.holds(at)}
+    return sorted({*saved, header.counter}) if header.counter else []
 
 
 def last_number(txn: ReadTxn, scope: int, session: int) -> int:

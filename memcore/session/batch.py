@@ -13,6 +13,7 @@ from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.session.checkpointing import Checkpointing, Position
+from memcore.state import StateChange, Trace, Update
 
 __all__ = ["Batch"]
 
@@ -35,6 +36,9 @@ class Batch:
         self._changed: list[bool] = []
         self._creates = False
         self._undone: list[Item] = []
+        self._state = StateChange(address.options.state)
+        """The steps on the state that are no part of ``_steps`` yet."""
+        self._states: list[StateChange] = [self._state]
         self._checkpoints: list[Checkpoint] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
@@ -118,15 +122,60 @@ class Batch:
             self._checkpoints.append(save(draft, any(self._changed)))
             return False
 
+        self._settle_state()
         self._creates = True
         self._steps.append(step)
 
     def rewind(self, to: Position) -> None:
         """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
-        self._steps.append(self._checkpointing.rewinding(to))
+        rewinding = self._checkpointing.rewinding(to)
+        self._settle_state()
+        self._steps.append(rewinding)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def update_state(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        expected: int | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """As ``session.state.update``; a step of its own, after those before it."""
+        self._state.expect(expected)
+        self._state.update(update, schema=schema, trace=trace)
+
+    def delete_state(self, *fields: str) -> None:
+        """As ``session.state.delete``."""
+        self._state.delete(fields)
+
+    def apply(self, command: Any, *, trace: Trace | None = None) -> None:
+        """A Command: its messages are appended, its fields updated."""
+        self.extend(list(getattr(command, "messages", None) or ()))
+        self._state.apply(command, trace=trace)
+
+    def _settle_state(self) -> None:
+        """Steps on the state stand behind those on the log, and before what saves or restores both.
+
+        So most of what may fail comes before the first write.
+        """
+        change = self._state
+        if change.is_empty:
+            return
+
+        def step(draft: Draft) -> bool:
+            change.run(draft.txn, *draft.log.place)
+            return False
+
+        self._creates = self._creates or change.writes
+        self._steps.append(step)
+        self._state = StateChange(self._address.options.state)
+        self._states.append(self._state)
 
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""
+        self._settle_state()
         if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
 
@@ -139,7 +188,7 @@ class Batch:
             changed.clear()
             for step in self._steps:
                 changed.append(step(draft))
-            is_idle = not any(changed) and not self._checkpoints
+            is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
             return Settled(draft.receipt(0)) if is_idle else None
 
         return self._changes.change(
@@ -149,6 +198,12 @@ class Batch:
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )
+
+    def settle(self, receipt: Receipt) -> None:
+        """Take the receipt of the commit; the traces of reducers are told now."""
+        self.receipt = receipt
+        for change in self._states:
+            change.tell()
 
 
 class BatchContext:
@@ -168,4 +223,4 @@ class BatchContext:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self._batch.receipt = self._commit(self._batch)
+            self._batch.settle(self._commit(self._batch))

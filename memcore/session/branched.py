@@ -40,7 +40,7 @@ class Branched(Condensed):
         meta: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
     ) -> Checkpoint:
-        """Save the present position: the live history and the current view.
+        """Save the present position: the live history, the current view, the values of the state.
 
         Nothing is copied: it costs one small row. It stays when its items are undone.
 
@@ -86,7 +86,8 @@ class Branched(Condensed):
         """Make ``to`` the last live item (0: none), or go back to a checkpoint.
 
         A checkpoint brings its whole history back, items that were undone since included, and the
-        view that was current. Views recorded since do not apply any more.
+        view that was current. Views recorded since do not apply any more. The values of the state
+        as they were come back under a new counter; going back to a seq leaves the state alone.
 
         Args:
             to: a live seq, a Checkpoint, or a checkpoint's name.

@@ -26,6 +26,7 @@ from memcore.log.saved import Saved
 from memcore.model import Item
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
+from memcore.state import inherit
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -169,6 +170,8 @@ class Changes:
                 raise saved.mismatch()
             child.finish(now_ms=now_ms)
             inherit_usage(txn, log.scope, log.session, session, at=seq)
+            state = None if saved is None else saved.checkpoint.state
+            inherit(txn, log.scope, log.session, session, counter=state)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)

@@ -23,6 +23,7 @@ from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure, Settled
 from memcore.session.reading import Reading
+from memcore.state import restore, state_counter
 from memcore.store.base import ReadTxn
 
 __all__ = ["Checkpointing", "Position"]
@@ -88,7 +89,7 @@ class Checkpointing:
                 tokens=draft.tokens,
                 counter=head.counter,
                 view=head.view_number,
-                state=None,
+                state=state_counter(txn, *log.place),
                 created_at=now_ms / 1000,
                 meta=kept,
             )
@@ -140,7 +141,10 @@ class Checkpointing:
         def step(draft: Draft) -> bool:
             before = draft.head.view_session, draft.head.view_number
             saved = self.saved_in(draft, to)
-            return draft.move_to(saved) or before != saved.view
+            moved = draft.move_to(saved) or before != saved.view
+            if saved.checkpoint.state is not None:
+                restore(draft.txn, *draft.log.place, saved.checkpoint.state)
+            return moved
 
         return step
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from memcore import keys
 from memcore.codec import seal_value
-from memcore.errors import CorruptValueError
+from memcore.errors import CorruptValueError, NotFoundError
 from memcore.keys import Row
 from memcore.log import Draft, Head, History, Prepared, index, prepare_event
 from memcore.log.carried import carry_counts
@@ -16,6 +17,7 @@ from memcore.log.stored import facts_of, tokens_of
 from memcore.model import Checkpoint
 from memcore.session.address import Address
 from memcore.session.diagnosing import Diagnosis, Way
+from memcore.state import restore, state_counter
 from memcore.store.base import Txn
 
 __all__ = ["BEFORE_RECOVERY", "Restoring"]
@@ -63,6 +65,7 @@ class Restoring:
         carry_counts(txn, (scope, session), head, found.counter, old=old)
         if saved is not None:
             write_saved(txn, scope, session, saved)
+        self._restore_state()
         drafts = self._backing.drafts
         draft: Draft = drafts.start_over(txn, scope, session, head)
         if moved:
@@ -70,6 +73,24 @@ class Restoring:
         draft.finish(now_ms=self._backing.now_ms())
         drafts.close(txn, draft)
         return None if saved is None else saved.checkpoint
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def _state_counter(self) -> int | None:
+        with suppress(CorruptValueError):  # a damaged header is check()'s to report
+            return state_counter(self._txn, self._survivors.scope, self._survivors.session)
+        return None
+
+    def _restore_state(self) -> None:
+        """The values of the checkpoint that the session goes back to."""
+        saved, survivors = self._way.saved, self._survivors
+        counter = None if saved is None else saved.checkpoint.state
+        if counter is None:
+            return
+        try:
+            restore(self._txn, survivors.scope, survivors.session, counter)
+        except (CorruptValueError, NotFoundError) as exc:
+            self.notes.append(f"its state stays as it is: {exc}")
 
     # --- head -------------------------------------------------------------------------------------
 
@@ -140,7 +161,7 @@ class Restoring:
             tokens=0 if was is None else was.tokens,
             counter=head.counter,
             view=self._found.view[1],
-            state=None,
+            state=self._state_counter(),
             created_at=self._backing.now_ms() / 1000,
         )
         return Saved(

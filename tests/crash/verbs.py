@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import memcore
 from memcore.codec import encode_json
@@ -23,9 +23,9 @@ from memcore.views import view_chain
 
 State = dict[str, Any]
 """What a lane has stored: sessions ``s/name``, their views ``v/name``, checkpoints ``p/name`` (each
-its name, items and views), usage ``u/name`` (what was billed, for how many items) and counters
-``c/name`` (but ``COUNTER``), keys ``k/key``, blobs ``b/tag``, its items in the session that all
-share under ``shared``. The values are immutable."""
+its name, items, views and notes), usage ``u/name`` (what was billed, for how many items), counters
+``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state), keys ``k/key``, blobs
+``b/tag``, its items in the session that all share under ``shared``. The values are immutable."""
 
 SHARED = "shared"
 COUNTER = get_counter().id
@@ -168,7 +168,7 @@ def rewind(place: Place, step: Step) -> None:
 def _forked(state: State, step: Step) -> None:
     name, target, keep = step.arguments
     state[f"s/{target}"] = state[f"s/{name}"][:keep]
-    for kind in "vc":
+    for kind in "vcn":
         if f"{kind}/{name}" in state:
             state[f"{kind}/{target}"] = state[f"{kind}/{name}"]
     if f"u/{name}" in state:
@@ -186,7 +186,7 @@ def fork(place: Place, step: Step) -> None:
 
 def _saved(state: State, step: Step) -> None:
     name, label = step.arguments
-    there = label, state.get(f"s/{name}", ()), state.get(f"v/{name}", ())
+    there = label, *(state.get(f"{kind}/{name}", ()) for kind in "svn")
     state[f"p/{name}"] = (*state.get(f"p/{name}", ()), there)
     state.setdefault(f"s/{name}", ())
 
@@ -203,10 +203,11 @@ def _newest(state: State, name: str, label: str) -> tuple[Any, ...]:
 
 
 def _put_at(state: State, name: str, there: tuple[Any, ...]) -> None:
-    _, state[f"s/{name}"], views = there
-    state.pop(f"v/{name}", None)
-    if views:
-        state[f"v/{name}"] = views
+    _, state[f"s/{name}"], *beside = there
+    for kind, found in zip("vn", beside, strict=True):
+        state.pop(f"{kind}/{name}", None)
+        if found:
+            state[f"{kind}/{name}"] = found
 
 
 def _gone_back(state: State, step: Step) -> None:
@@ -254,7 +255,7 @@ def unsave(place: Place, step: Step) -> None:
 
 
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svucp":
+    for kind in "svucpn":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -350,6 +351,35 @@ def recount(place: Place, step: Step) -> None:
     """``recount name counter``: another token counter."""
     name, counter = step.arguments
     place.session(name).recount(counter)
+
+
+def last_notes(left: list[str], right: list[str]) -> list[str]:
+    """The reducer of ``notes``: the last five."""
+    return [*left, *right][-5:]
+
+
+NOTES = memcore.StateSchema.of(TypedDict("Notes", {"notes": Annotated[list[str], last_notes]}))
+
+
+def _noted(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    _appended(state, step)
+    notes = last_notes(list(state.get(f"n/{name}", ())), step.tags(sizes))
+    state[f"n/{name}"] = tuple(notes)
+
+
+@verb(_noted)
+def note(place: Place, step: Step) -> None:
+    """``note name size...``: items, and their tags in the session's state, in one commit."""
+    name, *sizes = step.arguments
+    command = memcore.Command({"notes": step.tags(sizes)}, messages=_messages(step, sizes))
+    place.scope.session(name, state=NOTES).apply(command)
+
+
+@verb()
+def trim(place: Place, step: Step) -> None:
+    """``trim name``: forget the old values of the session's state."""
+    place.session(step.arguments[0]).state.trim()
 
 
 # --- keys and blobs ------------------------------------------------------------------------------
@@ -453,7 +483,8 @@ def _position(
         return tuple(_told(stored.view) for stored in chain)[::-1]
 
     views = session.store.read(told)
-    return saved.name, tuple(tag_in(item.message["content"]) for item in items), views
+    tags = tuple(tag_in(item.message["content"]) for item in items)
+    return saved.name, tags, views, tuple(session.state.at(saved.state or 0).get("notes", ()))
 
 
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
@@ -470,6 +501,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if known := session.calibrations():
             seen = session.items(stop=known[0].seq + 1)
             state[f"u/{entry.session_id}"] = (known[0].input_tokens, len(list(seen)))
+        if notes := session.state.get("notes"):
+            state[f"n/{entry.session_id}"] = tuple(notes)
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
         by = get_counter(session.counter)
@@ -479,6 +512,11 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
         session.context()
+    return state | _beside_sessions(place, blobs)
+
+
+def _beside_sessions(place: Place, blobs: list[str]) -> State:
+    state: State = {}
     for key, value in place.kv.scan():
         state[f"k/{key}"] = tag_in(value)
     for tag in blobs:

@@ -143,13 +143,14 @@ def checkpoints(lane: Lane) -> Iterator[Operation]:
     for turn in range(1, 16):
         yield "checkpoint", name, f"c{turn % 3}"
         yield "undo", name, lane.rng.randrange(lane.live(name))
-        yield "append", name, *[lane.rng.choice((80, 900, 6000))] * lane.rng.randint(6, 9)
+        sizes = [lane.rng.choice((80, 900, 6000))] * lane.rng.randint(6, 9)
+        yield "note" if turn % 2 else "append", name, *sizes
         yield "checkpoint", name, "end"
         if turn % 3 == 1:
             yield "compact", name
         if turn % 5 == 2:
             yield "recount", name, f"bytes/{turn % 3 + 5}"
-        labels = sorted({label for label, _, _ in lane.state[f"p/{name}"]})
+        labels = sorted({label for label, *_ in lane.state[f"p/{name}"]})
         yield "rewind_to", name, lane.rng.choice(labels)
         if turn % 4 == 3:
             yield "fork_at", name, f"s{turn}", lane.rng.choice(labels)
@@ -168,6 +169,22 @@ def usage(lane: Lane) -> Iterator[Operation]:
         yield "report", f"s{turn % 3}"
         if turn % 5 == 4:
             yield "fork", f"s{turn % 3}", f"f{turn}", lane.live(f"s{turn % 3}") - turn % 2
+        if turn % 7 == 6:
+            yield "delete", f"s{lane.rng.randrange(3)}"
+
+
+@workload()
+def notes(lane: Lane) -> Iterator[Operation]:
+    """Items together with the state, whose old values are trimmed; forks, undos, deletions."""
+    for turn in range(20):
+        name = f"s{turn % 3}"
+        yield "note", name, *[lane.rng.choice((60, 2000))] * lane.rng.randint(1, 3)
+        if turn % 4 == 3:
+            yield "undo", name, lane.live(name) - 1
+            yield "trim", name
+        if turn % 5 == 4:
+            yield "fork", name, f"f{turn}", max(lane.live(name) - 1, 0)
+            yield "note", f"f{turn}", 100
         if turn % 7 == 6:
             yield "delete", f"s{lane.rng.randrange(3)}"
 

@@ -45,7 +45,7 @@ def test_a_checkpoint_says_where_the_session_was(branched):
     )
     assert (three.meta, three.state, three.view, three.counter) == (
         {"why": "x"},
-        None,
+        0,
         0,
         "bytes/4",
     )
