@@ -207,6 +207,25 @@ def test_the_last_valid_checkpoint_is_gone_back_to(db, session, damage):
     usable(session)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_checkpoint_brings_its_state_back(db, session, damage, known):
+    session.extend([user("1"), user("2")])
+    session.state.update({"goal": "old"})
+    session.checkpoint()
+    session.append(user("3"))
+    session.state.update({"goal": "new"})
+    damage(Row.ITEM, 3)
+    if not known:
+        damage(Row.STATE)
+    found = session.recover()
+    assert names(found)[-1] == ("checkpoint", True)
+    if known:
+        assert (session.state.all(), found.notes) == ({"goal": "old"}, ())
+    else:
+        assert "its state stays as it is" in found.notes[-1]
+    assert seqs(session) == [1, 2]
+
+
 def test_the_log_can_be_asked_for(session, damage):
     session.extend(turns(1))
     session.checkpoint("first")
