@@ -220,7 +220,7 @@ def test_a_checkpoint_brings_its_state_back(db, session, damage, known):
     found = session.recover()
     assert names(found)[-1] == ("checkpoint", True)
     if known:
-        assert (session.state.all(), found.notes) == ({"goal": "old"}, ())
+        assert (session.state.all(), len(found.notes)) == ({"goal": "old"}, 1)
     else:
         assert "its state stays as it is" in found.notes[-1]
     assert seqs(session) == [1, 2]
