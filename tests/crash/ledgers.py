@@ -18,6 +18,7 @@ import memcore
 
 COMMON = "common"
 TOTAL = "total"
+SAVED = "saved"
 LARGE_CHARS = 40_000
 ITEMS_MAX = 60
 FORKS_MAX = 3
@@ -32,6 +33,8 @@ class Model(NamedTuple):
     items: tuple[str, ...] | None = None
     forks: tuple[tuple[str, tuple[str, ...]], ...] = ()
     notes: tuple[tuple[str, int], ...] = ()
+    saved: tuple[str, ...] | None = None
+    """The items at the newest checkpoint; None if there is none."""
 
 
 class WrongError(Exception):
@@ -76,11 +79,13 @@ def choose(random: Random, model: Model, number: int) -> Op:
         ["append"] * 6
         + ["extend", "pair", "total", "put"] * 2
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
-        + ["recount"]
+        + ["recount", "save", "return", "branch"]
     )
-    if name == "fork" and len(model.forks) >= FORKS_MAX:
+    if name in ("return", "branch") and model.saved is None:
+        name = "save"
+    if name in ("fork", "branch") and len(model.forks) >= FORKS_MAX:
         return ["drop", number, model.forks[0][0]]
-    if name in ("undo", "fork", "compact", "uncompact", "recount") and not model.items:
+    if name in ("undo", "fork", "compact", "uncompact", "recount", "save") and not model.items:
         name = "append"
     if name == "extend":
         return [name, number, random.randint(2, 6)]
@@ -112,13 +117,16 @@ def applied(model: Model, owner: str, op: Op) -> Model:
     items, forks, notes = model.items or (), dict(model.forks), dict(model.notes)
     if more is not None:
         return model._replace(items=items + more)
-    if name == "undo":
-        return model._replace(items=items[: max(0, len(items) - op[2])])
-    if name == "rewind":
-        return model._replace(items=())
+    if name in ("undo", "rewind"):
+        keep = max(0, len(items) - op[2]) if name == "undo" else 0
+        return model._replace(items=items[:keep])
     if name == "destroy":
-        return model._replace(items=None)
-    if name == "fork":
+        return model._replace(items=None, saved=None)
+    if name in ("save", "return"):
+        return model._replace(**({"saved": items} if name == "save" else {"items": model.saved}))
+    if name == "branch":
+        forks[f"{owner}-fork{number}"] = model.saved or ()
+    elif name == "fork":
         forks[f"{owner}-fork{number}"] = items
     elif name == "drop":
         del forks[op[2]]
@@ -126,7 +134,7 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         notes[op[2]] = number
     elif name == "erase":
         notes.pop(op[2], None)
-    return Model(model.items, tuple(sorted(forks.items())), tuple(sorted(notes.items())))
+    return model._replace(forks=tuple(sorted(forks.items())), notes=tuple(sorted(notes.items())))
 
 
 def perform(db: memcore.Database, owner: str, op: Op) -> None:
@@ -147,6 +155,9 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
         "rewind": lambda: session.rewind(0),
         "destroy": lambda: db.delete_session(owner),
         "fork": lambda: session.fork(f"{owner}-fork{number}"),
+        "save": lambda: session.checkpoint(SAVED),
+        "return": lambda: session.rewind(SAVED),
+        "branch": lambda: session.fork(f"{owner}-fork{number}", at=SAVED),
         "drop": lambda: db.delete_session(op[2]),
         "compact": lambda: session.compact(lambda request: "what was said", keep_last=3),
         "uncompact": session.uncompact,
@@ -169,7 +180,11 @@ def observed(db: memcore.Database, owner: str) -> Model:
     }
     items = found.pop(owner, None)
     notes = tuple(sorted(db.scope().kv(owner).scan()))
-    return Model(items, tuple(sorted(found.items())), notes)
+    session, saved = db.session(owner), None
+    if any(session.checkpoints()):
+        there = db.compare(session, session, at=SAVED, other_at=0).only_a
+        saved = tuple(seen(item.message) for item in there)
+    return Model(items, tuple(sorted(found.items())), notes, saved)
 
 
 # --- the file of intents and acknowledgements ----------------------------------------------------
