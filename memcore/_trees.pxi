@@ -224,9 +224,10 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.opaque
         if kind is dict:
+            # From here on the copy is walked: another thread may change the original meanwhile.
             made = (<dict>value).copy()
-            while PyDict_Next(value, &where, &key, &entry):
-                held = <object>key  # held: another thread may take the entry out meanwhile
+            while PyDict_Next(made, &where, &key, &entry):
+                held = <object>key
                 if not _is_atom(held):
                     return self.opaque
                 if _is_atom(<object>entry):
@@ -301,6 +302,7 @@ cdef class Trees:
         cdef PyObject *entry
         cdef PyObject *other_key
         cdef PyObject *other
+        cdef object held  # of b: another thread may take the entry out while it is looked at
         cdef type kind = type(a)
         if a is b:
             return True
@@ -318,8 +320,10 @@ cdef class Trees:
                     return False
                 if key != other_key and not self._same_key(<object>key, <object>other_key):
                     return False
-                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
-                    return False
+                if entry != other:
+                    held = <object>other
+                    if not self._same(<object>entry, held, depth + 1):
+                        return False
             return True
         if kind is list:
             if PyList_GET_SIZE(<PyObject *>a) != PyList_GET_SIZE(<PyObject *>b):
@@ -329,8 +333,10 @@ cdef class Trees:
                     return False
                 entry = PyList_GET_ITEM(<PyObject *>a, at)
                 other = PyList_GET_ITEM(<PyObject *>b, at)
-                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
-                    return False
+                if entry != other:
+                    held = <object>other
+                    if not self._same(<object>entry, held, depth + 1):
+                        return False
                 at += 1
             return True
         if kind is tuple:

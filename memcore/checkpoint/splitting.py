@@ -66,7 +66,8 @@ class Splitter:
         if self._coder.splits and depth < _DEPTH_MAX:
             before = {} if base is None else base.pages
             if kind is list:
-                made = self._list(value, base, path, depth)
+                # A copy: another thread may make the list longer or shorter meanwhile.
+                made = self._list(value.copy(), base, path, depth)
                 node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
                 return node, made
             # A copy: another thread may put entries in or take some out meanwhile.
@@ -153,7 +154,8 @@ class Splitter:
         name, wrapper = known
         nodes = []
         kept = None
-        for at, entry in enumerate(wrapper.fields(value)):
+        for at, field in enumerate(wrapper.fields(value)):
+            entry = bytes(field) if type(field) is bytearray else field
             node, version = self._value(entry, None if at else base, f"{path}.{name}", depth + 1)
             kept = kept or version
             nodes.append(node)
@@ -162,8 +164,18 @@ class Splitter:
     def _entry(self, value: Any, path: str, depth: int) -> tuple[bytes, Any]:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
-        if (kind is list and len(value) >= _NESTED_MIN) or kind in self._coder.wrappers:
-            return self._value(value, None, path, depth + 1)[0], self._cache.trees.copy(value)
+        opaque = self._cache.trees.opaque
+        if kind is bytearray:
+            value = bytes(value)  # what it is read as, as a part of anything
+        elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
+            node, version = self._value(value, None, path, depth + 1)
+            # The tree is made of those of the parts: another thread may change the list meanwhile.
+            parts = [opaque] if version is None else version.trees
+            return node, opaque if any(tree is opaque for tree in parts) else parts
+        elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
+            tree = self._cache.trees.copy(value)
+            stored = value if tree is opaque else tree
+            return self._value(stored, None, path, depth + 1)[0], tree
         return self._part(value, path)
 
     def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
@@ -179,9 +191,9 @@ class Splitter:
             and self._cache.trees.same(seen[1], value)
         ):
             return seen[2], seen[1]
-        # The copy comes first: what another thread changes meanwhile differs from it, too.
+        # The copy is what is serialised: another thread may change the value meanwhile, and back.
         tree = self._cache.trees.copy(value)
-        node = self._serialised(value, path)
+        node = self._serialised(value if tree is self._cache.trees.opaque else tree, path)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             self._cache.memo.put(id(value), (value, tree, node, self._owner))
         return node, tree
