@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import struct
 import sys
 import threading
@@ -14,8 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore._fast import Trees, page_stops
+from memcore._fast import Trees, page_stops, sized
+from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.coding import JsonCoder, Typed
+from memcore.checkpoint.nodes import Reader
 from memcore.checkpoint.shapes import classify, new_trees
+from memcore.checkpoint.splitting import Splitter
 from strategies import no_deadline
 
 ATOMS = (type(None), bool, int, float, str, bytes)
@@ -378,13 +383,17 @@ def test_a_second_thread_may_change_what_is_copied_and_compared() -> None:
 # --- pages ----------------------------------------------------------------------------------------
 
 
-def twin_stops(entries: list[bytes], least: int, most: int, mask: int) -> list[int]:
-    stops, start = [], 0
-    for at, entry in enumerate(entries, 1):
-        size = at - start
-        if entry and size >= least and (size == most or not entry[-1] & mask):
+def twin_stops(entries: list[bytes], least: int, most_bytes: int, mask: int) -> list[int]:
+    stops: list[int] = []
+    page: list[bytes] = []
+    for at, entry in enumerate(entries):
+        if len(page) >= least and len(b"".join([*page, entry])) > most_bytes:
             stops.append(at)
-            start = at
+            page = []
+        page.append(entry)
+        if len(page) >= least and entry and not entry[-1] & mask:
+            stops.append(at + 1)
+            page = []
     return stops
 
 
@@ -416,3 +425,48 @@ def test_a_page_stop_moves_nothing_behind_the_next_one() -> None:
 def test_page_stops_of_anything_else(entries: Any) -> None:
     with pytest.raises(TypeError):
         page_stops(entries, 1, 2, 3)
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384])
+def test_a_sized_text_is_read_as_it_was(size: int) -> None:
+    reader = Reader(sized(b"x" * size) + sized(bytearray(b"more")))
+    assert reader.text() == b"x" * size
+    assert reader.text() == b"more"
+    assert reader.at_end
+
+
+def test_what_of_a_dict_is_carried_over() -> None:
+    trees = new_trees()
+    before = {"a": 0, "b": 1, "c": 2}
+    kept = [[1], [2], [3]]
+    keys, nodes, entries, found, fresh = trees.carried(  # type: ignore[misc]
+        before, kept, [[1], [9]], [b"A", b"B", b"C"], [b"1", b"2", b"3"],
+        {"c": [3], "new": [1], "b": [9], "a": [8]},
+    )  # fmt: skip
+    assert keys == ["c", "new", "b", "a"]
+    assert nodes == [b"C", None, b"B", None]
+    assert entries == [b"3", None, b"2", None]
+    assert found == [[3], None, [2], None]
+    assert fresh == [1, 3]
+    assert trees.carried(before, kept, [], [b""] * 3, [b""] * 3, {"a": [1], 1: 2}) is None
+
+
+def test_a_list_that_lost_its_beginning_keeps_its_parts() -> None:
+    encoded = []
+
+    class Coder(JsonCoder):
+        def encode(self, value: Any) -> Typed:
+            encoded.append(value)
+            return super().encode(value)
+
+    splitter = Splitter(Cache(), Coder(), pool=1, epoch=1, secret=b"k" * 32)
+    entries: list[Any] = [{"text": f"{at} " * 20} for at in range(100)]
+    first, version = splitter.split(entries, None, "")
+    encoded.clear()
+    new = [{"text": "new"}, {"text": "newer"}]
+    changed = json.loads(json.dumps([*entries[3:], *new]))
+    node, moved = splitter.split(changed, version, "")
+    assert encoded == new
+    assert moved is not None
+    assert moved.nodes == splitter.split(changed, None, "")[1].nodes  # type: ignore[union-attr]
+    assert splitter.split(changed, None, "")[0] == node != first
