@@ -86,7 +86,9 @@ def _sizes(effort: Effort) -> Iterator[Row]:
     yield _size(asked, whole, sizes[sqlite], raw, rival=sqlite, note=whole_note)
     less = f"{asked}; without what an empty file has"
     yield _size(less, grown * PAGE_BYTES, sizes[sqlite], raw, rival=sqlite, note="goal 2")
-    yield _size(less, grown * PAGE_BYTES, sizes[kept], raw, rival=kept, note="its writes not counted")
+    yield _size(
+        less, grown * PAGE_BYTES, sizes[kept], raw, rival=kept, note="its writes not counted"
+    )
     figure = Figure.of([pruned * PAGE_BYTES / raw])
     yield Row(f"the same {steps} steps after a prune, keep the latest", "×", figure, 1)
 
