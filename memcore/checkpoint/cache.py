@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from memcore.checkpoint.shapes import new_trees
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
@@ -28,32 +28,39 @@ class Recent(Generic[K, V]):
     def __init__(self, limit: int) -> None:
         self._limit = max(limit // 2, 1)
         self._weight = 0
-        self._young: dict[K, V] = {}
-        self._old: dict[K, V] = {}
+        self._young: dict[K, tuple[V, int]] = {}
+        self._old: dict[K, tuple[V, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
         """The value; asked for, it stays."""
         found = self._young.get(key)
         if found is None:
-            found = self._old.get(key)
-            if found is not None:
-                self._young[key] = found
-                self._old.pop(key, None)
-        return found
+            found = self._old.pop(key, None)
+            if found is None:
+                return None
+            self.put(key, found[0], weight=found[1])
+        return found[0]
 
     def put(self, key: K, value: V, *, weight: int = 1) -> None:
         """Remember. Two threads at once may lose an entry: nothing but time is lost with it.
 
         There is no lock, for none could be held by nobody in the child of a fork.
         """
-        self._young[key] = value
-        self._weight += weight
-        if self._weight > self._limit:
+        before = self._young.get(key)
+        if before is not None:
+            self._weight -= before[1]
+        elif self._weight >= self._limit:
             self._old, self._young, self._weight = self._young, {}, 0
+        self._old.pop(key, None)
+        self._young[key] = value, weight
+        self._weight += weight
 
     def drop(self, key: K) -> None:
         """Forget."""
-        self._young.pop(key, None)
+        self._weight -= self._young.pop(key, (None, 0))[1]
         self._old.pop(key, None)
 
 
@@ -108,7 +115,21 @@ class Entries:
         self.trees += others.trees
 
 
-_MEMO: Final = 8192
+MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
+"""What an object counts at least among those known by identity: so many are kept at most."""
+
+
+class Memo(NamedTuple):
+    """An object that was put: kept, so that its ``id()`` is nobody else's."""
+
+    value: Any
+    tree: Any
+    node: bytes
+    secret: bytes
+    """Key of the pool for which the node holds."""
+    identity: object
+    size: int
+    """Serialised bytes, about."""
 
 
 class Cache:
@@ -126,5 +147,5 @@ class Cache:
         """By sort of the container and id of the page."""
         self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
         """Pool, epoch and id of chunks that are stored."""
-        self.memo: Recent[int, tuple[Any, Any, bytes, object]] = Recent(_MEMO)
-        """By ``id()`` of an object: it, its tree, its node, and for whom that holds."""
+        self.memo: Recent[int, Memo] = Recent(VALUES_CACHED_BYTES)
+        """By ``id()`` of an object."""
