@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from memcore.checkpoint.shapes import new_trees
+from memcore.checkpoint.shapes import Shapes
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
 
 __all__ = ["Cache", "Recent", "Version"]
@@ -136,16 +136,25 @@ class Cache:
     """All that the handles of one open database remember of graph values."""
 
     def __init__(self) -> None:
-        self.trees = new_trees()
+        self._shapes = Shapes()
+        self.trees = self._shapes.trees
         self.versions: Recent[Hashable, Version] = Recent(VALUES_CACHED_BYTES)
         """By scope, thread, namespace and channel: what the next put is compared with."""
+        self._forget_decoded()
+        self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
+        """Pool, epoch and id of chunks that are stored."""
+        self.memo: Recent[int, Memo] = Recent(VALUES_CACHED_BYTES)
+        """By ``id()`` of an object."""
+
+    def refresh(self) -> None:
+        """Forget what was decoded, if a class was replaced meanwhile (a module loaded anew)."""
+        if self._shapes.take_replaced():
+            self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
         self.values: Recent[tuple[int, bytes], Decoded] = Recent(VALUES_CACHED_BYTES)
         """By pool and manifest."""
         self.parts: Recent[bytes, Decoded] = Recent(VALUES_CACHED_BYTES)
         """By id of the chunk."""
         self.pages: Recent[tuple[int, bytes], Entries] = Recent(VALUES_CACHED_BYTES)
         """By sort of the container and id of the page."""
-        self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
-        """Pool, epoch and id of chunks that are stored."""
-        self.memo: Recent[int, Memo] = Recent(VALUES_CACHED_BYTES)
-        """By ``id()`` of an object."""
