@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.checkpoint import GraphStore, JsonCoder, NewCheckpoint, keep_rule
+from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, keep_rule, rows
 from memcore.checkpoint.steps import Stale, Steps
 from memcore.store.base import Txn
 
@@ -73,6 +73,25 @@ def test_a_put_whose_parent_was_pruned_is_whole_though_its_closure_runs_again(
     orphan = new("5", "2", {"a": ("v5", "5")}, {"b": ("v2", ["kept", "2"])})
     run_twice(graph, graph.plan_put("t", "", orphan, CODER))
     assert values_of(graph) == {"a": "5", "b": ["kept", "2"]}
+
+
+def test_a_plan_looks_every_value_up_once(
+    graph: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though each checkpoint that stays is followed to its roots for its empty channels."""
+    for at in range(40):
+        parent = f"{at - 1:02}" if at else None
+        values = {"a": (f"v{at}", at), "empty": (f"v{at}", MISSING)}
+        graph.put("t", "", new(f"{at:02}", parent, values), CODER)
+    asked: list[bytes] = []
+    node_of = rows.node_of
+    monkeypatch.setattr(
+        rows, "node_of", lambda txn, key, coder: asked.append(key) or node_of(txn, key, coder)
+    )
+    plan = graph.would_prune("t", keep_rule(keep_last=39), CODER)
+    assert plan is not None
+    assert sum(map(len, plan.doomed.values())) == 1
+    assert len(asked) == len(set(asked))
 
 
 def test_values_stored_anew_for_a_pruned_parent_replace_no_others(graph: GraphStore) -> None:
