@@ -176,8 +176,9 @@ cdef class Trees:
                 list nodes not None, list entries not None, dict value not None):
         """What of a dict is as it was: ``(keys, nodes, entries, trees, fresh)``.
 
-        None if not all its keys are str. ``before`` says where in the four lists each key stands. ``fresh`` are the places in the new
-        lists that hold None: the keys there are new, or their values not the same.
+        None if not all its keys are str. ``before`` says where in the four lists each key stands.
+        ``fresh`` are the places in the new lists that hold None: the keys there are new, or their
+        values not the same.
         """
         cdef Py_ssize_t here = 0, at = 0, where
         cdef PyObject *key
