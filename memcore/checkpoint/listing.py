@@ -60,17 +60,19 @@ class Listing(Reading):
             limit: at most so many; 0 or less: none.
         """
         left = limit
+        if left is not None and left <= 0:
+            return
         # Without a rule that leaves some out, no more are decoded than are asked for.
         page = _PAGE if limit is None or matches is not None else min(_PAGE, max(limit, 1))
         for name in self._names(thread):
             for space, number in self._namespaces(name, namespace):
                 asked = _Asked(name, space, checkpoint, before, matches, page)
                 for found in self._of(asked, number, coder):
-                    if left is not None:
-                        if left <= 0:
-                            return
-                        left -= 1
                     yield found
+                    if left is not None:
+                        left -= 1
+                        if left == 0:
+                            return
 
     def threads(self) -> Iterator[ThreadEntry]:
         """The threads by name, without their values."""

@@ -107,7 +107,7 @@ class Counting(JsonCoder):
 
 def test_a_list_decodes_no_more_than_it_was_asked_for(graph: GraphStore) -> None:
     for at in range(5):
-        graph.put("t", "", new(f"{at}", None, {"a": (f"v{at}", "x" * 100)}), CODER)
+        graph.put("t", "", new(f"{at}", None, {"a": (f"v{at}", f"{at}" * 100)}), CODER)
     coder = Counting()
     found = [one.checkpoint for one in graph.checkpoints("t", None, coder, limit=2)]
     assert found == ["4", "3"]
