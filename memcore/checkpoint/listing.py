@@ -17,7 +17,6 @@ from memcore.store.base import ReadTxn
 __all__ = ["Listing"]
 
 _PAGE: Final = 16
-"""Checkpoints that are read in one transaction."""
 _NAMES_PAGE: Final = 256
 Matches = Callable[[Any], bool]
 
@@ -31,6 +30,8 @@ class _Asked:
     checkpoint: str | None
     before: str | None
     matches: Matches | None
+    page: int
+    """Checkpoints that are read in one transaction."""
 
 
 class Listing(Reading):
@@ -59,15 +60,19 @@ class Listing(Reading):
             limit: at most so many; 0 or less: none.
         """
         left = limit
+        if left is not None and left <= 0:
+            return
+        # Without a rule that leaves some out, no more are decoded than are asked for.
+        page = _PAGE if limit is None or matches is not None else min(_PAGE, max(limit, 1))
         for name in self._names(thread):
             for space, number in self._namespaces(name, namespace):
-                asked = _Asked(name, space, checkpoint, before, matches)
+                asked = _Asked(name, space, checkpoint, before, matches, page)
                 for found in self._of(asked, number, coder):
-                    if left is not None:
-                        if left <= 0:
-                            return
-                        left -= 1
                     yield found
+                    if left is not None:
+                        left -= 1
+                        if left == 0:
+                            return
 
     def threads(self) -> Iterator[ThreadEntry]:
         """The threads by name, without their values."""
@@ -156,5 +161,5 @@ def _rows_below(
         return ([] if value is None else [(key, value)]), None
     prefix = rows.checkpoints_of(place, number)
     stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
-    found = list(txn.scan(prefix, stop, reverse=True, limit=_PAGE))
-    return found, rows.id_in(found[-1][0]) if len(found) == _PAGE else None
+    found = list(txn.scan(prefix, stop, reverse=True, limit=asked.page))
+    return found, rows.id_in(found[-1][0]) if len(found) == asked.page else None

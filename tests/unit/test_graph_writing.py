@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -92,6 +92,28 @@ def test_a_plan_looks_every_value_up_once(
     assert plan is not None
     assert sum(map(len, plan.doomed.values())) == 1
     assert len(asked) == len(set(asked))
+
+
+@dataclass(frozen=True, slots=True)
+class Counting(JsonCoder):
+    """Tells what it decodes."""
+
+    decoded: list[Any] = field(default_factory=list)
+
+    def decode(self, typed: Any) -> Any:
+        self.decoded.append(typed)
+        return JsonCoder.decode(self, typed)
+
+
+def test_a_list_decodes_no_more_than_it_was_asked_for(graph: GraphStore) -> None:
+    for at in range(5):
+        graph.put("t", "", new(f"{at}", None, {"a": (f"v{at}", f"{at}" * 100)}), CODER)
+    coder = Counting()
+    found = [one.checkpoint for one in graph.checkpoints("t", None, coder, limit=2)]
+    assert found == ["4", "3"]
+    assert len(coder.decoded) == 2 * len(("body", "metadata", "value"))
+    assert len(list(graph.checkpoints("t", None, coder, limit=4))) == 4
+    assert list(graph.checkpoints("t", None, coder, limit=0)) == []
 
 
 def test_values_stored_anew_for_a_pruned_parent_replace_no_others(graph: GraphStore) -> None:
