@@ -114,6 +114,8 @@ class Writing:
             RevisionConflict: ``follows``, and the parent is not the newest checkpoint.
         """
         rows.checkpoint_id_key(new.checkpoint)
+        if new.parent is not None:
+            rows.checkpoint_id_key(new.parent)
         made: dict[str, Version] = {}
         whole = False
 

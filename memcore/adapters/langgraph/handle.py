@@ -55,6 +55,7 @@ class Handle(BaseCheckpointSaver[str]):
         durability: str | None = None,
         user: str = "default",
         app: str = "default",
+        compare_parent: bool = False,
     ) -> Self:
         """A saver over the file at a path, for ``with`` and ``async with``.
 
@@ -62,7 +63,14 @@ class Handle(BaseCheckpointSaver[str]):
         (survives the process; a power cut may take the last fraction of a second), ``"none"``.
         Without it a new file is ``"full"``, and an existing one is what it was made.
         """
-        return cls(conn_string, serde=serde, durability=durability, user=user, app=app)
+        return cls(
+            conn_string,
+            serde=serde,
+            durability=durability,
+            user=user,
+            app=app,
+            compare_parent=compare_parent,
+        )
 
     def setup(self) -> None:
         """Nothing is to be set up."""

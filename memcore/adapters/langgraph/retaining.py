@@ -96,6 +96,7 @@ class Retaining(Handle):
             HistoryNeededError: delta channels of checkpoints that stay are rebuilt from some of
                 them; nothing was deleted.
         """
+        _need_several("run_ids", run_ids)
         rule = run_rule(run_ids)
         for thread in tuple(self._needless(rule)):
             self._graph.prune(thread, rule, self._coder)
@@ -143,6 +144,7 @@ class Retaining(Handle):
             InvalidOptionError: the strategy is unknown, or an argument out of range.
             OutpacedError: checkpoints were stored faster than they could be looked at.
         """
+        _need_several("thread_ids", thread_ids)
         if strategy not in _STRATEGIES:
             msg = f"strategy: expected 'keep_latest' or 'delete', got {strategy!r}"
             raise InvalidOptionError(msg)
@@ -174,3 +176,10 @@ class Retaining(Handle):
                 max_age_seconds=max_age_seconds,
             )
         )
+
+
+def _need_several(name: str, ids: Sequence[str]) -> None:
+    """Refuse one string in place of several: its characters would be taken for ids."""
+    if isinstance(ids, str):
+        msg = f"{name}: expected a list of strings, got the string {ids[:40]!r}"
+        raise InvalidOptionError(msg)
