@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from memcore import names
+from memcore.codec import encode_json
 from memcore.database.exchange import Title
 from memcore.errors import InvalidItemError
+from memcore.limits import META_BYTES_MAX
 from memcore.log import Draft, Segment
 from memcore.log.saved import Saved, last_number, write_saved
 from memcore.model import Checkpoint
 
 __all__ = ["Arrived", "arrived_of", "refuse", "whole", "write_arrived"]
+
+_CREATED_MS_END: Final = 2**52
+"""Times are kept as seconds in a float, which gives back the milliseconds below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +48,11 @@ def arrived_of(found: Any, title: Title, views: int) -> Arrived:
     if not isinstance(found, dict):
         refuse(f"checkpoint: expected an object, got {type(found).__name__}")
     name, meta, counter = found.get("name"), found.get("meta"), found.get("counter", title.counter)
-    if not isinstance(name, str | None) or name == "" or not isinstance(counter, str):
+    if not isinstance(counter, str):
         refuse(f"checkpoint: expected a name and a counter, got {name!r:.40} and {counter!r:.40}")
-    if not isinstance(meta, dict | None):
-        refuse(f"checkpoint.meta: expected an object, got {type(meta).__name__}")
+    if name is not None:
+        names.check_name(name, "checkpoint")
+    _check_meta(meta)
     listed = found.get("segments")
     if not isinstance(listed, list) or not all(map(_is_run, listed)):
         refuse(f"checkpoint.segments: expected pairs of seqs, got {listed!r:.40}")
@@ -56,10 +63,22 @@ def arrived_of(found: Any, title: Title, views: int) -> Arrived:
         whole(found, "revision"),
         whole(found, "tokens"),
         counter,
-        whole(found, "created_ms"),
+        whole(found, "created_ms", below=_CREATED_MS_END),
         meta,
         None if found.get("state") is None else whole(found, "state", below=2**62),
     )
+
+
+def _check_meta(meta: object) -> None:
+    """Refuse what ``Session.checkpoint`` refuses; writing it later would fail with all the rest."""
+    if not isinstance(meta, dict | None):
+        refuse(f"checkpoint.meta: expected an object, got {type(meta).__name__}")
+    try:
+        size = len(encode_json(meta)[0])
+    except (ValueError, RecursionError) as error:
+        refuse(f"checkpoint.meta cannot be stored as JSON: {error}")
+    if size > META_BYTES_MAX:
+        refuse(f"checkpoint.meta: expected at most {META_BYTES_MAX} bytes, got {size}")
 
 
 def _is_run(found: Any) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "Saved",
     "known_counters",
     "last_number",
+    "mend_last",
     "read_saved",
     "saved_numbers",
     "saved_states",
@@ -188,6 +189,16 @@ def drop_saved(txn: Txn, scope: int, session: int, number: int) -> None:
         key = _key(scope, session, 0)
         txn.put(key, seal_value(key, number.to_bytes(8, "little")))
     txn.delete(_key(scope, session, number))
+
+
+def mend_last(txn: Txn, scope: int, session: int) -> None:
+    """Write row 0 anew if it is damaged; then numbers of deleted checkpoints may come again."""
+    try:
+        last_number(txn, scope, session)
+    except CorruptValueError:
+        key = _key(scope, session, 0)
+        found = next(saved_numbers(txn, scope, session, newest_first=True, limit=1), 0)
+        txn.put(key, seal_value(key, found.to_bytes(8, "little")))
 
 
 def unpack_last(key: bytes, body: bytes) -> int:

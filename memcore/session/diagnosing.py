@@ -11,9 +11,10 @@ from memcore.keys import Row, session_row
 from memcore.log import History, Prepared, SessionLog, index
 from memcore.log.counts import Counts
 from memcore.log.item import split_body
-from memcore.log.saved import Saved
+from memcore.log.saved import Saved, last_number
 from memcore.log.stored import facts_of, opened, tokens_of
 from memcore.log.survivors import Survivors
+from memcore.state import check_state, header_problem
 from memcore.tokens import TokenCounter
 from memcore.views import view_chain
 
@@ -207,6 +208,7 @@ def diagnose(
         found.findings.append("it has items that its head does not know: the head is an older one")
     _look_at_views(found)
     _look_at_counts(found)
+    _look_at_state(found)
     if not found.findings:
         _look_at_totals(found)
     return found
@@ -249,6 +251,25 @@ def _look_at_counts(found: Diagnosis) -> None:
         found.findings.append(str(exc))
     else:
         found.is_counted = True
+
+
+def _look_at_state(found: Diagnosis) -> None:
+    """What keeps a state from being read and a checkpoint from being saved."""
+    survivors = found.survivors
+    txn, place = survivors.txn, (survivors.scope, survivors.session)
+    try:
+        last_number(txn, *place)
+    except CorruptValueError as exc:
+        found.findings.append(f"the last number of its checkpoints: {exc}")
+        found.notes.append("the numbers of deleted checkpoints may be given out again")
+    known = [saved.checkpoint.state for saved in survivors.saved]
+    pinned = [counter for counter in known if counter is not None]
+    problem = header_problem(txn, *place, pinned=pinned)
+    if problem:
+        found.findings.append(problem)
+        found.notes.append("of its state the values of now and of checkpoints are known, no others")
+    else:
+        found.notes += check_state(txn, *place, pinned=pinned)
 
 
 def _look_at_totals(found: Diagnosis) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from memcore import keys
@@ -12,12 +11,12 @@ from memcore.keys import Row
 from memcore.log import Draft, Head, History, Prepared, index, prepare_event
 from memcore.log.carried import carry_counts
 from memcore.log.counts import NO_COUNTS, recount_numbers
-from memcore.log.saved import Saved, last_number, write_saved
+from memcore.log.saved import Saved, last_number, mend_last, saved_states, write_saved
 from memcore.log.stored import facts_of, tokens_of
 from memcore.model import Checkpoint
 from memcore.session.address import Address
 from memcore.session.diagnosing import Diagnosis, Way
-from memcore.state import restore, state_counter
+from memcore.state import mend_state, restore, state_counter
 from memcore.store.base import Txn
 
 __all__ = ["BEFORE_RECOVERY", "Restoring"]
@@ -48,6 +47,8 @@ class Restoring:
         scope, session = survivors.scope, survivors.session
         if survivors.missing_records:
             self._write_index()
+        mend_last(txn, scope, session)
+        mend_state(txn, scope, session, pinned=saved_states(txn, scope, session))
         head = self._head()
         saved = None if way.is_mended else self._before(head)
         if not way.is_mended:
@@ -75,11 +76,6 @@ class Restoring:
         return None if saved is None else saved.checkpoint
 
     # --- state ------------------------------------------------------------------------------------
-
-    def _state_counter(self) -> int | None:
-        with suppress(CorruptValueError):  # a damaged header is check()'s to report
-            return state_counter(self._txn, self._survivors.scope, self._survivors.session)
-        return None
 
     def _restore_state(self) -> None:
         """The values of the checkpoint that the session goes back to."""
@@ -148,12 +144,8 @@ class Restoring:
                 return None
             chain = here
         was = survivors.head
-        try:
-            number = last_number(self._txn, survivors.scope, survivors.session) + 1
-        except CorruptValueError:
-            number = survivors.last_of(Row.CHECKPOINT) + 1
         checkpoint = Checkpoint(
-            number=number,
+            number=last_number(self._txn, survivors.scope, survivors.session) + 1,
             name=BEFORE_RECOVERY,
             seq=old.seq_at(old.count - 1) if old.count else 0,
             revision=head.revision,
@@ -161,7 +153,7 @@ class Restoring:
             tokens=0 if was is None else was.tokens,
             counter=head.counter,
             view=self._found.view[1],
-            state=self._state_counter(),
+            state=state_counter(self._txn, survivors.scope, survivors.session),
             created_at=self._backing.now_ms() / 1000,
         )
         return Saved(

@@ -22,7 +22,15 @@ from memcore.state.rows import (
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["Trimmed", "begin_trim", "check_state", "is_state_row", "mend_state", "trim_piece"]
+__all__ = [
+    "Trimmed",
+    "begin_trim",
+    "check_state",
+    "header_problem",
+    "is_state_row",
+    "mend_state",
+    "trim_piece",
+]
 
 
 class Trimmed(NamedTuple):
@@ -84,6 +92,17 @@ def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]
             yield f"a checkpoint refers to counter {counter} of its state, which is not known"
 
 
+def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> str:
+    """Why ``mend_state`` would write another header; empty if it would not."""
+    try:
+        known = read_header(txn, scope, session)
+    except CorruptValueError as exc:
+        return f"the header of its state: {exc}"
+    if _fitting(txn, scope, session, known, pinned) == known:
+        return ""
+    return f"the header of its state (counter {known.counter}) does not fit the values that it has"
+
+
 def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> None:
     """Write a header that fits what there is, if the one that there is does not.
 
@@ -91,18 +110,25 @@ def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> 
     checkpoints, which no trim touched.
     """
     known = Header()
-    found = False
     with suppress(CorruptValueError):
         known = read_header(txn, scope, session)
-        found = known.counter > 0
+    mended = _fitting(txn, scope, session, known, pinned)
+    if mended.counter and mended != known:
+        write_header(txn, scope, session, mended)
+
+
+def _fitting(
+    txn: ReadTxn, scope: int, session: int, known: Header, pinned: Iterable[int]
+) -> Header:
+    """The header that fits the rows; ``known`` is the one that there is, or an empty one."""
     needed = sorted(set(pinned))
     numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
     last = max([*numbers, *needed, known.counter], default=0)
-    floor = known.floor if found else last
+    if not last:
+        return known
+    floor = known.floor if known.counter else last
     kept = tuple(sorted({*known.kept, *(at for at in needed if at < floor)}))
-    mended = Header(last, floor, kept)
-    if last and mended != known:
-        write_header(txn, scope, session, mended)
+    return Header(last, floor, kept)
 
 
 # --- trimming -------------------------------------------------------------------------------------

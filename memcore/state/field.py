@@ -162,6 +162,10 @@ def read_field(name: str, hint: Any, *, required: bool) -> Field:
         elif origin is Required or origin is NotRequired:
             required = origin is Required
             hint = get_args(hint)[0]
+        elif origin is Final or _is_named(origin, "ReadOnly"):
+            hint = get_args(hint)[0]
+        elif _is_named(type(hint), "TypeAliasType"):  # ``type Secret = Annotated[str, Private]``
+            hint = hint.__value__
         else:
             break
     omitted = [found for found in map(omission, marks) if found is not None]
@@ -175,6 +179,13 @@ def read_field(name: str, hint: Any, *, required: bool) -> Field:
         any(found for _, found in omitted),
         not any(_is_transient(mark) for mark in rest),
     )
+
+
+def _is_named(found: object, name: str) -> bool:
+    """Whether it is what ``typing`` or ``typing_extensions`` call so; older Pythons lack it."""
+    label = getattr(found, "__name__", None) or getattr(found, "_name", None)
+    module = getattr(found, "__module__", None)
+    return label == name and module in ("typing", "typing_extensions")
 
 
 def _reducer_of(name: str, marks: Sequence[Any]) -> Reducer | None:

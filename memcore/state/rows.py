@@ -8,7 +8,7 @@ version of at most c. An empty body says that the field was deleted. ``care`` re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -181,16 +181,8 @@ def values_at(
         msg = f"the state at counter {at} is not known: it is at {known}"
         raise NotFoundError(msg)
     rows = keys.session_rows(scope, session, Row.STATE)
-    start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
     found: list[tuple[str, Version]] = []
-    while True:
-        # From the end on, the first row of each field is its newest version.
-        row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
-        if row is None:
-            return dict(reversed(found))
-        key, value = row
-        packed = key[len(rows) : -_COUNTER_BYTES]
-        stop = keys.numbered(keys.state_field(rows, packed), 0)
+    for packed, key, value in _newest(txn, rows):
         version: Version | None
         if keys.number_of(key) > at:
             version = version_at(txn, rows, packed, at)
@@ -198,6 +190,19 @@ def values_at(
             version = Version(key, *open_value(key, value))
         if version is not None and not version.is_deletion:
             found.append((keys.unpack_text(packed), version))
+    return dict(reversed(found))
+
+
+def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Packed name, key and value of the newest version of each field, the last field first."""
+    start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
+    while True:
+        row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
+        if row is None:
+            return
+        packed = row[0][len(rows) : -_COUNTER_BYTES]
+        stop = keys.numbered(keys.state_field(rows, packed), 0)
+        yield packed, *row
 
 
 def put_version(
@@ -218,21 +223,24 @@ def restore(txn: Txn, scope: int, session: int, counter: int) -> int:
         NotFoundError: the values at that counter are not known.
     """
     wanted = values_at(txn, scope, session, counter)
-    current = values_at(txn, scope, session)
     header = read_header(txn, scope, session)
     rows = keys.session_rows(scope, session, Row.STATE)
-    changed: dict[str, tuple[bytes, int] | None] = {}
-    for key in [*wanted, *(key for key in current if key not in wanted)]:
-        version = wanted.get(key)
+    changed: dict[bytes, tuple[bytes, int] | None] = {}
+    for packed, _, _ in _newest(txn, rows):
+        version = wanted.get(keys.unpack_text(packed))
         stored = None if version is None else (version.body, version.flags)
-        before = current.get(key)
+        try:
+            before = version_at(txn, rows, packed, header.counter)
+        except CorruptValueError:  # what is damaged now need not be read to be replaced
+            changed[packed] = stored
+            continue
         if stored != (None if before is None else (before.body, before.flags)):
-            changed[key] = stored
+            changed[packed] = stored
     if not changed:
         return header.counter
     following = header.counter + 1
-    for key, stored in changed.items():
-        put_version(txn, rows, keys.pack_text(key), following, stored)
+    for packed, stored in changed.items():
+        put_version(txn, rows, packed, following, stored)
     write_header(txn, scope, session, header._replace(counter=following))
     return following
 

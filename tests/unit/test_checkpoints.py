@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from threading import Thread
 from typing import Any
 
@@ -554,6 +555,33 @@ def test_checkpoints_are_exported_with_the_items_that_they_refer_to(
     assert [found.name for found in plain.checkpoints()] == ["six"]
     (six,) = plain.checkpoints()
     assert (six.seq, six.items, six.view, six.meta, six.revision) == (24, 21, 1, {"b": 2}, 6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({"meta": {"x": float("nan")}}, "NaN"),
+        ({"meta": {"x": "y" * 100_000}}, "at most 65536"),
+        ({"meta": [1]}, "expected an object"),
+        ({"name": ""}, "checkpoint name"),
+        ({"name": 7}, "checkpoint name"),
+        ({"name": "x" * 100_000}, "checkpoint name"),
+        ({"created_ms": 2**63 - 1}, "created_ms"),
+    ],
+)
+def test_an_imported_checkpoint_is_held_to_what_a_session_takes(branched, db, case):
+    wrong, told = case
+    good = b"".join(db.export())
+    lines = [json.loads(line) for line in good.splitlines()]
+    next(line["checkpoint"] for line in lines if "checkpoint" in line).update(wrong)
+    lines[0]["session"] = "hostile"
+    lines[0]["user"] = "another"
+    bad = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    fine = good.replace(b'"session":"', b'"session":"copy of ', 1)
+    done = db.import_(io.BytesIO(bad + fine))
+    assert (done.sessions, len(done.failures)) == (1, 1)
+    assert told in done.failures[0]
+    assert not db.session("hostile", user="another").exists()
 
 
 def test_all_checkpoints_are_exported_with_undone_items(branched, db, open_db, tmp_path):

@@ -100,6 +100,51 @@ def test_wrong_steps(session, steps):
 
 
 @pytest.mark.parametrize("gone", [False, True])
+def test_the_header_of_a_state_is_mended(db, session, damage, gone):
+    session.append(user())
+    session.state.update({"k": 1})
+    then = session.checkpoint("then")
+    session.state.update({"k": 2})
+    session.state.update({"k": 3})
+    damage(Row.STATE, 0, gone=gone)
+    found = session.recover()
+    assert (found.status, names(found), found.items, found.lost) == (
+        "recovered",
+        [("mend", True)],
+        1,
+        (),
+    )
+    assert "header of its state" in found.findings[0]
+    assert (session.state.all(), session.state.counter) == ({"k": 3}, 3)
+    session.rewind(then)
+    assert session.state.all() == {"k": 1}
+    assert db.check() == []
+    usable(session)
+
+
+def test_a_damaged_value_of_a_state_is_told(session, damage):
+    session.append(user())
+    session.state.update({"k": 1})
+    damage(Row.STATE, 1)
+    found = session.recover()
+    assert (found.status, len(found.notes)) == ("sound", 1)
+    assert "checksum" in found.notes[0]
+
+
+def test_the_last_number_of_checkpoints_is_mended(db, session, damage):
+    session.append(user())
+    session.checkpoint()
+    session.delete_checkpoint(session.checkpoint())
+    damage(Row.CHECKPOINT, 0)
+    with pytest.raises(memcore.CorruptValueError):
+        session.checkpoint()
+    assert names(session.recover()) == [("mend", True)]
+    assert session.checkpoint().number == 2
+    assert db.check() == []
+    usable(session)
+
+
+@pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("count", [3, 40, 1100])
 def test_index_pages(db, session, damage, count, gone):
     session.extend(turns(count))

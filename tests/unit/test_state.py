@@ -521,6 +521,25 @@ def test_a_damaged_field_can_be_overwritten_and_deleted(open_db):
     assert db.check() == []
 
 
+def test_a_damaged_value_does_not_keep_a_checkpoint_from_coming_back(open_db):
+    db = open_db()
+    session = db.session("s")
+    session.state.update({"a": 1, "b": 1})
+    session.checkpoint("then")
+    session.state.update({"a": 2})
+    session.state.update({"late": 3})
+    for at in (2, 4):  # the newest versions of a and of late
+        damage(db, session, at, lambda _, value: value[:-1] + b"\x07")
+    with pytest.raises(memcore.CorruptValueError):
+        session.state.all()
+    session.rewind("then")
+    assert session.state.all() == {"a": 1, "b": 1}
+    session.state.update({"a": 5})
+    session.delete_checkpoint("then")
+    session.state.trim()
+    assert (session.state.all(), db.check()) == ({"a": 5, "b": 1}, [])
+
+
 def test_check_finds_versions_that_the_header_does_not_know(open_db):
     from memcore.state.rows import Header
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Final, Generic, NotRequired, Required, TypedDict, TypeVar
 
 import pytest
+import typing_extensions
 
 from memcore import (
     Command,
@@ -137,6 +138,29 @@ def test_a_field_is_private_if_any_schema_says_so():
 
 
 # --- who sees what ----------------------------------------------------------------------------
+
+Secret = typing_extensions.TypeAliasType("Secret", Annotated[str, Private])
+
+
+class Wrapped(typing_extensions.TypedDict, total=False):
+    plain: str
+    read: typing_extensions.ReadOnly[Annotated[str, Private]]
+    asked: Required[typing_extensions.ReadOnly[Annotated[str, Private]]]
+    named: Secret
+    both: typing_extensions.ReadOnly[Secret]
+
+
+@dataclass
+class Sealed:
+    plain: str = ""
+    once: Final[Annotated[str, Private]] = ""
+
+
+@pytest.mark.parametrize("source", [Wrapped, Sealed])
+def test_what_stands_around_a_mark_does_not_hide_it(source):
+    found = StateSchema.of(source)
+    assert found.visible(dict.fromkeys(found, "x"), to="parent") == {"plain": "x"}
+
 
 WHOLE = {"title": "t", "skills": ["s"], "notes": [], "answer": "a", "prompt": "p", "stray": 1}
 
