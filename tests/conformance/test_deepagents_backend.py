@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import signal
 import threading
 
 import pytest
@@ -579,6 +581,28 @@ def test_a_write_does_not_hide_what_others_wrote_before(db):
 
 
 # --- namespaces and opening -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_does_not_inherit_a_lock(path, open_db):
+    backend = MemcoreBackend(open_db())
+    backend.write("/f", "text")
+    looking, forked = threading.Event(), threading.Event()
+
+    def look(listing):
+        looking.set()
+        return forked.wait(60)
+
+    thread = threading.Thread(target=backend._files.look, args=(look,))
+    thread.start()
+    assert looking.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that waits for ever is ended
+        os._exit(0 if backend.read("/f").file_data["content"] == "text" else 1)
+    forked.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_scopes_and_namespaces_keep_apart(db):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Final, TypeVar
+from weakref import WeakSet
 
 from memcore.adapters.deepagents.contents import (
     Texts,
@@ -63,6 +65,11 @@ class Files:
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
+        self.forget()
+        _living.add(self)
+
+    def forget(self) -> None:
+        """Let go of all that lies in memory. In the child of a fork nobody is left to unlock it."""
         self._lock = Lock()
         self._listing = Listing(None)
         self._texts = Texts()
@@ -303,6 +310,18 @@ class Files:
                 return  # the next look reads all: without a head there may be files all the same
             if known.life == head.life and known.changes + len(changes) == head.changes:
                 self._take(head, changes)
+
+
+_living: WeakSet[Files] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for files in list(_living):
+        files.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _head_of(txn: KeyValueTxn) -> Head:
