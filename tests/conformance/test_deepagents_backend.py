@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import signal
 import threading
 
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
 import memcore
-from memcore.adapters.deepagents import MemcoreBackend, matching, rows
+from memcore.adapters.deepagents import MemcoreBackend, files, matching, rows
 from memcore.errors import InvalidOptionError, StoreFullError
 
 TREE = {
@@ -336,6 +338,40 @@ def test_a_directory_of_many_files_goes_in_pieces(db, ours):
     assert rows.Head.unpack(stored(db)["g"]).changes == 601 + 3
 
 
+def test_large_files_of_a_directory_go_in_pieces(db, ours):
+    for at in range(4):
+        ours.write(f"/large/{at}", "x" * 1_000_000)
+    before = rows.Head.unpack(stored(db)["g"]).changes
+    assert ours.delete("/large").error is None
+    assert parts(db) == {}
+    assert rows.Head.unpack(stored(db)["g"]).changes - before > 1
+
+
+def test_deleting_many_files_reads_no_listing_again(ours, monkeypatch):
+    ours.upload_files([(f"/many/{at}", b"x") for at in range(600)])
+    ours.write("/many/0/below", "x")
+    ours.ls("/")
+    monkeypatch.setattr(files, "_loaded", None)
+    assert ours.delete("/many").error is None
+    assert ours.ls("/").entries == []
+
+
+def test_a_lost_head_hides_no_file(db, ours):
+    ours.write("/old", "old")
+    db.scope().kv("deepagents:files").delete("g")
+    for backend in (ours, MemcoreBackend(db)):
+        assert backend.read("/old").file_data["content"] == "old"
+    ours.write("/new", "new")
+    for backend in (ours, MemcoreBackend(db)):
+        assert [one["path"] for one in backend.ls("/").entries] == ["/new", "/old"]
+
+
+def test_a_path_that_is_uploaded_twice_ends_as_the_last(ours):
+    ours.write("/log", "x" * 5000)
+    ours.upload_files([("/log", b"short"), ("/log", b"x" * 5001)])
+    assert ours.download_files(["/log"])[0].content == b"x" * 5001
+
+
 def test_deleting_may_use_the_room_that_is_kept_for_it(db, ours, monkeypatch):
     ours.write("/f", "text")
     kind, asked = type(db.scope().kv("x")), []
@@ -547,6 +583,28 @@ def test_a_write_does_not_hide_what_others_wrote_before(db):
 # --- namespaces and opening -----------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_does_not_inherit_a_lock(path, open_db):
+    backend = MemcoreBackend(open_db())
+    backend.write("/f", "text")
+    looking, forked = threading.Event(), threading.Event()
+
+    def look(listing):
+        looking.set()
+        return forked.wait(60)
+
+    thread = threading.Thread(target=backend._files.look, args=(look,))
+    thread.start()
+    assert looking.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that waits for ever is ended
+        os._exit(0 if backend.read("/f").file_data["content"] == "text" else 1)
+    forked.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_scopes_and_namespaces_keep_apart(db):
     one = MemcoreBackend(db, user="ann", namespace="a")
     two = MemcoreBackend(db, user="bob", namespace="a")
@@ -576,6 +634,9 @@ def test_opening(db, path):
         MemcoreBackend(db.scope(), user="ann")
     with pytest.raises(InvalidOptionError):
         MemcoreBackend(5)
+    for missing in ({"user": ""}, {"app": ""}):  # never the default's files
+        with pytest.raises(InvalidOptionError):
+            MemcoreBackend(db, **missing)
     with MemcoreBackend(path) as backend:
         backend.write("/f", "text")
     backend.close()

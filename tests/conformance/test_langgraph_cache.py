@@ -247,3 +247,12 @@ def test_a_graph_runs_a_cached_node_once(db):
     app.clear_cache()
     app.invoke({"n": 5})
     assert calls == [4, 5, 5]
+
+
+def test_a_cache_from_a_path_has_the_options_of_the_class(path):
+    key = ("a",), "k"
+    with MemcoreCache.from_conn_string(path, user="ann", app="x", namespace="mine") as ann:
+        ann.set({key: (1, None)})
+        with MemcoreCache.from_conn_string(path, user="bob", app="x", namespace="mine") as bob:
+            assert bob.get([key]) == {}
+        assert ann.get([key]) == {key: 1}

@@ -11,7 +11,7 @@ from langgraph.store.base import SearchOp
 
 import memcore
 from memcore.adapters.langgraph import MemcoreStore
-from memcore.errors import StoreFullError
+from memcore.errors import InvalidOptionError, StoreFullError
 
 MINUTE_US = 60_000_000
 
@@ -279,6 +279,54 @@ def test_the_sweeper_outlives_a_full_device_and_says_so(db, caplog):
     assert store.stop_ttl_sweeper()
     assert "trying again later" in caplog.text
     assert "no space" in caplog.text
+
+
+def test_a_sweeper_is_not_to_run_all_the_time(db):
+    store = MemcoreStore(db, ttl={"default_ttl": 1})
+    with pytest.raises(InvalidOptionError, match="above 0"):
+        store.start_ttl_sweeper(-1)
+
+
+def test_an_item_that_was_lost_is_no_hindrance(db, clock):
+    store = MemcoreStore(db)
+    put_two(store)
+    kv = db.scope().kv("langgraph.store")
+    for key, _ in list(kv.scan(prefix="O")):
+        kv.delete(key)
+    assert store.get(("a",), "short") is None
+    store.delete(("a",), "short")
+    store.put(("b",), "short", {"n": 2}, ttl=5)
+    assert store.get(("b",), "short").value == {"n": 2}
+    clock.pass_minutes(2)
+    assert store.sweep_ttl() == 0
+    assert store.get(("b",), "short").value == {"n": 2}
+
+
+def test_numbers_do_not_come_again_when_the_counter_is_lost(db):
+    store = MemcoreStore(db)
+    put_two(store)
+    db.scope().kv("langgraph.store").delete("#")
+    store.put(("other",), "k", {"n": 1})
+    assert keys(store.search(("a",))) == ["short", "long"]
+    assert keys(store.search(("other",))) == ["k"]
+    store.put(("other",), "l", {"n": 1})
+    assert keys(store.search(())) == ["short", "long", "short", "k", "l"]
+
+
+def test_letting_items_live_on_takes_no_room_that_is_kept_for_deletions(db, clock, monkeypatch):
+    store = MemcoreStore(db)
+    put_two(store)
+    asked = []
+    transact = db.backing.store._transact
+
+    def watched(fn, *, makes_room=False):
+        asked.append(makes_room)
+        return transact(fn, makes_room=makes_room)
+
+    monkeypatch.setattr(db.backing.store, "_transact", watched)
+    clock.pass_minutes(0.5)
+    store.search(("a",))
+    assert asked == [False]
 
 
 def test_the_sweeper_ends_with_its_database(tmp_path):

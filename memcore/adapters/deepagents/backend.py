@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
@@ -88,7 +89,9 @@ class MemcoreBackend(BackendProtocol):
                     msg = f"source: expected a Database, a Scope or a path, got {type(db).__name__}"
                     raise InvalidOptionError(msg)
                 self._owned = db = open_database(db)
-            self._scope = db.scope(app=app or "default", user=user or "default")
+            self._scope = db.scope(
+                app="default" if app is None else app, user="default" if user is None else user
+            )
         self._namespace = namespace
         self._spaces: dict[str, Files] = {}
 
@@ -337,7 +340,13 @@ class MemcoreBackend(BackendProtocol):
                 stop += 1
             batch, error = uploads[at:stop], None
             try:
-                whole = [one for one in batch if one.modified_at or not files.grown(one)]
+                times = Counter(one.path for one in batch)
+                # What comes twice is written in the order in which it comes.
+                whole = [
+                    one
+                    for one in batch
+                    if one.modified_at or times[one.path] > 1 or not files.grown(one)
+                ]
                 if whole:
                     files.put(whole)
             except _REFUSED as refused:

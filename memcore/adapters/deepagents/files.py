@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Final, TypeVar
+from weakref import WeakSet
 
 from memcore.adapters.deepagents.contents import (
     Texts,
@@ -29,6 +31,7 @@ from memcore.adapters.deepagents.rows import (
 )
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
+from memcore.store.piece import Piece
 
 __all__ = ["Files", "Upload"]
 
@@ -62,6 +65,11 @@ class Files:
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
+        self.forget()
+        _living.add(self)
+
+    def forget(self) -> None:
+        """Let go of all that lies in memory. In the child of a fork nobody is left to unlock it."""
         self._lock = Lock()
         self._listing = Listing(None)
         self._texts = Texts()
@@ -123,8 +131,8 @@ class Files:
         packed = self._kv.get(HEAD)
         known = self._listing.head
         if packed is None:
-            if known is not None:
-                self._begin_anew(Listing(None))
+            # There are no files yet, or the head was lost: salvage keeps what it can read.
+            self._begin_anew(self._kv.read(_loaded))
             return self._listing
         if known is not None and packed[0] == known.life and packed[1] <= known.changes:
             return self._listing  # equal, or read before a neighbour thread's change was taken in
@@ -249,34 +257,38 @@ class Files:
     def delete(self, path: str) -> bool:
         """Remove a file and all below it; whether there was anything.
 
-        Of more than 256 files each piece goes in a commit of its own, in the order of paths.
+        Of more than 256 files, or large ones, each piece goes in a commit of its own, in the order
+        of paths.
         """
         base = path.rstrip("/")
         found = False
         while True:
-            expected, doomed = self.look(lambda listing: (listing.head, listing.at_or_below(base)))
+            expected, doomed, whole = self.look(lambda listing: _piece(listing, base))
             if not doomed:
                 return found
             found = True
-            self._delete(base, expected, doomed)
+            self._delete(base, expected, doomed, whole=whole)
 
-    def _delete(self, base: str, expected: Head | None, doomed: list[str]) -> None:
-        whole = len(doomed) <= _DELETE_FILES
-
-        def closure(txn: KeyValueTxn) -> tuple[Head, Change]:
+    def _delete(self, base: str, expected: Head | None, doomed: list[str], *, whole: bool) -> None:
+        def closure(txn: KeyValueTxn) -> tuple[Head, Change, bool]:
             head = _head_of(txn)
-            for path in doomed[:_DELETE_FILES]:
+            for path in doomed:
                 packed = txn.get(file_key(path))
                 if packed is not None:
                     drop_parts(txn, FileRow.unpack(packed))
                     txn.delete(file_key(path))
             # What others changed meanwhile may lie below the path: then nobody is told it is gone.
-            known = whole and expected is not None and head.since(expected) == []
-            change: Change = (base, None) if known else None
-            return _changed(txn, head, [change]), change
+            known = expected is not None and head.since(expected) == []
+            change: Change = (base, None) if known and whole else None
+            return _changed(txn, head, [change]), change, known
 
-        head, change = self._kv.transact(closure, makes_room=True)
-        self._commit(head, [change])
+        head, change, known = self._kv.transact(closure, makes_room=True)
+        if change is not None:
+            self._commit(head, [change])
+        elif known:
+            with self._lock:
+                if self._listing.head == expected:
+                    self._listing.drop(doomed, head)
 
     def _commit_if(
         self, closure: Callable[[KeyValueTxn], tuple[Head, list[Change]] | None]
@@ -294,11 +306,22 @@ class Files:
         """Take a committed change of our own into the listing if it is the next one."""
         with self._lock:
             known = self._listing.head
-            follows = known is None or (
-                known.life == head.life and known.changes + len(changes) == head.changes
-            )
-            if follows and None not in changes and (known or head.changes == len(changes)):
+            if known is None or None in changes:
+                return  # the next look reads all: without a head there may be files all the same
+            if known.life == head.life and known.changes + len(changes) == head.changes:
                 self._take(head, changes)
+
+
+_living: WeakSet[Files] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for files in list(_living):
+        files.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _head_of(txn: KeyValueTxn) -> Head:
@@ -320,6 +343,17 @@ def _changed(
 def _is_at(txn: KeyValueTxn, path: str, row: FileRow) -> bool:
     packed = txn.get(file_key(path))
     return packed is not None and FileRow.unpack(packed) == row
+
+
+def _piece(listing: Listing, base: str) -> tuple[Head | None, list[str], bool]:
+    """What one transaction of a deletion removes, and whether nothing is left behind it."""
+    doomed, piece = listing.at_or_below(base), Piece()
+    stop = 0
+    for _, row in listing.rows(doomed[:_DELETE_FILES]):
+        if not piece.admits(row.size, more_pages=row.parts):
+            break
+        stop += 1
+    return listing.head, doomed[:stop], stop == len(doomed)
 
 
 def _row_of(upload: Upload, before: FileRow | None, placed: tuple[int, int, int]) -> FileRow:

@@ -77,6 +77,14 @@ class Listing:
                 self._told.pop(gone, None)
             del self._paths[lo:hi]
 
+    def drop(self, paths: Iterable[str], head: Head) -> None:
+        """These files are gone at ``head``; what lies below their paths is not."""
+        for path in paths:
+            del self._rows[path]
+            self._told.pop(path, None)
+            del self._paths[bisect_left(self._paths, path)]
+        self.head = head
+
     def _below(self, prefix: str) -> tuple[str, str]:
         """Bounds of the paths that begin with a prefix, which ends with a slash."""
         return prefix, prefix[:-1] + _BEHIND_SLASH

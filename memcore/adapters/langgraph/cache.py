@@ -70,9 +70,14 @@ class MemcoreCache(BaseCache[ValueT]):
         *,
         serde: SerializerProtocol | None = None,
         durability: str | None = None,
+        namespace: str = "langgraph.cache",
+        app: str | None = None,
+        user: str | None = None,
     ) -> Self:
         """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
-        return cls(path, serde=serde, durability=durability)
+        return cls(
+            path, serde=serde, durability=durability, namespace=namespace, app=app, user=user
+        )
 
     def __enter__(self) -> Self:
         return self

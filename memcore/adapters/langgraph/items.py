@@ -8,7 +8,7 @@ that are never given out again, so a scan is in the order in which things came i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -45,6 +45,7 @@ _SWEEP_BYTES: Final = 512 * 1024
 _SINGLY: Final = 16
 """Vectors of so many items of a namespace are read one by one, those of more in one scan."""
 _PLACE_CHARS: Final = len(place(0, 0))
+_NUMBER_DIGITS: Final = _PLACE_CHARS // 2
 
 
 @dataclass(slots=True)
@@ -77,7 +78,10 @@ def find(view: KeyValueView, namespace: Labels, key: str) -> Found | None:
     if where is None:
         return None
     at = place(*_numbers(where))
-    row = ItemRow.unpack(view.get("O" + at))
+    raw = view.get("O" + at)
+    if raw is None:
+        return None  # it was lost: salvage keeps what it can read
+    row = ItemRow.unpack(raw)
     if name[0] == "k" and (row.key != key or row.labels != labels_text(namespace)):
         return None
     return Found(at, namespace, row)
@@ -202,7 +206,11 @@ def sweep(txn: KeyValueTxn, now_ms: int) -> int:
     due = [key for key, _ in txn.scan("E", _expiry(now_ms + 1, ""), limit=_SWEEP_ITEMS)]
     for key in due:
         at = key[-_PLACE_CHARS:]
-        row = ItemRow.unpack(txn.get("O" + at))
+        raw = txn.get("O" + at)
+        if raw is None:
+            txn.delete(key)  # its item was lost
+            continue
+        row = ItemRow.unpack(raw)
         size += len(row.json) + len(txn.get("V" + at) or b"")
         if removed and size > _SWEEP_BYTES:
             break
@@ -215,13 +223,34 @@ def _new_place(txn: KeyValueTxn, put: Put) -> str:
     text = labels_text(put.namespace)
     name = named("N", text)
     raw = txn.get(name)
-    number = _numbers(raw)[0] if raw is not None else txn.increment(_COUNTER)
+    number = _numbers(raw)[0] if raw is not None else _next_number(txn)
     if raw is None:
         txn.put(name, number.to_bytes(_NUMBER_BYTES, "big") + text.encode("utf-8", "surrogatepass"))
-    item = txn.increment(_COUNTER)
+    item = _next_number(txn)
     where = number.to_bytes(_NUMBER_BYTES, "big") + item.to_bytes(_NUMBER_BYTES, "big")
     txn.put(named("K", address(put.namespace, put.key)), where)
     return place(number, item)
+
+
+def _next_number(txn: KeyValueTxn) -> int:
+    number = txn.increment(_COUNTER)
+    if number > 1:
+        return number
+    # The first of all; or the counter was lost, and numbers of rows that are there must not come
+    # again.
+    given = [max(int(at[:_NUMBER_DIGITS], 16), int(at[_NUMBER_DIGITS:], 16)) for at in _places(txn)]
+    given += [_numbers(raw)[0] for kind in "Nn" for _, raw in txn.scan(prefix=kind)]
+    return txn.increment(_COUNTER, max(given)) if given else number
+
+
+def _places(view: KeyValueView) -> Iterator[str]:
+    """Where anything lies, or lay."""
+    for kind in "OV":
+        for key, _ in view.scan(prefix=kind):
+            yield key[1:]
+    for kind in "Kk":
+        for _, raw in view.scan(prefix=kind):
+            yield place(*_numbers(raw))
 
 
 def _remove(txn: KeyValueTxn, item: Found) -> None:

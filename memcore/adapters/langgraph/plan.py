@@ -80,8 +80,7 @@ class Plan:
         for op in self._ops:
             self._check(op)
         self.reads = len(self._ops) > self._put_ops
-        deletes = all(put.row is None for put in self._puts.values())
-        self.makes_room = deletes and len(self._puts) <= _ROOM_OPS
+        self._deletes = all(put.row is None for put in self._puts.values())
         if index is not None:
             self._choose_texts(index)
 
@@ -201,6 +200,11 @@ class Plan:
     def changes(self, *, read_only: bool) -> bool:
         """Whether there is anything to write; a read-only handle lets nothing live on."""
         return bool(self._puts or (self._refreshes and not read_only))
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether it deletes and lets nothing live on: that writes values anew, of any size."""
+        return self._deletes and not self._refreshes and len(self._puts) <= _ROOM_OPS
 
     def write(self, txn: KeyValueTxn, now_us: int) -> None:
         """Write everything: first what reading lets live on, then the puts."""

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from threading import Event, Lock, Thread, current_thread
 from typing import Final
 
-from memcore.errors import ClosedError, MemcoreError
+from memcore.errors import ClosedError, InvalidOptionError, MemcoreError
 
 __all__ = ["Sweeper"]
 
@@ -48,7 +48,14 @@ class Sweeper:
         self._run: _Run | None = None
 
     def start(self, interval_minutes: float | None) -> Future[None]:
-        """Start unless it runs; the future of its end. To cancel it is to stop."""
+        """Start unless it runs; the future of its end. To cancel it is to stop.
+
+        Raises:
+            InvalidOptionError: the interval is below 0.
+        """
+        if interval_minutes is not None and interval_minutes < 0:
+            msg = f"sweep_interval_minutes: expected minutes above 0, got {interval_minutes!r:.40}"
+            raise InvalidOptionError(msg)
         with self._lock:
             run = self._run
             if run is None or run.stopping.is_set() or not run.thread.is_alive():
