@@ -85,7 +85,7 @@ class StateChange:
         for key, value in writes:
             packed_field(key)
             if by.field(key).stored:
-                kept.append((key, copied(value)))
+                kept.append((key, _kept(key, value)))
         if kept:
             self.writes = True
             self._steps.append(lambda writer: writer.step(by, kept, trace))
@@ -218,3 +218,16 @@ def _encoded(key: str, value: Any) -> tuple[bytes, int]:
         )
         raise InvalidUpdateError(msg, key=key)
     return body, flags
+
+
+def _kept(key: str, value: Any) -> Any:
+    """A copy of a value.
+
+    Raises:
+        InvalidUpdateError: it is circular, or nested too deep to be walked.
+    """
+    try:
+        return copied(value)
+    except RecursionError as exc:
+        msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
+        raise InvalidUpdateError(msg, key=key) from exc

@@ -193,6 +193,9 @@ def _fields_of(source: Any) -> Iterator[Field]:
         raise StateSchemaError(msg) from exc
     given = dict(zip(getattr(origin, "__parameters__", ()), get_args(source), strict=False))
     required = getattr(origin, _TYPED_DICT, None)
+    if dataclasses.is_dataclass(origin):  # a ClassVar or InitVar is no field
+        fields = {each.name for each in dataclasses.fields(origin)}
+        hints = {name: hint for name, hint in hints.items() if name in fields}
     for name, hint in hints.items():
         asked = name in required if required is not None else _has_no_default(origin, name)
         field = read_field(name, hint, required=asked)

@@ -117,6 +117,15 @@ def test_what_is_no_json_is_refused_and_nothing_stored(open_db, wrong):
 # --- counters ---------------------------------------------------------------------------------
 
 
+def test_what_is_nested_without_end_is_refused_and_nothing_stored(open_db):
+    session = open_db().session("s")
+    circular: list[Any] = []
+    circular.append(circular)
+    with pytest.raises(InvalidUpdateError, match="circular"):
+        session.state.update({"a": circular})
+    assert not session.exists()
+
+
 def test_every_change_has_a_number_and_the_past_stays(open_db):
     session = open_db().session("s")
     state = session.state

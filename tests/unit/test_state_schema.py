@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Generic, NotRequired, Required, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NotRequired,
+    Required,
+    TypedDict,
+    TypeVar,
+)
 
 import pytest
 import typing_extensions
@@ -66,6 +76,15 @@ def test_a_typed_dict_is_read_with_its_bases_and_qualifiers():
 
 def test_missing_names_the_required_fields_without_a_value():
     assert StateSchema.of(Skills).missing({"title": "t"}) == ("notes",)
+
+
+def test_what_is_no_field_of_a_dataclass_is_none_of_the_state():
+    @dataclass
+    class Counted:
+        limit: ClassVar[int] = 3
+        count: int = 0
+
+    assert list(StateSchema.of(Counted).fields) == ["count"]
 
 
 def test_a_dataclass_is_read_too():
