@@ -69,7 +69,7 @@ class Deltas(Reading):
                         if write.channel == channel
                     ]
                 )
-            versions = self._versions(view.coder.decode(view.coder.open(row.body)))
+            versions = self._versions(row.body_by(view.coder))
             for channel in [name for name in missing if name in versions]:
                 value = self._value(view, namespace, number, channel, versions[channel])
                 if value is not MISSING:

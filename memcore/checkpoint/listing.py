@@ -145,7 +145,7 @@ class Listing(Reading):
         found = []
         for key, value in whole:
             row = CheckpointRow.unpack(key, value)
-            if asked.matches is None or asked.matches(coder.decode(coder.open(row.metadata))):
+            if asked.matches is None or asked.matches(row.metadata_by(coder)):
                 found.append(self._whole(view, asked.namespace, number, rows.id_in(key), row))
         return found, following
 

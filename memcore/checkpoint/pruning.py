@@ -107,9 +107,9 @@ class Planner:
         prefix = rows.checkpoints_of(self._place, number)
         for key, value in self._txn.scan(prefix, keys.after(prefix)):
             row = CheckpointRow.unpack(key, value)
-            metadata = self._coder.decode(self._coder.open(row.metadata))
-            body = self._coder.decode(self._coder.open(row.body))
-            yield Candidate(namespace, rows.id_in(key), row.parent, metadata, body)
+            metadata = row.metadata_by(self._coder)
+            body = row.body_by(self._coder)
+            yield Candidate(namespace, row.checkpoint, row.parent, metadata, body)
 
     def _rebuilt_from(self, number: int, one: Candidate, found: dict[str, Candidate]) -> set[str]:
         """The ancestors that the delta channels of a checkpoint are rebuilt from."""

@@ -131,14 +131,14 @@ class Reading:
     def _whole(
         self, view: View, namespace: str, number: int, checkpoint: str, row: CheckpointRow
     ) -> Found:
-        body = view.coder.decode(view.coder.open(row.body))
+        body = row.body_by(view.coder)
         return Found(
             thread=view.name,
             namespace=namespace,
             checkpoint=checkpoint,
             parent=row.parent,
             body=body,
-            metadata=view.coder.decode(view.coder.open(row.metadata)),
+            metadata=row.metadata_by(view.coder),
             values=self._values(view, namespace, number, self._versions(body)),
             writes=[
                 (write.task, write.channel, view.joiner.join(write.node))

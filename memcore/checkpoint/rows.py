@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from hashlib import blake2b
+from typing import Any, Final
 
 from memcore import keys
 from memcore.checkpoint.coding import Coder, Typed
@@ -22,6 +23,11 @@ WRITES: Final = "writes"
 _INDEX_BIAS: Final = 64
 """Indices of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
+_METADATA: Final = b"metadata"
+_BODY: Final = b"body"
+_THREAD_BYTES: Final = 17
+"""Kind, scope and thread at the begin of a key."""
+_TAG_BYTES: Final = 16
 Version = str | int | float
 """What a channel's version may be."""
 
@@ -39,9 +45,40 @@ class Place:
 class CheckpointRow:
     """A checkpoint without its values."""
 
+    checkpoint: str
     parent: str | None
     metadata: Typed
+    """Sealed, as the body is: see ``metadata_by``."""
     body: Typed
+
+    @classmethod
+    def sealed(
+        cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
+    ) -> CheckpointRow:
+        """A row of what a coder encoded."""
+        bare = cls(checkpoint, parent, metadata, body)
+        return cls(
+            checkpoint,
+            parent,
+            _seal(coder, metadata, bare._place(_METADATA)),
+            _seal(coder, body, bare._place(_BODY)),
+        )
+
+    def metadata_by(self, coder: Coder) -> Any:
+        """The metadata.
+
+        Raises:
+            CorruptValueError: of another cipher, or of another checkpoint.
+        """
+        return coder.decode(_open(coder, self.metadata, self._place(_METADATA)))
+
+    def body_by(self, coder: Coder) -> Any:
+        """The body; raises as ``metadata_by``."""
+        return coder.decode(_open(coder, self.body, self._place(_BODY)))
+
+    def _place(self, part: bytes) -> bytes:
+        parent = b"" if self.parent is None else keys.pack_text(self.parent)
+        return part + keys.pack_text(self.checkpoint) + parent
 
     def pack(self) -> bytes:
         """``flags u8 | text parent | text metadata | typed body``."""
@@ -60,7 +97,8 @@ class CheckpointRow:
         flags = reader.take(1)[0]
         parent = reader.text().decode("utf-8", "surrogatepass")
         metadata = unpack_typed(reader.text())
-        return cls(parent if flags & _HAS_PARENT else None, metadata, unpack_typed(reader.rest()))
+        body = unpack_typed(reader.rest())
+        return cls(id_in(key), parent if flags & _HAS_PARENT else None, metadata, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +156,10 @@ def id_in(key: bytes) -> str:
 
 def bound(checkpoint: str) -> bytes:
     """An id as the end of a range: any string, it need not be one that could be stored."""
-    return keys.pack_text(checkpoint)[:CHECKPOINT_ID_BYTES_MAX]
+    packed = keys.pack_text(checkpoint)
+    if len(packed) <= CHECKPOINT_ID_BYTES_MAX:
+        return packed
+    return packed[:CHECKPOINT_ID_BYTES_MAX] + b"\x00"  # an id may end just there, and is below it
 
 
 def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
@@ -161,20 +202,47 @@ def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> byte
 
 def put_sealed(txn: Txn, key: bytes, coder: Coder, kind: str, content: bytes) -> None:
     """Write a row whose content the coder seals."""
-    txn.put(key, seal_value(key, pack_typed(*coder.seal((kind, content)))))
+    sealed = _seal(coder, (kind, content), key[_THREAD_BYTES:])
+    txn.put(key, seal_value(key, pack_typed(*sealed)))
 
 
 def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
     """The content of ``put_sealed``.
 
     Raises:
-        CorruptValueError: damaged, or of another cipher.
+        CorruptValueError: damaged, of another cipher, or of another row.
     """
-    found, content = coder.open(unpack_typed(open_value(key, value)[1]))
+    found, content = _open(coder, unpack_typed(open_value(key, value)[1]), key[_THREAD_BYTES:])
     if found != kind:
         msg = f"the row {key.hex()} holds {found[:40]!r}, not {kind!r}; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
     return content
+
+
+def _seal(coder: Coder, typed: Typed, place: bytes) -> Typed:
+    """Seal; what is encrypted says where it belongs, so that it opens nowhere else.
+
+    The place leaves out thread and pool: rows are copied with their thread.
+    """
+    if not coder.secret:
+        return coder.seal(typed)
+    return coder.seal((typed[0], _tag(typed[0], place) + typed[1]))
+
+
+def _open(coder: Coder, sealed: Typed, place: bytes) -> Typed:
+    kind, content = coder.open(sealed)
+    if not coder.secret:
+        return kind, content
+    tag = _tag(kind, place)
+    if content[: len(tag)] != tag:
+        # Ciphertext of another place, put here by whoever can write to the file.
+        msg = "the stored value belongs elsewhere: somebody has moved it; restore from a backup"
+        raise CorruptValueError(msg, key=place)
+    return kind, content[len(tag) :]
+
+
+def _tag(kind: str, place: bytes) -> bytes:
+    return blake2b(text(kind.encode()) + place, digest_size=_TAG_BYTES).digest()
 
 
 def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:

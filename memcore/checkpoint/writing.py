@@ -125,9 +125,13 @@ class Writing:
             made.clear()
             values = {**new.others, **new.values} if whole else new.values
             nodes = self._values(splitter, basis, namespace, values, made)
-            body = coder.seal(_encoded(coder, new.body, "the checkpoint"))
-            metadata = coder.seal(_encoded(coder, new.metadata, "the metadata"))
-            row = CheckpointRow(new.parent, metadata, body).pack()
+            row = CheckpointRow.sealed(
+                new.checkpoint,
+                new.parent,
+                coder,
+                metadata=_encoded(coder, new.metadata, "the metadata"),
+                body=_encoded(coder, new.body, "the checkpoint"),
+            ).pack()
 
             def store(txn: Txn, place: Place, number: int) -> None:
                 for channel, version, node in nodes:
