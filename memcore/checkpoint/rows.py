@@ -23,6 +23,8 @@ WRITES: Final = "writes"
 _INDEX_BIAS: Final = 64
 """Indices of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
+_ID_END: Final = b"\x01"
+"""Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
 _METADATA: Final = b"metadata"
 _BODY: Final = b"body"
 _THREAD_BYTES: Final = 17
@@ -189,11 +191,11 @@ def _version_text(version: object) -> str:
 def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
     """The prefix of the writes that wait at a checkpoint."""
     prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
-    return prefix + checkpoint_id_key(checkpoint)
+    return prefix + checkpoint_id_key(checkpoint) + _ID_END
 
 
 def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> bytes:
-    """``0F | scope | thread | 05 | namespace u32 | packed id, packed task``."""
+    """``0F | scope | thread | 05 | namespace u32 | packed id, 01, packed task``."""
     return keys.name_key(writes_of(place, namespace, checkpoint), task)
 
 

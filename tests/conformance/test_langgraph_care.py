@@ -660,3 +660,20 @@ def test_ids_of_any_length_before_which_is_listed(saver: MemcoreSaver) -> None:
     assert found == ["a" * 399, "a" * 398]
     with pytest.raises(InvalidOptionError, match="checkpoint id"):
         saver.put(config(), checkpoint_of("a" * 400, {}, {}), {}, {})
+
+
+def test_writes_of_ids_that_begin_alike(saver: MemcoreSaver) -> None:
+    names = ("a", "a\x00", "a\x00b", "a\x01", "ab")
+    parent = None
+    for name in names:
+        for task in ("", "k" * 600):
+            saver.put_writes(config("t", "", name), [("w", name)], task)
+        saver.put(config("t", "", parent), checkpoint_of(name, {}, {}), {}, {})
+        parent = name
+    for name in names:
+        found = saver.get_tuple(config("t", "", name))
+        assert found is not None
+        assert found.pending_writes == [("", "w", name), ("k" * 600, "w", name)]
+    saver.prune(["t"], keep_last=1)
+    left = [one.pending_writes for one in saver.list(config())]
+    assert left == [[("", "w", "ab"), ("k" * 600, "w", "ab")]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -184,6 +184,12 @@ numbers = count()
     max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 @given(steps=operations)
+@example(
+    steps=[
+        ("put", ("a", ""), "a", None, {}, {}, {"source": "loop", "step": 0}),
+        ("write", ("a", ""), "a\x00", [("a", 1)], "", ""),
+    ]
+)
 def test_any_operations_give_what_the_memory_saver_gives(home: Path, steps: list[Any]) -> None:
     user = f"user {next(numbers)}"
     expected = Reference()
