@@ -19,7 +19,7 @@ from typing import Final
 from memcore import keys
 from memcore.checkpoint.coding import Coder, Typed
 from memcore.checkpoint.nodes import ID_BYTES, pack_typed, unpack_typed
-from memcore.codec import open_value, seal_value
+from memcore.codec import HEADER_BYTES, is_proven, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.store.base import ReadTxn, Txn
 
@@ -27,6 +27,7 @@ __all__ = ["Pool", "chunk_key", "id_of", "put_chunk", "read_chunk", "read_pool",
 
 _POOL: Final = Struct(">IIB")
 _EPOCH: Final = Struct(">I")
+_CHUNK_BYTES_MIN: Final = HEADER_BYTES + _EPOCH.size
 KEY_BYTES: Final = 32
 _KEY: Final = "bytes"
 
@@ -114,9 +115,12 @@ def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
 
 
 def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
-    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there."""
+    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there.
+
+    One that is damaged is not there: whoever asks is about to write it.
+    """
     value = txn.get(key)
-    if value is None:
+    if value is None or not is_proven(key, value) or len(value) < _CHUNK_BYTES_MIN:
         return False
     body = open_value(key, value)[1]
     if _EPOCH.unpack_from(body)[0] != epoch:

@@ -19,6 +19,10 @@ __all__ = ["CheckpointRow", "Place", "Write"]
 
 NODE: Final = "node"
 WRITES: Final = "writes"
+LOST: Final = "lost"
+"""Of a row in place of one that cannot be read any more; it holds nothing."""
+SEALED: Final = "+"
+"""Between a type and the name of the cipher that its content is under."""
 _INDEX_BIAS: Final = 64
 """Indices of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
@@ -58,7 +62,7 @@ class CheckpointRow:
         """
         reader = Reader(open_value(key, value)[1])
         flags = reader.take(1)[0]
-        parent = reader.text().decode("utf-8", "surrogatepass")
+        parent = reader.string()
         metadata = unpack_typed(reader.text())
         return cls(parent if flags & _HAS_PARENT else None, metadata, unpack_typed(reader.rest()))
 
@@ -116,6 +120,11 @@ def id_in(key: bytes) -> str:
     return keys.unpack_text(key[22:])
 
 
+def namespace_in(key: bytes) -> int:
+    """The number of the namespace of a checkpoint's, a value's or writes' key."""
+    return int.from_bytes(key[18:22], "big")
+
+
 def bound(checkpoint: str) -> bytes:
     """An id as the end of a range: any string, it need not be one that could be stored."""
     return keys.pack_text(checkpoint)[:CHECKPOINT_ID_BYTES_MAX]
@@ -170,7 +179,14 @@ def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
     Raises:
         CorruptValueError: damaged, or of another cipher.
     """
-    found, content = coder.open(unpack_typed(open_value(key, value)[1]))
+    typed = unpack_typed(open_value(key, value)[1])
+    if typed[0] == LOST:
+        msg = (
+            f"the value {key.hex()} of a checkpoint was lost in a file that was salvaged: go on "
+            "from an older checkpoint, or delete the thread"
+        )
+        raise CorruptValueError(msg, key=key)
+    found, content = coder.open(typed)
     if found != kind:
         msg = f"the row {key.hex()} holds {found[:40]!r}, not {kind!r}; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
@@ -181,6 +197,26 @@ def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
     """The manifest of a channel's value, None if none is stored under this version."""
     value = txn.get(key)
     return None if value is None else open_sealed(key, value, coder, NODE)
+
+
+def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
+    """The manifests in a row of ``put_sealed``; none if it is encrypted.
+
+    Raises:
+        CorruptValueError: the row is damaged, or no such row.
+    """
+    found, content = unpack_typed(open_value(key, value)[1])
+    if found == LOST or found.startswith(kind + SEALED):
+        return []
+    if found != kind:
+        msg = f"it holds {found[:40]!r}, not {kind!r}"
+        raise CorruptValueError(msg, key=key)
+    return [content] if kind == NODE else [write.node for write in unpack_writes(content)]
+
+
+def is_lost(key: bytes, value: bytes) -> bool:
+    """Whether the row stands for a value of which a salvage found too little."""
+    return unpack_typed(open_value(key, value)[1])[0] == LOST
 
 
 def pack_writes(task: str, writes: list[Write]) -> bytes:

@@ -112,7 +112,7 @@ def namespace_of(txn: ReadTxn, place: Place, name: str) -> int | None:
     """The number of a namespace of the thread, None if nothing was stored in it."""
     key = _namespace_key(place, name)
     value = txn.get(key)
-    return None if value is None else _NUMBER.unpack_from(open_value(key, value)[1])[0]
+    return None if value is None else unpack_namespace(key, value)[0]
 
 
 def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
@@ -128,12 +128,32 @@ def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
 def namespaces_of(txn: ReadTxn, place: Place) -> list[tuple[int, str]]:
     """``(number, name)`` in the order in which they came into being."""
     prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
-    found = []
-    for key, value in txn.scan(prefix, keys.after(prefix)):
-        body = open_value(key, value)[1]
-        found.append(
-            (_NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass"))
-        )
+    return sorted(unpack_namespace(*row) for row in txn.scan(prefix, keys.after(prefix)))
+
+
+def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
+    """``(number, name)`` of a namespace's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
+    try:
+        return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass")
+    except (error, UnicodeDecodeError) as exc:
+        msg = f"the namespace {key.hex()} of a thread is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key) from exc
+
+
+def scopes_with_threads(txn: ReadTxn) -> list[int]:
+    """Numbers of the scopes in which threads or chunks have rows."""
+    found = set()
+    for kind in (Kind.THREAD, Kind.CHUNK):
+        start, stop = bytes((kind,)), bytes((kind + 1,))
+        while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+            scope = keys.split_scoped(row[0])[0]
+            found.add(scope)
+            start = keys.after(keys.scoped(kind, scope))
     return sorted(found)
 
 

@@ -369,6 +369,8 @@ def observe(db: memcore.Database, lanes: dict[str, list[str]]) -> dict[str, Stat
 
 
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
+    from .graphs import threads_of  # noqa: PLC0415 - which knows the verbs
+
     state: State = {}
     place = Place(db, lane)
     for entry in place.scope.sessions():
@@ -389,6 +391,7 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
         session.context()
+    state |= threads_of(place.scope.graph)
     for key, value in place.kv.scan():
         state[f"k/{key}"] = tag_in(value)
     for tag in blobs:
