@@ -98,7 +98,11 @@ def unpack_typed(body: bytes) -> tuple[str, bytes]:
         CorruptValueError: it is none.
     """
     reader = Reader(body)
-    return _utf8(reader.text()), body[reader.at :]
+    kind = reader.text()
+    try:
+        return kind.decode(), body[reader.at :]
+    except UnicodeDecodeError as exc:
+        raise _malformed(body) from exc
 
 
 def part_node(kind: str, content: bytes) -> bytes:
