@@ -114,13 +114,16 @@ def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
     txn.put(key, seal_value(key, _EPOCH.pack(epoch) + pack_typed(*stored)))
 
 
-def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
-    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there.
-
-    One that is damaged is not there: whoever asks is about to write it.
-    """
+def is_stored(txn: ReadTxn, key: bytes) -> bool:
+    """Whether the chunk is there; one that is damaged is not: whoever asks is about to write it."""
     value = txn.get(key)
-    if value is None or not is_proven(key, value) or len(value) < _CHUNK_BYTES_MIN:
+    return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
+
+
+def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
+    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there."""
+    value = txn.get(key)
+    if value is None or not is_stored(txn, key):
         return False
     body = open_value(key, value)[1]
     if _EPOCH.unpack_from(body)[0] != epoch:

@@ -14,6 +14,7 @@ import pytest
 import memcore
 from memcore import keys
 from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites
+from memcore.checkpoint.pruning import prune
 from memcore.checkpoint.steps import Stale
 from memcore.checkpoint.pool import chunk_key, read_pool, write_pool
 from memcore.codec import seal_value
@@ -32,6 +33,11 @@ def texts(count: int, *, size: int = 200, what: str = "t") -> list[Any]:
 def keep(count: int) -> Any:
     """A rule: the newest ``count`` of each namespace stay."""
     return lambda found: {one.checkpoint for one in found[:-count]}
+
+
+def pruning(graph: GraphStore) -> Any:
+    """The steps of a prune that leaves one checkpoint."""
+    return prune(graph._read, graph._planner("t", keep(1), CODER), CODER)
 
 
 class Thread:
@@ -235,7 +241,7 @@ def test_a_checkpoint_that_is_replaced_while_a_prune_goes_on_keeps_its_values(
     one.put(messages=texts(30), other=1)
     one.put(messages=texts(31))
     one.put(messages=texts(32), other=3)
-    steps = graph.plan_prune("t", keep(1), CODER)
+    steps = pruning(graph)
     store = db._backing.store
     closure = steps.send(store.transact(next(steps)))  # the checkpoints went, the values are next
     again = NewCheckpoint("c000003", "c000002", {"channel_versions": {"messages": 1}}, {},
@@ -255,7 +261,7 @@ def test_a_prune_goes_in_pieces(graph: GraphStore, db: memcore.Database) -> None
         writes = [(at, "n", at) for at in range(9)]
         graph.put_writes("t", "", NewWrites(f"c{number}", "task", "", writes), CODER)
 
-    commits = finish(graph.plan_prune("t", keep(1), CODER), db)
+    commits = finish(pruning(graph), db)
 
     assert commits >= 3  # two for checkpoints, one to end the sweep
     (found,) = graph.checkpoints("t", "", CODER)
@@ -307,7 +313,7 @@ def half_deleted(db: memcore.Database) -> None:
     one = Thread(db.scope().graph, "t")
     for _ in range(3):
         one.put(messages=texts(900, size=1500, what=f"{one.step} "))
-    steps = db.scope().graph.plan_delete_thread("t", CODER)
+    steps = db.scope().graph._deletion("t", CODER)
     closure = steps.send(db._backing.store.transact(next(steps)))
     steps.send(db._backing.store.transact(closure))
     steps.close()
