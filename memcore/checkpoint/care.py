@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from memcore import keys, names
@@ -43,7 +44,7 @@ def check_threads(read: Read, scope: int) -> list[str]:
         check = ThreadCheck(scope, number, named.get(number))
         findings += [f"{where}: {what}" for what in read(check.run)]
     for number in sorted(named.keys() - set(stored)):
-        if read(lambda txn, number=number: _has_name(txn, scope, number)):
+        if read(partial(_has_name, scope=scope, thread=number)):
             findings.append(f"thread {named[number]!r:.60}: its head is missing")
     return findings
 
@@ -119,7 +120,8 @@ class ThreadCheck:
     def run(self, txn: ReadTxn) -> list[str]:
         """What is wrong with the thread, in words."""
         prefix = keys.thread_prefix(self._scope, self._thread)
-        if is_leaving(txn, prefix) or not any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1)):
+        first = next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None)
+        if first is None or is_leaving(txn, prefix):
             return []  # deleted, maybe since it was listed
         findings: list[str] = []
         try:

@@ -29,7 +29,7 @@ _POOL: Final = Struct(">IIB")
 _EPOCH: Final = Struct(">I")
 _CHUNK_BYTES_MIN: Final = HEADER_BYTES + _EPOCH.size
 KEY_BYTES: Final = 32
-_KEY: Final = "bytes"
+KEY: Final = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Pool:
 def new_pool(coder: Coder) -> tuple[Pool, bytes]:
     """A pool of one thread, and its key in clear."""
     secret = os.urandom(KEY_BYTES)
-    return Pool(1, 1, sweeping=False, key=coder.seal((_KEY, secret))), secret
+    return Pool(1, 1, sweeping=False, key=coder.seal((KEY, secret))), secret
 
 
 def key_of(pool: Pool, coder: Coder) -> bytes:
@@ -67,7 +67,7 @@ def key_of(pool: Pool, coder: Coder) -> bytes:
         CorruptValueError: the pool is of another cipher, or was written without one.
     """
     kind, secret = coder.open(pool.key)
-    if kind != _KEY or len(secret) != KEY_BYTES:
+    if kind != KEY or len(secret) != KEY_BYTES:
         msg = (
             "the thread was stored with another serialiser or encryption key than this one: open "
             "it with the one that wrote it"
@@ -80,8 +80,15 @@ def read_pool(txn: ReadTxn, scope: int, pool: int) -> Pool | None:
     """The pool's row."""
     key = keys.chunk_prefix(scope, pool)
     value = txn.get(key)
-    if value is None:
-        return None
+    return None if value is None else unpack_pool(key, value)
+
+
+def unpack_pool(key: bytes, value: bytes) -> Pool:
+    """A pool's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
     body = open_value(key, value)[1]
     try:
         epoch, members, sweeping = _POOL.unpack_from(body)
@@ -149,4 +156,13 @@ def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
             "from a backup"
         )
         raise CorruptValueError(msg, key=key)
+    return unpack_chunk(key, value)
+
+
+def unpack_chunk(key: bytes, value: bytes) -> Typed:
+    """What a chunk's row holds.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
     return unpack_typed(open_value(key, value)[1][_EPOCH.size :])

@@ -27,6 +27,8 @@ __all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _ATTEMPTS_MAX: Final = 16
+_LOST: Final = b"\xff"
+"""In place of a manifest that was lost: there was a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,9 @@ class Planner:
         if version is None:
             return EMPTY
         key = rows.value_key(self._place, number, channel, version)
+        value = self._txn.get(key)
+        if value is not None and rows.is_lost(key, value):
+            return _LOST
         return rows.node_of(self._txn, key, self._coder) or EMPTY
 
 
@@ -200,7 +205,7 @@ def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
             sizes = [len(txn.get(key) or b"")]
             sizes += [len(value) for _, value in txn.scan(writes, keys.after(writes))]
             # A checkpoint never goes without its writes, however many they are.
-            if not all([piece.admits(size) for size in sizes]) and gone:
+            if not all(piece.admits(size) for size in sizes) and gone:
                 return gone, epoch
             txn.delete(key)
             txn.delete_range(writes, keys.after(writes))

@@ -214,6 +214,16 @@ def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
     return [content] if kind == NODE else [write.node for write in unpack_writes(content)]
 
 
+def is_sealed(key: bytes, value: bytes) -> bool:
+    """Whether the content of a row of ``put_sealed`` is encrypted."""
+    return SEALED in unpack_typed(open_value(key, value)[1])[0]
+
+
+def lost_row(key: bytes) -> bytes:
+    """The value that says that the one of this key was lost."""
+    return seal_value(key, pack_typed(LOST, b""))
+
+
 def is_lost(key: bytes, value: bytes) -> bool:
     """Whether the row stands for a value of which a salvage found too little."""
     return unpack_typed(open_value(key, value)[1])[0] == LOST

@@ -72,12 +72,27 @@ def read_head(txn: ReadTxn, scope: int, number: int) -> tuple[int, int]:
     if value is None:
         msg = f"the head of thread {number} is missing; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
+    return unpack_head(key, value)
+
+
+def unpack_head(key: bytes, value: bytes) -> tuple[int, int]:
+    """``(pool, created ms)`` of a thread's head.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
     try:
-        pool, created_ms = _HEAD.unpack(open_value(key, value)[1])
+        pool, created_ms = _HEAD.unpack(body)
     except error as exc:
         msg = f"the head {key.hex()} of a thread is malformed; run 'memcore check'"
         raise CorruptValueError(msg, key=key) from exc
     return pool, created_ms
+
+
+def pack_head(key: bytes, pool: int, created_ms: int) -> bytes:
+    """The value of a thread's head."""
+    return seal_value(key, _HEAD.pack(pool, created_ms))
 
 
 def create_thread(
@@ -89,7 +104,7 @@ def create_thread(
         number = names.next_number(txn, Counter.POOL)
     write_pool(txn, scope, number, pool)
     key = head_key(scope, thread)
-    txn.put(key, seal_value(key, _HEAD.pack(number, now_ms)))
+    txn.put(key, pack_head(key, number, now_ms))
     return Place(scope, thread, number)
 
 
@@ -115,13 +130,18 @@ def namespace_of(txn: ReadTxn, place: Place, name: str) -> int | None:
     return None if value is None else unpack_namespace(key, value)[0]
 
 
+def pack_namespace(place: Place, name: str, number: int) -> tuple[bytes, bytes]:
+    """Key and value of a namespace's row."""
+    key = _namespace_key(place, name)
+    return key, seal_value(key, _NUMBER.pack(number) + name.encode("utf-8", "surrogatepass"))
+
+
 def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
     """The number of a namespace; the first call gives it one."""
     found = namespace_of(txn, place, name)
     if found is None:
         found = names.next_number(txn, Counter.GRAPH_NAMESPACE)
-        key = _namespace_key(place, name)
-        txn.put(key, seal_value(key, _NUMBER.pack(found) + name.encode("utf-8", "surrogatepass")))
+        txn.put(*pack_namespace(place, name, found))
     return found
 
 

@@ -369,7 +369,7 @@ def observe(db: memcore.Database, lanes: dict[str, list[str]]) -> dict[str, Stat
 
 
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
-    from .graphs import threads_of  # noqa: PLC0415 - which knows the verbs
+    from .graphs import threads_of
 
     state: State = {}
     place = Place(db, lane)

@@ -13,7 +13,8 @@ from memcore import codec, keys
 from memcore._fast import pack_event, pack_facts
 from memcore.calibration import Anchor, Learned
 from memcore.checkpoint import Cache, JsonCoder
-from memcore.checkpoint.nodes import EMPTY, pack_typed, text
+from memcore.checkpoint.nodes import EMPTY, pack_typed
+from memcore.checkpoint.nodes import text as packed_text
 from memcore.checkpoint.pool import Pool
 from memcore.checkpoint.rows import CheckpointRow, Write, pack_writes
 from memcore.checkpoint.splitting import PAGE, Splitter
@@ -153,8 +154,8 @@ def _nodes() -> list[bytes]:
     pages = [content for kind, content in splitter.fresh.values() if kind == PAGE]
     nested = b"\x01\x04json\x011"
     for _ in range(300):
-        nested = b"\x03" + text(nested)
-    return [*found, *pages[:6], b"\x03" + text(b"\x06" + bytes(16)), EMPTY, nested]
+        nested = b"\x03" + packed_text(nested)
+    return [*found, *pages[:6], b"\x03" + packed_text(b"\x06" + bytes(16)), EMPTY, nested]
 
 
 def _graph_rows() -> list[bytes]:

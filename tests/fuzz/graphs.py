@@ -84,7 +84,9 @@ def graph_rows(data: bytes) -> None:
     with suppress(CorruptValueError):
         threads.read_head(_Row(threads.head_key(1, 2), data), 1, 2)
     with suppress(CorruptValueError):
-        threads.namespaces_of(_Row(keys.thread_rows(1, 2, ThreadRow.NAMESPACE) + b"\0", data), PLACE)
+        threads.namespaces_of(
+            _Row(keys.thread_rows(1, 2, ThreadRow.NAMESPACE) + b"\0", data), PLACE
+        )
     with suppress(CorruptValueError):
         assert epoch_of(key, seal_value(key, data)) >= 0
     with suppress(CorruptValueError):

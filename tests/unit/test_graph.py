@@ -10,87 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from threaded import (
+    CODER,
+    Sealing,
+    Thread,
+    half_deleted,
+    keep,
+    pruning,
+    rows_under,
+    texts,
+)
 
 import memcore
 from memcore import keys
-from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites
-from memcore.checkpoint.pruning import prune
-from memcore.checkpoint.steps import Stale
+from memcore.checkpoint import MISSING, GraphStore, NewCheckpoint, NewWrites
 from memcore.checkpoint.pool import chunk_key, read_pool, write_pool
+from memcore.checkpoint.steps import Stale
 from memcore.codec import seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import Kind, ThreadRow
-from memcore.store.base import ReadTxn, Txn
+from memcore.store.base import Txn
 
-CODER = JsonCoder()
 LARGE = 60_000
-
-
-def texts(count: int, *, size: int = 200, what: str = "t") -> list[Any]:
-    return [f"{what}{at} ".ljust(size, ".") for at in range(count)]
-
-
-def keep(count: int) -> Any:
-    """A rule: the newest ``count`` of each namespace stay."""
-    return lambda found: {one.checkpoint for one in found[:-count]}
-
-
-def pruning(graph: GraphStore) -> Any:
-    """The steps of a prune that leaves one checkpoint."""
-    return prune(graph._read, graph._planner("t", keep(1), CODER), CODER)
-
-
-class Thread:
-    """One thread as a runtime writes it: checkpoint after checkpoint."""
-
-    def __init__(self, graph: GraphStore, name: str, *, namespace: str = "") -> None:
-        self.graph = graph
-        self.name = name
-        self.namespace = namespace
-        self.versions: dict[str, int] = {}
-        self.values: dict[str, Any] = {}
-        self.step = 0
-        self.parent: str | None = None
-
-    def new(self, changed: dict[str, Any]) -> NewCheckpoint:
-        """The next checkpoint; ``changed`` are the channels that get a new version."""
-        self.step += 1
-        self.values.update(changed)
-        self.versions.update(dict.fromkeys(changed, self.step))
-        found = NewCheckpoint(
-            checkpoint=f"c{self.step:06}",
-            parent=self.parent,
-            body={"channel_versions": dict(self.versions)},
-            metadata={"step": self.step},
-            values={name: (self.step, value) for name, value in changed.items()},
-            others={n: (self.versions[n], v) for n, v in self.values.items() if v is not MISSING},
-        )
-        self.parent = found.checkpoint
-        return found
-
-    def put(self, **changed: Any) -> str:
-        new = self.new(changed)
-        self.graph.put(self.name, self.namespace, new, CODER)
-        return new.checkpoint
-
-    def read(self, checkpoint: str | None = None) -> dict[str, Any] | None:
-        found = self.graph.get(self.name, self.namespace, checkpoint, CODER)
-        return None if found is None else found.values
-
-    def ids(self) -> list[str]:
-        return [f.checkpoint for f in self.graph.checkpoints(self.name, self.namespace, CODER)]
 
 
 @pytest.fixture
 def graph(db: memcore.Database) -> GraphStore:
     return db.scope().graph
-
-
-def rows_under(db: memcore.Database, kind: int) -> list[bytes]:
-    def look(txn: ReadTxn) -> list[bytes]:
-        return [key for key, _ in txn.scan(bytes((kind,)), bytes((kind + 1,)))]
-
-    return db._backing.store.read(look)
 
 
 # --- threads --------------------------------------------------------------------------------------
@@ -288,7 +234,7 @@ def test_a_part_that_was_damaged_is_stored_anew_by_the_next_put(
     assert db.check() == []
 
 
-# --- large values -----------------------------------------------------------------------------------
+# --- large values ---------------------------------------------------------------------------------
 
 
 def test_large_values_are_staged(graph: GraphStore, db: memcore.Database) -> None:
@@ -306,20 +252,6 @@ def test_large_values_are_staged(graph: GraphStore, db: memcore.Database) -> Non
 
 
 # --- deletions that were cut short ----------------------------------------------------------------
-
-
-def half_deleted(db: memcore.Database) -> None:
-    """Delete a thread of several pieces, but only its first."""
-    one = Thread(db.scope().graph, "t")
-    for _ in range(3):
-        one.put(messages=texts(900, size=1500, what=f"{one.step} "))
-    steps = db.scope().graph._deletion("t", CODER)
-    closure = steps.send(db._backing.store.transact(next(steps)))
-    steps.send(db._backing.store.transact(closure))
-    steps.close()
-    assert rows_under(db, Kind.REMOVAL)
-    assert rows_under(db, Kind.CHUNK)
-    assert list(db.scope().graph.threads()) == []
 
 
 @pytest.mark.parametrize("how", ["opening", "session", "thread"])
@@ -364,12 +296,12 @@ def test_a_mark_of_removal_harms_nothing_that_is_in_use(
         db._backing.store.transact(lambda txn, row=row: txn.delete(row))
 
 
-# --- other processes --------------------------------------------------------------------------------
+# --- other processes ------------------------------------------------------------------------------
 
 OTHER = """
 import sys, memcore
 sys.path.insert(0, sys.argv[2])
-from test_graph import CODER, Thread, keep, texts
+from threaded import CODER, Thread, keep, texts
 with memcore.open(sys.argv[1]) as db:
     graph = db.scope().graph
     for word in sys.argv[3:]:
@@ -403,7 +335,7 @@ def test_a_handle_with_a_stale_cache(
     one.put(messages=texts(60))
     one.put(messages=texts(7))
     assert one.read() is not None
-    command = [sys.executable, "-c", OTHER, db.path, str(Path(__file__).parent), *words]
+    command = [sys.executable, "-c", OTHER, db.path, str(Path(__file__).parents[1]), *words]
     subprocess.run(command, check=True, timeout=60)
 
     assert (one.read() is not None) is there
@@ -415,7 +347,7 @@ def test_a_handle_with_a_stale_cache(
         assert one.read("c000001") == {"messages": texts(10, what="new")}
 
 
-# --- check ------------------------------------------------------------------------------------------
+# --- check ----------------------------------------------------------------------------------------
 
 
 def keys_of(db: memcore.Database, row: int) -> list[bytes]:
@@ -426,11 +358,11 @@ def chunk_keys(db: memcore.Database) -> list[bytes]:
     return [key for key in rows_under(db, Kind.CHUNK) if len(key) > 17]
 
 
-def lose(key: bytes) -> Callable[[Txn], None]:
-    return lambda txn: None if txn.delete(key) else None
+def lose(key: bytes) -> Callable[[Txn], object]:
+    return lambda txn: txn.delete(key)
 
 
-def rewritten(key: bytes, body: bytes) -> Callable[[Txn], None]:
+def rewritten(key: bytes, body: bytes) -> Callable[[Txn], object]:
     return lambda txn: txn.put(key, seal_value(key, body))
 
 
@@ -441,7 +373,7 @@ def counted_wrong(txn: Txn) -> None:
 
 
 FOREIGN = keys.name_key(keys.graph_rows(1, 1, ThreadRow.VALUE, 99), "channel", "n1")
-DAMAGE: dict[str, tuple[Callable[[memcore.Database], Callable[[Txn], None]], str]] = {
+DAMAGE: dict[str, tuple[Callable[[memcore.Database], Callable[[Txn], object]], str]] = {
     "a chunk": (lambda db: lose(chunk_keys(db)[3]), r"the chunk [0-9a-f]+ of a checkpoint is miss"),
     "all chunks": (lambda db: lambda txn: txn.delete_range(chunk_keys(db)[0], b"\x11"), "missing"),
     "the pool": (lambda db: lose(keys.chunk_prefix(1, 1)), "the pool 1 of .* is missing"),
@@ -521,16 +453,3 @@ def test_what_another_cipher_wrote_is_checked_as_far_as_it_can_be(path: Path) ->
         db._backing.store.transact(lose(keys_of(db, ThreadRow.NAMESPACE)[0]))
 
         assert any("that has no name" in what for what in db.check())
-
-
-class Sealing(JsonCoder):
-    """Seals by turning all bits."""
-
-    identity = "sealing"
-    secret = True
-
-    def seal(self, typed: tuple[str, bytes]) -> tuple[str, bytes]:
-        return f"{typed[0]}+turned", bytes(255 - byte for byte in typed[1])
-
-    def open(self, typed: tuple[str, bytes]) -> tuple[str, bytes]:
-        return typed[0].removesuffix("+turned"), bytes(255 - byte for byte in typed[1])
