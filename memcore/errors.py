@@ -14,6 +14,8 @@ MemcoreError
 │   ├── PlanStaleError         the history changed under a compaction plan
 │   ├── PolicyMismatchError    the session has another policy or counter
 │   ├── CounterUnavailableError  the session's token counter cannot be loaded here
+│   ├── StateSchemaError       a class cannot be read as a schema, or two do not go together
+│   ├── InvalidUpdateError     an update that the schema of the state does not allow
 │   ├── ContextOverflowError   the smallest legal context is larger than the budget
 │   ├── NotFoundError          no such session, item, call or blob
 │   ├── ScopeError             the handle may not reach what it was asked for
@@ -46,6 +48,7 @@ __all__ = [
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
+    "InvalidUpdateError",
     "MemcoreError",
     "NotFoundError",
     "OrphanResultError",
@@ -57,6 +60,7 @@ __all__ = [
     "RevisionConflict",
     "ScopeError",
     "StaleParentError",
+    "StateSchemaError",
     "StorageError",
     "StoreAccessError",
     "StoreFormatError",
@@ -142,6 +146,18 @@ class PolicyMismatchError(CallerError):
 
 class CounterUnavailableError(CallerError):
     """The token counter that the session was created with cannot be loaded here."""
+
+
+class StateSchemaError(CallerError, TypeError):
+    """A class cannot be read as a state's schema, or several schemas contradict each other."""
+
+
+class InvalidUpdateError(CallerError, ValueError):
+    """An update of a state that its schema does not allow; ``key`` is the field, if it is one's."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class ContextOverflowError(CallerError):

@@ -139,6 +139,32 @@ def split_token_page(key: bytes) -> tuple[int, int]:
     return number, first
 
 
+def state_field(rows: bytes, packed: bytes) -> bytes:
+    """The prefix of the versions of a state's field: ``rows`` are the session's of that sort."""
+    return rows + packed
+
+
+def behind_field(versions: bytes) -> bytes:
+    """The first key behind all versions of a field.
+
+    ``00 FF`` begins what a longer name has behind a NUL, and no counter begins with FF.
+    """
+    return versions + b"\xff"
+
+
+def split_state_row(key: bytes) -> tuple[str, int]:
+    """``(field, counter)`` of a version of a state's field.
+
+    Raises:
+        CorruptValueError: the key is none of a version.
+    """
+    rows = _U64_2.size + 1
+    field = unpack_text(key[rows:-8])
+    if len(key) < rows + 10 or not field:
+        raise _malformed(key)
+    return field, number_of(key)
+
+
 def row_of(key: bytes) -> int:
     """Which sort of a session's rows this is."""
     return key[17]
@@ -189,6 +215,11 @@ def unpack_text(packed: bytes) -> str:
     Raises:
         CorruptValueError: it is no packed text.
     """
+    if packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped, as in nearly all of them
+        try:
+            return packed[:-1].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as exc:
+            raise _malformed(packed) from exc
     texts = unpack_texts(packed)
     if len(texts) != 1:
         raise _malformed(packed)

@@ -103,6 +103,12 @@ VALUES_CACHED_BYTES: Final = 32 * 1024**2
 KNOWN_CHUNKS: Final = 500_000
 """Chunks that a handle remembers to be stored."""
 
+# --- state ------------------------------------------------------------------------------------
+STATE_FIELD_BYTES_MAX: Final = 480
+STATE_VALUE_BYTES_MAX: Final = 64 * 1024**2
+STATE_PAGE: Final = 4096
+"""Versions of fields that one transaction of a trim looks at."""
+
 # --- reading ----------------------------------------------------------------------------------
 ITEMS_PAGE: Final = 256
 """Items that ``Session.items`` reads in one read transaction."""

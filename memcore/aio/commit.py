@@ -11,7 +11,7 @@ from memcore.session import Session
 from memcore.session.changes import Closure
 from memcore.store.base import Store, Txn
 
-__all__ = ["commit", "commit_to"]
+__all__ = ["commit", "commit_to", "settled"]
 
 T = TypeVar("T")
 
@@ -22,12 +22,17 @@ async def commit(session: Session, closure: Closure[T], *, makes_room: bool = Fa
 
 
 async def commit_to(store: Store, closure: Callable[[Txn], T], *, makes_room: bool = False) -> T:
-    """What the closure returned, once it is stored.
+    """What the closure returned, once it is stored; cancelled, it is ``settled`` all the same."""
+    loop = asyncio.get_running_loop()
+    return await settled(store.submit(closure, loop, makes_room=makes_room))
+
+
+async def settled(future: asyncio.Future[T]) -> T:
+    """The outcome of a change that was submitted.
 
     Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
     doubt.
     """
-    future = store.submit(closure, asyncio.get_running_loop(), makes_room=makes_room)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

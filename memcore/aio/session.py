@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from memcore.aio.commit import commit
 from memcore.aio.compacting import recorded, summarized
+from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
 from memcore.errors import StorageError
@@ -34,6 +35,7 @@ from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
+from memcore.state import Command, Trace
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
@@ -50,6 +52,8 @@ class AsyncSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.state = AsyncSessionState(session)
+        """As ``Session.state``."""
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"
@@ -164,7 +168,22 @@ class AsyncSession:
         await self._ready()
         batch = self._session.plan_batch(expected_revision)
         yield batch
-        batch.receipt = await self._store(batch.prepared, batch.closure())
+        batch.settle(await self._store(batch.prepared, batch.closure()))
+
+    async def apply(
+        self,
+        command: Command,
+        *,
+        expected_revision: int | None = None,
+        trace: Trace | None = None,
+    ) -> Receipt:
+        """As ``Session.apply``."""
+        await self._ready()
+        batch = self._session.plan_batch(expected_revision)
+        batch.apply(command, trace=trace)
+        receipt = await self._store(batch.prepared, batch.closure())
+        batch.settle(receipt)
+        return receipt
 
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """As ``Session.undo``."""

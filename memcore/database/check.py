@@ -27,6 +27,7 @@ from memcore.log.item import split_body
 from memcore.log.positions import History
 from memcore.model import ItemKind
 from memcore.session import Backing, check_removals, is_leaving
+from memcore.state import check_state
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.usage import read_usage
@@ -209,6 +210,7 @@ class SessionCheck:
         yield from self._live(txn, head, history)
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
+        yield from check_state(txn, self.scope, self.session)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""

@@ -1,10 +1,11 @@
-"""The lines of an export: one JSON object for a session, for each of its items, for each view.
+"""The lines of an export: one JSON object for a session, each of its items and views, its state.
 
 ```
 {"memcore":1,"session":...,"app":...,"user":...,"policy":...,"items":2,"views":1,...}
 {"seq":1,"kind":"user","created_us":...,"item":{...}}
 {"seq":2,"kind":"assistant","created_us":...,"meta":{...},"request_id":...,"item":{...}}
 {"view":{"cut_seq":1,"summary":...}}
+{"state":{"counter":3,"values":{...}}}
 ```
 
 An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
@@ -55,6 +56,8 @@ class Title:
     """How many lines of items follow."""
     views: int
     """How many lines of views follow them."""
+    state: int = 0
+    """1 if a line with the state's values follows them."""
     forked_from: dict[str, Any] | None = None
     """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
 
@@ -63,6 +66,8 @@ class Title:
         fields = {name: getattr(self, name) for name in self.__slots__}
         if self.forked_from is None:
             del fields["forked_from"]
+        if not self.state:
+            del fields["state"]
         return portable_json({"memcore": VERSION, **fields})
 
     @classmethod
@@ -75,7 +80,8 @@ class Title:
         if found["memcore"] != VERSION:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
-        fields: dict[str, Any] = {name: found.get(name) for name in cls.__slots__[:-1]}
+        fields: dict[str, Any] = {"state": 0}
+        fields |= {name: found.get(name, fields.get(name)) for name in cls.__slots__[:-1]}
         for name, value in fields.items():
             if name in _TEXTS:
                 is_fit, wanted = isinstance(value, str), "a string"

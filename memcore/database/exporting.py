@@ -23,6 +23,7 @@ from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
 from memcore.model import ItemKind, View
 from memcore.session import Backing
+from memcore.state import state_counter, values_at
 from memcore.store.base import ReadTxn
 from memcore.views import StoredView, applies_to, is_in_force, is_known, view_chain
 
@@ -115,6 +116,8 @@ class _Source:
     head: Head
     runs: list[Run]
     views: list[View]
+    counter: int
+    """That of the state, 0 if it has none."""
     forked_from: dict[str, Any] | None
 
     @classmethod
@@ -144,6 +147,7 @@ class _Source:
             list(_runs(history, head, session, undone=undone)),
             # A view that does not apply any more never does again.
             [view for view in reversed(views) if view is not None],
+            state_counter(txn, scope, session),
             _parent(txn, scope, head, parents),
         )
 
@@ -172,6 +176,7 @@ class _Source:
             updated_ms=head.updated_ms,
             items=self.items,
             views=len(self.views),
+            state=int(self.counter > 0),
             forked_from=self.forked_from,
         )
 
@@ -266,6 +271,19 @@ def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
         )
     for view in source.views:
         yield portable_json({"view": view_fields(view)}) + b"\n"
+    if source.counter:
+        yield backing.store.read(lambda txn: _state_line(txn, source))
+
+
+def _state_line(txn: ReadTxn, source: _Source) -> bytes:
+    """The values of the state as they were when the export of the session began."""
+    try:
+        found = values_at(txn, source.scope, source.session, source.counter)
+    except NotFoundError as exc:
+        msg = f"{source.where}: it was deleted, or its state trimmed, while it was exported"
+        raise NotFoundError(msg) from exc
+    values = {key: version.value() for key, version in found.items()}
+    return portable_json({"state": {"counter": source.counter, "values": values}}) + b"\n"
 
 
 # --- messages alone -------------------------------------------------------------------------------
@@ -290,6 +308,8 @@ class _LeftOut:
         ]
         if source.views:
             parts.append(f"{len(source.views):,} compactions (the items that they cover are there)")
+        if source.counter:
+            parts.append("the state")
         return f"{source.where}: left out {', '.join(parts)}" if parts else ""
 
 

@@ -20,6 +20,7 @@ from memcore.keys import Row
 from memcore.log import Head, Segment, index, new_ledger, prepare_event
 from memcore.log.counts import NO_COUNTS, Counts, write_counts
 from memcore.log.head import FLAG_HIDDEN, head_key
+from memcore.state import mend_state
 from memcore.store.base import Txn
 from memcore.tokens import BytesEstimate, TokenCounter
 
@@ -85,6 +86,7 @@ class Family:
             for seq in member.items:
                 key = keys.session_row(*member.place, Row.ITEM, seq)
                 txn.put(key, member.value(seq))
+            mend_state(txn, *member.place)
         for key, value in self._rows.items():
             txn.put(key, value)
         for member, counts, tokens in self._counted:

@@ -93,6 +93,7 @@ class Database:
         counter: str | TokenCounter | None = None,
         recount: bool | None = None,
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
+        state: Any = None,
         create: bool = True,
     ) -> Session:
         """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
@@ -103,6 +104,7 @@ class Database:
             counter=counter,
             recount=recount,
             compaction=compaction,
+            state=state,
             create=create,
         )
 

@@ -31,6 +31,7 @@ from memcore.log import Draft, Head
 from memcore.log.head import FLAG_UNFINISHED, head_key
 from memcore.model import View
 from memcore.session import Backing
+from memcore.state import write_values
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, write_view
@@ -272,6 +273,9 @@ class _Import:
             if part.is_last:
                 for view in session.views:
                     _write_view(draft, view)
+                if session.state_counter:
+                    scope, number = draft.log.scope, draft.log.session
+                    write_values(txn, scope, number, session.state, session.state_counter)
                 draft.head.revision = title.revision
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time tells other imports that this one is alive.

@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, Final, NoReturn, TypeAlias
 
 from memcore import names
+from memcore.codec import check_json
 from memcore.database.exchange import Title
 from memcore.errors import CorruptValueError, CounterUnavailableError, InvalidItemError
 from memcore.formats.binding import ABANDON_EVENT
@@ -26,6 +27,7 @@ from memcore.log.head import head_key
 from memcore.model import VIEW_STATUSES, Mask, Repair, View
 from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
 from memcore.session.appending import Appending
+from memcore.state import packed_field
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 
@@ -68,6 +70,9 @@ class Incoming:
         self.entries: list[Entry] = []
         """What was read and is not stored yet."""
         self.views: list[View] = []
+        self.state: dict[str, Any] = {}
+        """The values of its state."""
+        self.state_counter = 0
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
@@ -81,13 +86,14 @@ class Incoming:
         self._live: list[Segment] = []
         self._items_left = title.items
         self._views_left = title.views
+        self._state_left = title.state
         if title.next_seq - 1 - title.items > GAPS_MAX:
             refuse(f"next_seq: {title.next_seq} is too far beyond its {title.items} items")
 
     @property
     def lines_left(self) -> int:
         """How many of its lines were not read yet."""
-        return self._items_left + self._views_left
+        return self._items_left + self._views_left + self._state_left
 
     def take(self, found: Any) -> None:
         """One line of it.
@@ -100,9 +106,12 @@ class Incoming:
         if self._items_left:
             self._take_item(found)
             self._items_left -= 1
-        else:
+        elif self._views_left:
             self._take_view(found.get("view"))
             self._views_left -= 1
+        else:
+            self._take_state(found.get("state"))
+            self._state_left = 0
 
     def finish(self) -> None:
         """All its lines were read: what follows is undone."""
@@ -174,6 +183,19 @@ class Incoming:
                 if history.position_of(seq) is None:
                     refuse(f"view.masks: there is no live item {seq}")
         self.views.append(replace(view, masks=masks))
+
+    def _take_state(self, found: Any) -> None:
+        values = found.get("values") if isinstance(found, dict) else None
+        if not isinstance(values, dict):
+            refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
+        self.state_counter = _whole(found, "counter", least=1, below=2**62)
+        for key in values:
+            packed_field(key)
+        try:
+            check_json(values)
+        except ValueError as exc:
+            refuse(f"state.values{exc}")
+        self.state = values
 
     def _counted(self, mask: Mask, counter: str) -> Mask:
         """The mask with tokens that a budget may rely on, whatever its line says.

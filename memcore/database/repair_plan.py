@@ -87,6 +87,11 @@ class Damage(Enum):
         "keeps all items; the calibration is learned anew",
         "nothing needs to be done: the next report_usage writes it anew",
     )
+    STATE = (
+        "fields of a session's state",
+        "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
+        "write the fields anew with session.state.update()",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -133,6 +138,7 @@ _ROWS: Final = {
     Row.REQUEST: Damage.REQUEST,
     Row.TOKENS: Damage.TOKENS,
     Row.USAGE: Damage.USAGE,
+    Row.STATE: Damage.STATE,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)
@@ -142,6 +148,7 @@ _WORDS: Final = tuple(
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
         (r"\bview \d+ of session \d+ is missing", Damage.VIEW),
         (r"its usage is anchored", Damage.USAGE),
+        (r"field .* of its state", Damage.STATE),
         (r"reference count of the blob|its reference is not counted", Damage.REFERENCE),
         (r"chunks of the blob|\bblob [0-9a-f]+: |blob address|the blobs of scope", Damage.BLOB),
         (r"large content of item|item \d+: .*\bblob\b", Damage.BLOB),

@@ -46,6 +46,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 _POLICY: Final = "openai_chat"
 _STEP: Final = 4096
 _KV_PREFIX_BYTES: Final = 17
+_STATE_ROW: Final = bytes((Row.STATE,))
 
 
 def salvage(
@@ -361,8 +362,15 @@ def _format_of(wreck: Wreck, source: str) -> Format | None:
 
 
 def _lost_entries(sieve: Sieve) -> Iterator[str]:
-    """Key/value entries whose row is there, but damaged."""
+    """Key/value entries and fields of states whose row is there, but damaged."""
     for key in sieve.wreck.damaged:
+        if key[0] == Kind.SESSION and key not in sieve.chosen and key[17:18] == _STATE_ROW:
+            place = keys.split_session_prefix(key)
+            with suppress(CorruptValueError):
+                field, counter = keys.split_state_row(key)
+                where = sieve.names.get(place, f"number {place[1]}")
+                what = f"field {field!r} (counter {counter}) of the state of session {where!r}"
+                yield f"{what}, as far as it reads"
         if key[0] == Kind.KV and key not in sieve.chosen and len(key) > _KV_PREFIX_BYTES:
             place = keys.split_session_prefix(key)
             name = key[_KV_PREFIX_BYTES:]

@@ -17,6 +17,7 @@ from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Address, Backing, Session, SessionOptions, delete_session
+from memcore.state import state_schema
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
@@ -38,6 +39,11 @@ class Scope:
         return f"Scope(user={self._user!r}, app={self._app!r})"
 
     @property
+    def backing(self) -> Backing:
+        """What all handles of the database share (for memcore's own facades)."""
+        return self._backing
+
+    @property
     def user(self) -> str:
         """The user whom it serves."""
         return self._user
@@ -56,6 +62,7 @@ class Scope:
         counter: str | TokenCounter | None = None,
         recount: bool | None = None,
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
+        state: Any = None,
         create: bool = True,
     ) -> Session:
         """A session by name; it comes into being with its first change.
@@ -71,10 +78,13 @@ class Scope:
                 the database's). None: as the database was opened.
             compaction: how this handle compacts: a CompactionPolicy, a preset's name or a mapping;
                 None: as the database was opened.
+            state: the fields of the session's state: a StateSchema, a TypedDict class or a list of
+                them; None: any field, without reducers.
             create: False raises NotFoundError if there is no such session.
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
+            StateSchemaError: ``state`` is no schema.
             ReadOnlyError: ``recount`` needs a database that is open for writing.
         """
         names.check_name(session_id, "session")
@@ -89,7 +99,8 @@ class Scope:
         if anew:
             self._need_writable()
         rule = None if compaction is None else compaction_policy(compaction)
-        options = SessionOptions(name, by, orphans, rule, anew)
+        fields = None if state is None else state_schema(state)
+        options = SessionOptions(name, by, orphans, rule, anew, fields)
         session = Session(Address(self._backing, self._app, self._user, session_id, options))
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"

@@ -22,6 +22,7 @@ from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
 from memcore.names import unpack_name
+from memcore.state import is_state_row
 from memcore.usage import unpack_usage
 
 __all__ = ["is_row"]
@@ -90,6 +91,8 @@ def _is_session_row(key: bytes, value: bytes, body: bytes) -> bool:
     if len(key) <= _PLACE_BYTES:
         return False
     row = keys.row_of(key)
+    if row == Row.STATE:
+        return is_state_row(key, value)
     fits = _ROWS.get(row)
     size = _ROW_BYTES + _NUMBER_BYTES if row == Row.TOKENS else _ROW_BYTES
     return row == Row.REQUEST or (len(key) == size and (fits is None or fits(key, value, body)))

@@ -8,6 +8,6 @@ expiry row that does not match its entry is only litter.
 """
 
 from memcore.kv.entries import clear_scope, sweep
-from memcore.kv.handle import KeyValue, KeyValueTxn
+from memcore.kv.handle import KeyValue, KeyValueTxn, KeyValueView
 
-__all__ = ["KeyValue", "KeyValueTxn", "clear_scope", "sweep"]
+__all__ = ["KeyValue", "KeyValueTxn", "KeyValueView", "clear_scope", "sweep"]

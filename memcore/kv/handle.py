@@ -1,7 +1,8 @@
-"""The user's handles: ``KeyValue``, and ``KeyValueTxn`` inside a transaction."""
+"""The user's handles: ``KeyValue``, ``KeyValueView`` of a snapshot, ``KeyValueTxn`` to write in."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from memcore.kv.entries import (
 from memcore.kv.options import bounds, checked_count, checked_ttl_ms, encoded, packed_key
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["KeyValue", "KeyValueTxn"]
+__all__ = ["KeyValue", "KeyValueTxn", "KeyValueView"]
 
 T = TypeVar("T")
 
@@ -31,28 +32,19 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class KeyValueTxn:
-    """Several keys in one transaction: what the function given to ``transact`` works with.
+class KeyValueView:
+    """Several reads of one snapshot: what the function given to ``read`` works with.
 
-    Reads see the transaction's own writes. Every method raises ClosedError when the function has
-    returned.
+    Every method raises ClosedError when the function has returned.
     """
 
-    def __init__(self, writer: Callable[[], Writer]) -> None:
-        self._writer = writer
+    def __init__(self, reader: Callable[[], Reader]) -> None:
+        self._reader = reader
 
     def get(self, key: str, default: Any = None) -> Any:
         """As ``KeyValue.get``."""
-        entry = self._writer().load(packed_key(key))
+        entry = self._reader().load(packed_key(key))
         return default if entry is None else entry.value()
-
-    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
-        """As ``KeyValue.put``."""
-        self._writer().put(packed_key(key), *encoded(value), checked_ttl_ms(ttl_seconds))
-
-    def delete(self, key: str) -> bool:
-        """As ``KeyValue.delete``."""
-        return self._writer().remove(packed_key(key))
 
     def scan(
         self,
@@ -63,19 +55,65 @@ class KeyValueTxn:
         reverse: bool = False,
         limit: int | None = None,
     ) -> Iterator[tuple[str, Any]]:
-        """As ``KeyValue.scan``; writes of this transaction between two pages are seen."""
-        self._writer()
+        """As ``KeyValue.scan``; in a transaction, its writes between two pages are seen."""
+        self._reader()
         low, high = bounds(start, stop, prefix)
 
         def next_page(low: bytes, high: bytes | None, wanted: int) -> Page:
-            return self._writer().page(low, high, reverse=reverse, wanted=wanted)
+            return self._reader().page(low, high, reverse=reverse, wanted=wanted)
 
         count = checked_count(limit, "limit")
         return scan_pages(next_page, low, high, reverse=reverse, limit=count)
 
+
+class KeyValueTxn(KeyValueView):
+    """Several keys in one transaction: what the function given to ``transact`` works with.
+
+    Reads see the transaction's own writes. Every method raises ClosedError when the function has
+    returned.
+    """
+
+    def __init__(self, writer: Callable[[], Writer]) -> None:
+        super().__init__(writer)
+        self._writer = writer
+
+    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
+        """As ``KeyValue.put``."""
+        self._writer().put(packed_key(key), *encoded(value), checked_ttl_ms(ttl_seconds))
+
+    def delete(self, key: str) -> bool:
+        """As ``KeyValue.delete``."""
+        return self._writer().remove(packed_key(key))
+
     def increment(self, key: str, n: int = 1) -> int:
         """As ``KeyValue.increment``."""
         return _increment(self._writer(), key, n)
+
+
+def _held(of: Reader) -> tuple[list[Any], Callable[[], Any]]:
+    """A list to clear when the function has returned, and what gives the reader until then."""
+    held = [of]
+
+    def current() -> Any:
+        if not held:
+            msg = "this transaction is over: use its handle only inside the function"
+            raise ClosedError(msg)
+        return held[0]
+
+    return held, current
+
+
+def _lent(fn: Callable[[KeyValueTxn], T]) -> Callable[[Writer], T]:
+    """``fn`` with a handle that dies when it returns."""
+
+    def closure(writer: Writer) -> T:
+        held, current = _held(writer)
+        try:
+            return fn(KeyValueTxn(current))
+        finally:
+            held.clear()
+
+    return closure
 
 
 def _increment(writer: Writer, key: str, n: object) -> int:
@@ -215,37 +253,47 @@ class KeyValue:
         """Remove all keys of the namespace, as ``delete_range`` does; how many were visible."""
         return self.delete_range("", None)
 
-    def snapshot(self, fn: Callable[[], T]) -> T:
-        """Run ``fn()`` and return its result: all that it reads here is of one moment.
+    def read(self, fn: Callable[[KeyValueView], T]) -> T:
+        """Run ``fn(view)`` on one snapshot and return its result: reads that belong together.
 
-        Keep it short: meanwhile the file cannot reuse the pages of what others delete.
+        It waits for no writer and holds none up, but keeps what it sees on the device until it
+        returns: ``fn`` must not wait for anything. Raises whatever ``fn`` raises.
         """
-        return self._store.read(lambda _: fn())
+
+        def closure(reader: Reader) -> T:
+            held, current = _held(reader)
+            try:
+                return fn(KeyValueView(current))
+            finally:
+                held.clear()
+
+        return self._read(closure)
 
     def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
         """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
 
         ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
-        must not use this handle, only ``kv``. ``makes_room`` says that it mostly deletes, and
-        little at a time: then it works on a full device. Raises whatever ``fn`` raises (nothing is
-        stored).
+        must not use this handle, only ``kv``. Raises whatever ``fn`` raises (nothing is stored).
+
+        Args:
+            fn: what to do.
+            makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
+                that is kept for this when the device is full.
         """
+        return self._write(_lent(fn), makes_room=makes_room)
 
-        def closure(writer: Writer) -> T:
-            held = [writer]
+    def submit(
+        self,
+        fn: Callable[[KeyValueTxn], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+    ) -> asyncio.Future[T]:
+        """As ``transact``, queued from ``loop``'s thread: the future follows the commit.
 
-            def current() -> Writer:
-                if not held:
-                    msg = "this transaction is over: use its handle only inside the function"
-                    raise ClosedError(msg)
-                return held[0]
-
-            try:
-                return fn(KeyValueTxn(current))
-            finally:
-                held.clear()
-
-        return self._write(closure, makes_room=makes_room)
+        A cancelled future is no rollback: ``fn`` is applied all the same.
+        """
+        return self._store.submit(self._closure(_lent(fn)), loop, makes_room=makes_room)
 
     def increment(self, key: str, n: int = 1) -> int:
         """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
@@ -292,10 +340,9 @@ class KeyValue:
         return self._known
 
     def _write(self, fn: Callable[[Writer], T], *, makes_room: bool = False) -> T:
+        return self._store.transact(self._closure(fn), makes_room=makes_room)
+
+    def _closure(self, fn: Callable[[Writer], T]) -> Callable[[Txn], T]:
         known = self._known
         find = self._find if known is None else lambda _: known
-
-        def closure(txn: Txn) -> T:
-            return fn(Writer(txn, find, self._ensure, self._now_ms()))
-
-        return self._store.transact(closure, makes_room=makes_room)
+        return lambda txn: fn(Writer(txn, find, self._ensure, self._now_ms()))

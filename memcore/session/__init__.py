@@ -13,6 +13,7 @@ from memcore.session.removal import (
     resume_removals,
     start_removal,
 )
+from memcore.session.state import SessionState
 
 __all__ = [
     "Address",
@@ -23,6 +24,7 @@ __all__ = [
     "Reading",
     "Session",
     "SessionOptions",
+    "SessionState",
     "check_removals",
     "delete_session",
     "is_leaving",

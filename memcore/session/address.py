@@ -24,6 +24,7 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import head_key
+from memcore.state import StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
@@ -104,6 +105,8 @@ class SessionOptions:
     compaction: CompactionPolicy | None = None
     recount: bool = False
     """Whether the handle's first use recounts a session that another counter counted."""
+    state: StateSchema | None = None
+    """The fields of its state; None: any."""
 
 
 class Address:

@@ -12,6 +12,7 @@ from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
+from memcore.state import StateChange, Trace, Update
 
 __all__ = ["Batch"]
 
@@ -30,6 +31,7 @@ class Batch:
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._steps: list[Callable[[Draft], object]] = []
         self._undone: list[Item] = []
+        self._state = StateChange(address.options.state)
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
         """The receipt of the whole batch, once it is committed."""
@@ -90,9 +92,30 @@ class Batch:
 
         self._steps.append(step)
 
+    def update_state(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        expected: int | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """As ``session.state.update``; a step of its own, after those before it."""
+        self._state.expect(expected)
+        self._state.update(update, schema=schema, trace=trace)
+
+    def delete_state(self, *fields: str) -> None:
+        """As ``session.state.delete``."""
+        self._state.delete(fields)
+
+    def apply(self, command: Any, *, trace: Trace | None = None) -> None:
+        """A Command: its messages are appended, its fields updated."""
+        self.extend(list(getattr(command, "messages", None) or ()))
+        self._state.apply(command, trace=trace)
+
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""
-        if not self._steps:
+        if not self._steps and self._state.is_empty:
             return self._appending.nothing(expected_revision=self._revision)
 
         def work(draft: Draft) -> Settled | None:
@@ -100,14 +123,24 @@ class Batch:
             draft.expect(self._revision)
             for step in self._steps:
                 step(draft)
-            return None if self.prepared or self._undone else Settled(draft.receipt(0))
+            # Last, so that most of what may fail comes before the first write.
+            if not self._state.is_empty:
+                self._state.run(draft.txn, draft.log.scope, draft.log.session)
+            is_idle = not self.prepared and not self._undone and self._state.is_empty
+            return Settled(draft.receipt(0)) if is_idle else None
 
         return self._changes.change(
             work,
-            create=bool(self.prepared),
+            create=bool(self.prepared) or self._state.writes,
+            revised=lambda: bool(self.prepared or self._undone),
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )
+
+    def settle(self, receipt: Receipt) -> None:
+        """Take the receipt of the commit; the traces of reducers are told now."""
+        self.receipt = receipt
+        self._state.tell()
 
 
 class BatchContext:
@@ -127,4 +160,4 @@ class BatchContext:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self._batch.receipt = self._commit(self._batch)
+            self._batch.settle(self._commit(self._batch))

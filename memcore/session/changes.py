@@ -23,6 +23,7 @@ from memcore.log.item import split_body
 from memcore.model import Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
+from memcore.state import inherit
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -53,7 +54,7 @@ class Changes:
         work: Callable[[Draft], T],
         *,
         create: bool = True,
-        revised: bool = True,
+        revised: bool | Callable[[], bool] = True,
         after: Callable[[Draft], Any] | None = None,
         missing: Callable[[], Any] | None = None,
         atomic: bool = False,
@@ -61,9 +62,10 @@ class Changes:
         """A closure that does ``work`` on the session's draft and finishes it.
 
         If ``work`` fails before it wrote anything, the draft is as it was before (``atomic``: by
-        itself). ``after`` gives the closure's result once the change is numbered; without it
-        ``work``'s result is it. ``missing`` gives the result for a session that does not exist;
-        else NotFoundError.
+        itself). ``revised``: whether the log changed, and so has another revision; it may be told
+        once the work is done. ``after`` gives the closure's result once the change is numbered;
+        without it ``work``'s result is it. ``missing`` gives the result for a session that does not
+        exist; else NotFoundError.
         """
         self._address.need_writable()
 
@@ -84,7 +86,8 @@ class Changes:
             if isinstance(result, Settled):
                 return result.result
             try:
-                draft.finish(now_ms=self._address.backing.now_ms(), revised=revised)
+                is_revised = revised if isinstance(revised, bool) else revised()
+                draft.finish(now_ms=self._address.backing.now_ms(), revised=is_revised)
                 return result if after is None else after(draft)
             except BaseException:
                 txn.spoil()  # neighbours in the batch share this draft
@@ -156,6 +159,7 @@ class Changes:
             head.chain = child.chain_at(seq) if count else 0
             child.finish(now_ms=self._address.backing.now_ms())
             inherit_usage(txn, log.scope, log.session, session, at=seq)
+            inherit(txn, log.scope, log.session, session)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)

@@ -21,6 +21,8 @@ from memcore.session.batch import Batch, BatchContext
 from memcore.session.changes import Closure
 from memcore.session.condensed import Condensed
 from memcore.session.recounting import Progress, Recounting
+from memcore.session.state import SessionState
+from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
 
@@ -40,6 +42,8 @@ class Session(Condensed):
         super().__init__(address)
         self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
+        self.state = SessionState(address)
+        """Fields and values beside the log; see ``SessionState``."""
         if address.options.recount:
             address.due = self.recounting.lazily
 
@@ -167,6 +171,29 @@ class Session(Condensed):
     def plan_batch(self, expected_revision: int | None) -> Batch:
         """An empty batch of this session."""
         return Batch(self._address, expected_revision)
+
+    def apply(
+        self,
+        command: Command,
+        *,
+        expected_revision: int | None = None,
+        trace: Trace | None = None,
+    ) -> Receipt:
+        """Append the messages of a Command and update its fields of the state, in one commit.
+
+        Args:
+            command: a Command; any object with an ``update`` (LangGraph's) may stand for it.
+            expected_revision: do it only if the session is at this revision.
+            trace: gets a Reduction for every call of a reducer, once all is stored.
+
+        Raises:
+            InvalidUpdateError, and what ``append`` raises; nothing is stored then.
+        """
+        batch = self.plan_batch(expected_revision)
+        batch.apply(command, trace=trace)
+        receipt = self.appending.store(batch.prepared, batch.closure())
+        batch.settle(receipt)
+        return receipt
 
     # --- reading ----------------------------------------------------------------------------------
 

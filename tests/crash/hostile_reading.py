@@ -110,6 +110,7 @@ def _session(found: Observed, db: memcore.Database, place: Place) -> None:
         found.ask(("context", *place, budget), lambda budget=budget: _context(session, budget))
     found.ask(("views", *place), lambda: [repr(view) for view in session.views()])
     found.ask(("usage", *place), lambda: [repr(known) for known in session.calibrations()])
+    found.ask(("state", *place), lambda: repr(session.state.all()))
     found.ask(("estimate", *place), lambda: session.estimated_tokens)
     found.ask(("waiting", *place), lambda: [repr(call) for call in session.open_calls])
     found.ask(("call", *place), lambda: repr(session.find_call("call-2")))

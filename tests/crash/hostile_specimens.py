@@ -189,6 +189,8 @@ def _changes(db: memcore.Database, dice: random.Random) -> None:
     long.report_usage(9_000, model="m-1")
     long.extend(turn(dice, 901))
     long.report_usage(9_400, model="m-1")
+    for number in range(9):
+        long.state.update({"number": number, "text": dice.randbytes(300).hex()})
     long.fork("branch", at=500).append(user("elsewhere"))
     db.delete_session("gone")
     db.delete_session("parent")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import memcore
 from memcore.codec import encode_json
@@ -21,7 +21,8 @@ from memcore.tokens import get_counter
 
 State = dict[str, Any]
 """What a lane has stored: sessions ``s/name``, their views ``v/name``, usage ``u/name`` (what was
-billed, for how many items) and counters ``c/name`` (but ``COUNTER``), keys ``k/key``, blobs
+billed, for how many items), counters ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the
+sessions' state), keys ``k/key``, blobs
 ``b/tag``, its items in the session that all share under ``shared``. The values are immutable."""
 
 SHARED = "shared"
@@ -165,7 +166,7 @@ def rewind(place: Place, step: Step) -> None:
 def _forked(state: State, step: Step) -> None:
     name, target, keep = step.arguments
     state[f"s/{target}"] = state[f"s/{name}"][:keep]
-    for kind in "vc":
+    for kind in "vcn":
         if f"{kind}/{name}" in state:
             state[f"{kind}/{target}"] = state[f"{kind}/{name}"]
     if f"u/{name}" in state:
@@ -182,7 +183,7 @@ def fork(place: Place, step: Step) -> None:
 
 
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svuc":
+    for kind in "svucn":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -278,6 +279,35 @@ def recount(place: Place, step: Step) -> None:
     """``recount name counter``: another token counter."""
     name, counter = step.arguments
     place.session(name).recount(counter)
+
+
+def last_notes(left: list[str], right: list[str]) -> list[str]:
+    """The reducer of ``notes``: the last five."""
+    return [*left, *right][-5:]
+
+
+NOTES = memcore.StateSchema.of(TypedDict("Notes", {"notes": Annotated[list[str], last_notes]}))
+
+
+def _noted(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    _appended(state, step)
+    notes = last_notes(list(state.get(f"n/{name}", ())), step.tags(sizes))
+    state[f"n/{name}"] = tuple(notes)
+
+
+@verb(_noted)
+def note(place: Place, step: Step) -> None:
+    """``note name size...``: items, and their tags in the session's state, in one commit."""
+    name, *sizes = step.arguments
+    command = memcore.Command({"notes": step.tags(sizes)}, messages=_messages(step, sizes))
+    place.scope.session(name, state=NOTES).apply(command)
+
+
+@verb()
+def trim(place: Place, step: Step) -> None:
+    """``trim name``: forget the old values of the session's state."""
+    place.session(step.arguments[0]).state.trim()
 
 
 # --- keys and blobs ------------------------------------------------------------------------------
@@ -382,6 +412,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if known := session.calibrations():
             seen = session.items(stop=known[0].seq + 1)
             state[f"u/{entry.session_id}"] = (known[0].input_tokens, len(list(seen)))
+        if notes := session.state.get("notes"):
+            state[f"n/{entry.session_id}"] = tuple(notes)
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
         by = get_counter(session.counter)

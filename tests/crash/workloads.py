@@ -149,6 +149,22 @@ def usage(lane: Lane) -> Iterator[Operation]:
 
 
 @workload()
+def notes(lane: Lane) -> Iterator[Operation]:
+    """Items together with the state, whose old values are trimmed; forks, undos, deletions."""
+    for turn in range(20):
+        name = f"s{turn % 3}"
+        yield "note", name, *[lane.rng.choice((60, 2000))] * lane.rng.randint(1, 3)
+        if turn % 4 == 3:
+            yield "undo", name, lane.live(name) - 1
+            yield "trim", name
+        if turn % 5 == 4:
+            yield "fork", name, f"f{turn}", max(lane.live(name) - 1, 0)
+            yield "note", f"f{turn}", 100
+        if turn % 7 == 6:
+            yield "delete", f"s{lane.rng.randrange(3)}"
+
+
+@workload()
 def recounting(lane: Lane) -> Iterator[Operation]:
     """Sessions and their forks that change their counters, and go."""
     yield "append", "s0", *[300] * 40

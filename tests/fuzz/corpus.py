@@ -21,6 +21,7 @@ from memcore.checkpoint.splitting import PAGE, Splitter
 from memcore.log import index
 from memcore.log.head import Head, Segment
 from memcore.log.item import prepare_item
+from memcore.state.rows import Header as StateHeader
 from memcore.store import open_store
 from memcore.store.redo import encode
 from memcore.tokens import get_counter
@@ -88,7 +89,8 @@ def _rows() -> list[bytes]:
     known = [Learned("m", "bytes/4", 1_500_000, 900, 2, anchor), Learned(None, "bytes/4")]
     block = b"".join(number.to_bytes(8, "little") for number in (2, 1, 0, 2, 1, 4, 2, 6, 9))
     return [head.pack(), *(one.body for one in found), orjson.dumps(view), block,
-            keys.pack_text("app") + keys.pack_text("user"), pack_usage(known)[0]]  # fmt: skip
+            keys.pack_text("app") + keys.pack_text("user"), pack_usage(known)[0],
+            StateHeader(9, 5, (1, 3)).pack()]  # fmt: skip
 
 
 def _redo() -> list[bytes]:

@@ -21,6 +21,7 @@ from memcore.errors import CorruptValueError, MemcoreError
 from memcore.formats import get_policy
 from memcore.log import index, item
 from memcore.log.head import Head
+from memcore.state.rows import Header as StateHeader
 from memcore.store.file import inspect
 from memcore.store.freelist import free_pages
 from memcore.store.redo import decode, encode
@@ -160,6 +161,8 @@ def rows(data: bytes) -> None:
         with suppress(CorruptValueError):
             known = usage.unpack_usage(KEY, data, flags)
             assert usage.unpack_usage(KEY, *usage.pack_usage(known)) == known
+    with suppress(CorruptValueError):
+        assert StateHeader.unpack(KEY, codec.seal_value(KEY, data)).pack() == data
     scope = keys.scoped(keys.Kind.SCOPE, 7)
     with suppress(CorruptValueError):
         names.scope_names(_Rows({scope: codec.seal_value(scope, data)}), 7)

@@ -65,9 +65,11 @@ def test_what_is_asked_for_goes_and_the_rest_stays(store) -> None:
     found = pruned(store, "chat", "--yes", "--user", "alice")
     assert list(found) == ["chat"]
     assert left(store, "chat", "alice") == ["0005"]
-    assert left(store, "other", "alice") == left(store, "chat", "default") == [
-        f"{n:04}" for n in range(5, 0, -1)
-    ]
+    assert (
+        left(store, "other", "alice")
+        == left(store, "chat", "default")
+        == [f"{n:04}" for n in range(5, 0, -1)]
+    )
     with memcore.open(store) as db:
         assert db.check() == []
         kept = db.scope(user="alice").graph.get("chat", "", None, CODER)

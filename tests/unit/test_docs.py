@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {"docs/deepagents.md": "deepagents", "docs/langgraph.md": "langgraph"}
 """Pages whose examples need a package that is no dependency."""
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", *OPTIONAL]
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip
@@ -33,7 +33,7 @@ def blocks(name: str) -> list[tuple[int, str]]:
 
 def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> list[str]:
     """Run a block; what it printed. Tracebacks point into the document."""
-    code = compile("\n" * (line - 1) + source, name, "exec")
+    code = compile("\n" * (line - 1) + source, name, "exec", dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)

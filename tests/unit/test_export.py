@@ -84,6 +84,8 @@ def long_life(db: memcore.Database) -> memcore.Session:
     session.compact(memcore.extractive, keep_last=5)
     session.append(USER)
     session.undo()
+    session.state.update({"odd": ODD, "gone": 1, "\x00\ud800": PAIR})
+    session.state.delete("gone")
     return session
 
 
@@ -93,6 +95,8 @@ def test_everything_comes_back(db, open_db, path) -> None:
     assert list(other.items()) == list(session.items())
     assert other.context() == session.context()
     assert other.views() == session.views()
+    assert other.state.all() == session.state.all()
+    assert other.state.counter == session.state.counter == 2
     assert (other.revision, other.open_calls) == (session.revision, session.open_calls)
     assert other.append(USER) == session.append(USER)
     assert other.uncompact() is True
@@ -121,7 +125,9 @@ def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
     lines = exported(db, session_id="fork").splitlines()
     title = json.loads(lines[0])
     assert title["forked_from"]["seq"] == seqs[10]
-    assert [json.loads(line)["seq"] for line in lines[1:]] == [item.seq for item in fork.items()]
+    *items, state = map(json.loads, lines[1:])
+    assert [line["seq"] for line in items] == [item.seq for item in fork.items()]
+    assert state["state"]["counter"] == 2
     other = round_trip(db, open_db, path)
     copy = other.session("fork", user=session.user, app=session.app)
     assert list(copy.items()) == list(fork.items())
@@ -495,7 +501,7 @@ def test_another_session_of_the_name_is_not_touched(db, open_db, path) -> None:
 TITLE = {
     "memcore": 1, "session": "s", "app": "a", "user": "u", "policy": "openai_chat",
     "counter": "bytes/4", "revision": 1, "next_seq": 3, "created_ms": 1, "updated_ms": 2,
-    "items": 2, "views": 1,
+    "items": 2, "views": 1, "state": 1,
 }  # fmt: skip
 ITEM = {"seq": 1, "kind": "user", "created_us": 5, "item": USER}
 VIEW = {
@@ -504,15 +510,18 @@ VIEW = {
 }  # fmt: skip
 
 
-FAR: dict[str, Any] = {"items": 1, "views": 0, "next_seq": 9, "created_ms": 2**63 - 1}
+STATE = {"counter": 3, "values": {"a": 1}}
+
+
+FAR: dict[str, Any] = {"items": 1, "views": 0, "state": 0, "next_seq": 9, "created_ms": 2**63 - 1}
 
 
 def lines_with(at: int, change: Any) -> list[bytes]:
-    lines: list[Any] = [TITLE, ITEM, ITEM | {"seq": 2}, {"view": VIEW}]
+    lines: list[Any] = [TITLE, ITEM, ITEM | {"seq": 2}, {"view": VIEW}, {"state": STATE}]
     found = lines[at]
     if isinstance(change, dict) and isinstance(found, dict):
-        target = {"view": VIEW | change} if at == 3 else found | change
-        lines[at] = target
+        inner = {3: "view", 4: "state"}.get(at)
+        lines[at] = found | change if inner is None else {inner: found[inner] | change}
     else:
         lines[at] = change
     return [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
@@ -564,6 +573,12 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (3, {"summary": 1}, "a summary and a status"),
         (3, {"tokens_before": None}, "tokens_before"),
         (3, b"{}", "view: expected an object"),
+        (0, {"state": -1}, "state: expected a whole number"),
+        (4, {"counter": 0}, "counter: expected"),
+        (4, {"values": [1]}, "state: expected an object"),
+        (4, {"values": {"": 1}}, "non-empty"),
+        (4, b'{"state":{"counter":1,"values":{"a":NaN}}}', "state.values.a (float) is NaN"),
+        (4, b"{}", "state: expected an object"),
     ],
 )
 def test_bad_lines_are_told_with_their_number(db, at, change, reason) -> None:

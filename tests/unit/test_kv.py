@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from types import SimpleNamespace
@@ -439,15 +440,15 @@ def test_a_snapshot_is_of_one_moment(db):
     kv = db.scope().kv("n")
     kv.put_many({"a": 1, "b": 1})
 
-    def look():
-        first = kv.get("a")
+    def look(view):
+        first = view.get("a")
         writer = threading.Thread(target=lambda: kv.put_many({"a": 2, "b": 2}))
         writer.start()
         writer.join()
-        return first, kv.get("a"), kv.get("b"), [value for _, value in kv.scan()]
+        return first, view.get("a"), view.get("b"), [value for _, value in view.scan()]
 
-    assert kv.snapshot(look) == (1, 1, 1, [1, 1])
-    assert kv.snapshot(lambda: kv.get("a")) == 2
+    assert kv.read(look) == (1, 1, 1, [1, 1])
+    assert kv.read(lambda view: view.get("a")) == 2
 
 
 def test_a_handle_learns_where_its_namespace_is(store, clock):
@@ -720,3 +721,65 @@ def test_the_sweeper_leaves_a_damaged_value_to_be_found(kv, store, clock):
     assert kv.sweep() == 0
     with pytest.raises(CorruptValueError):
         kv.get("a")
+
+
+# --- snapshots, and commits that are awaited ----------------------------------------------------
+
+
+def test_read_sees_one_snapshot(tmp_path, clock):
+    def look(view):
+        first = view.get("a")
+        thread = threading.Thread(target=kv.put, args=("a", 2))
+        thread.start()
+        thread.join(timeout=30)
+        return first, view.get("a"), list(view.scan()), view.get("b", 7)
+
+    with opened_store("real", tmp_path) as opened:
+        kv = handle(opened, clock)
+        kv.put("a", 1)
+        assert kv.read(look) == (1, 1, [("a", 1)], 7)
+        assert kv.get("a") == 2
+
+
+def test_a_view_is_over_when_its_function_returns(kv):
+    view = kv.read(lambda view: view)
+    assert not hasattr(view, "put")
+    for use in (lambda: view.get("a"), view.scan):
+        with pytest.raises(ClosedError, match="is over"):
+            use()
+    with pytest.raises(ZeroDivisionError):
+        kv.read(lambda _: 1 / 0)
+
+
+class Watched:
+    """A store that notes who asked for the room of deletions."""
+
+    def __init__(self, store):
+        self.store = store
+        self.asked = []
+
+    def transact(self, fn, *, makes_room=False):
+        self.asked.append(makes_room)
+        return self.store.transact(fn, makes_room=makes_room)
+
+
+def test_transact_may_ask_for_the_room_of_deletions(kv):
+    kv._store = Watched(kv._store)
+    kv.transact(lambda txn: txn.put("a", 1))
+    assert kv.transact(lambda txn: txn.delete("a"), makes_room=True)
+    assert kv._store.asked == [False, True]
+
+
+def test_submit_is_a_transaction_that_is_awaited(tmp_path, clock):
+    async def run(kv):
+        loop = asyncio.get_running_loop()
+        assert await kv.submit(lambda txn: txn.increment("n", 5), loop) == 5
+        with pytest.raises(ZeroDivisionError):
+            await kv.submit(lambda txn: [txn.put("n", 7), 1 / 0], loop)
+        assert await kv.submit(lambda txn: txn.delete("n"), loop, makes_room=True)
+        return await kv.submit(lambda txn: txn, loop)
+
+    with opened_store("real", tmp_path) as opened:
+        over = asyncio.run(run(handle(opened, clock)))
+    with pytest.raises(ClosedError, match="is over"):
+        over.get("n")

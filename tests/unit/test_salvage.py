@@ -65,6 +65,7 @@ def fill(db: memcore.Database, rng: random.Random) -> dict[Who, dict[int, Any]]:
             if rng.random() < 0.4:
                 session.undo(rng.randrange(1, 4))
             session.record("note", {"number": number})
+            session.state.update({"number": number, "text": "w" * rng.randrange(10, 900)})
             session.report_usage(5_000, model=f"m{number % 2}")
         if number % 6 == 0:
             session.append({"role": "user", "content": "large " + "z" * 200_000})
@@ -96,6 +97,8 @@ def content(path: Path) -> tuple[dict[Who, dict[int, Any]], dict[tuple[str, str]
             found = {item.seq: item.message for item in session.items()}
             sessions[entry.app, entry.user, entry.session_id] = found
             session.context(budget_tokens=10**6)
+            for key, value in session.state.all().items():
+                values[entry.user, f"{entry.session_id}.{key}"] = value
         for app, owner in db.scopes():
             for key, value in db.scope(app=app, user=owner).kv("k").scan():
                 values[owner, key] = value
@@ -390,6 +393,34 @@ def test_a_lost_entry_is_named(chat, tmp_path, saved) -> None:
     report = salvaged(flipped(chat.read_bytes(), b"value of the entry"), tmp_path, saved)
     assert (report.items, report.entries) == (42, 0)
     assert report.lost == ("entry 'name' of namespace 'k', as far as it reads",)
+
+
+def test_a_lost_field_of_a_state_is_named(chat, tmp_path, saved) -> None:
+    with memcore.open(chat) as db:
+        db.session("chat").state.update({"goal": "the older goal"})
+        db.session("chat").state.update({"goal": "the newer goal"})
+    report = salvaged(flipped(chat.read_bytes(), b"the newer goal"), tmp_path, saved)
+    assert report.lost == (
+        "field 'goal' (counter 2) of the state of session 'chat', as far as it reads",
+    )
+    with memcore.open(saved) as db:
+        assert db.session("chat").state.all() == {"goal": "the older goal"}
+
+
+@pytest.mark.parametrize("with_items", [False, True])
+def test_a_state_without_its_header_is_there(chat, tmp_path, saved, with_items) -> None:
+    with memcore.open(chat) as db:
+        session = db.session("chat" if with_items else "other")
+        session.state.update({"a": 1, "b": 1})
+        session.state.update({"a": 2})
+    with lmdb.open(str(chat), subdir=False) as env:
+        for number in range(3):  # nothing current holds an old one
+            with env.begin(write=True) as txn:
+                txn.put(session_row(1, 1 if with_items else 2, Row.STATE, 0), b"x%d" % number)
+    salvaged(chat.read_bytes(), tmp_path, saved)
+    with memcore.open(saved) as db:
+        state = db.session(session.id).state
+        assert (state.all(), state.counter) == ({"a": 2, "b": 1}, 2)
 
 
 def test_without_head_and_index_the_items_are_there(chat, tmp_path, saved) -> None:

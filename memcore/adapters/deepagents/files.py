@@ -28,7 +28,7 @@ from memcore.adapters.deepagents.rows import (
     file_key,
 )
 from memcore.errors import CorruptValueError
-from memcore.kv import KeyValue, KeyValueTxn
+from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 
 __all__ = ["Files", "Upload"]
 
@@ -131,7 +131,7 @@ class Files:
         head = Head.unpack(packed)
         changes = None if known is None else head.since(known)
         if changes is None:
-            self._begin_anew(self._kv.snapshot(self._loaded))
+            self._begin_anew(self._kv.read(_loaded))
         else:
             self._take(head, changes)
         return self._listing
@@ -140,13 +140,6 @@ class Files:
         old, self._listing = self._listing.head, listing
         if old is None or listing.head is None or old.life != listing.head.life:
             self._texts.clear()
-
-    def _loaded(self) -> Listing:
-        packed = self._kv.get(HEAD)
-        rows = [(key[1:], value) for key, value in self._kv.scan(prefix=FILES)]
-        rows += [(value[-1], value) for _, value in self._kv.scan(prefix=LONG_FILES)]
-        head = None if packed is None else Head.unpack(packed)
-        return Listing(head, [(path, FileRow.unpack(value)) for path, value in rows])
 
     def _take(self, head: Head, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -342,3 +335,11 @@ def _row_of(upload: Upload, before: FileRow | None, placed: tuple[int, int, int]
         upload.created_at or born,
         upload.modified_at or now,
     )
+
+
+def _loaded(view: KeyValueView) -> Listing:
+    packed = view.get(HEAD)
+    rows = [(key[1:], value) for key, value in view.scan(prefix=FILES)]
+    rows += [(value[-1], value) for _, value in view.scan(prefix=LONG_FILES)]
+    head = None if packed is None else Head.unpack(packed)
+    return Listing(head, [(path, FileRow.unpack(value)) for path, value in rows])

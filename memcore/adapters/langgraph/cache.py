@@ -1,0 +1,233 @@
+"""MemcoreCache: results of LangGraph's nodes in a memcore file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from memcore.adapters.langgraph.rows import address, exact_range, named
+from memcore.adapters.langgraph.source import Source, scope_of
+from memcore.aio.commit import settled
+from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.kv import KeyValueTxn
+
+__all__ = ["MemcoreCache"]
+
+_LENGTH_BYTES: Final = 4
+_UNREAD: Final = "pickle"
+"""A type that is neither written nor read: to read it is to run what the file says."""
+
+Key = tuple[tuple[str, ...], str]
+Row = tuple[str, bytes, float | None]
+
+
+class MemcoreCache(BaseCache[ValueT]):
+    """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
+
+    Every method may be called with and without ``await`` (``get``, ``aget``, ...), by any thread;
+    ``set`` stores all its values in one commit. A value of a type that the serializer does not know
+    is a miss, as if it had never been stored: it is computed anew. A value of a known type that it
+    cannot read raises CorruptValueError. Pickles are neither written nor read, whatever the
+    serializer would do.
+
+    Args:
+        source: a database, a scope of one, or a path. A file that is opened here is closed by
+            ``close``.
+        serde: what turns values into bytes; None: LangGraph's own, without pickle.
+        namespace: the key/value namespace that the values lie in.
+        app: the application; None: ``"default"``, or the scope's.
+        user: the user; as ``app``. No cache reaches values of another user or application.
+        durability: of a file that is made here, as in ``memcore.open``.
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        serde: SerializerProtocol | None = None,
+        namespace: str = "langgraph.cache",
+        app: str | None = None,
+        user: str | None = None,
+        durability: str | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
+        self._kv = scope.kv(namespace)
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        durability: str | None = None,
+    ) -> Self:
+        """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
+        return cls(path, serde=serde, durability=durability)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Close the file if the cache opened it. Idempotent."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def sweep(self) -> int:
+        """Remove what has expired from the file; how many values. Nobody could see them before."""
+        return self._kv.sweep(2**31)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """The values of those of the keys that have one.
+
+        Raises:
+            CorruptValueError: the serializer cannot read a value of a type that it knows, as with
+                another key of encryption.
+        """
+        wanted = [(tuple(namespace), key) for namespace, key in keys]
+        texts = [(full, address(*full)) for full in wanted]
+        rows = self._kv.read(lambda view: [(*t, view.get(named("K", t[1]))) for t in texts])
+        found: dict[FullKey, ValueT] = {}
+        for full, text, raw in rows:
+            typed = None if raw is None else _unpacked(raw, text)
+            if typed is not None:
+                self._load(found, full, typed)
+        return found
+
+    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """As ``get``."""
+        return self.get(keys)
+
+    def _load(self, found: dict[FullKey, ValueT], full: Key, typed: tuple[str, bytes]) -> None:
+        if _is_pickle(typed[0]):
+            return
+        try:
+            found[full] = self.serde.loads_typed(typed)
+        except NotImplementedError:
+            return  # a type that it does not know
+        except Exception as exc:
+            msg = (
+                f"the cached value of {full!r:.200} is no {typed[0]} that this serializer reads "
+                f"({exc}): clear its namespace, or open the cache with the serializer that wrote it"
+            )
+            raise CorruptValueError(msg, key=named("K", address(*full)).encode()) from exc
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """Store values, each with its time to live in seconds (None: for ever; 0: not at all).
+
+        Raises:
+            InvalidItemError: the serializer has nothing but pickle for a value; nothing is stored.
+        """
+        self._kv.transact(self._writing(pairs))
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """As ``set``; cancelled, it still waits for the outcome of its commit."""
+        closure = self._writing(pairs)
+        await settled(self._kv.submit(closure, asyncio.get_running_loop()))
+
+    def _writing(
+        self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]
+    ) -> Callable[[KeyValueTxn], None]:
+        rows = [self._row(full, *value) for full, value in pairs.items()]
+
+        def closure(txn: KeyValueTxn) -> None:
+            for name, raw, ttl in rows:
+                if ttl is not None and ttl <= 0:
+                    txn.delete(name)
+                else:
+                    txn.put(name, raw, ttl_seconds=ttl)
+
+        return closure
+
+    def _row(self, full: FullKey, value: ValueT, ttl: float | None) -> Row:
+        kind, payload = self.serde.dumps_typed(value)
+        if _is_pickle(kind):
+            msg = (
+                f"the value of {full!r:.200} can only be pickled ({type(value).__name__}): return "
+                "what msgpack or JSON can hold from nodes that are cached"
+            )
+            raise InvalidItemError(msg)
+        text = address(tuple(full[0]), full[1])
+        return named("K", text), _packed(text, kind, payload), ttl
+
+    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Remove the values of these namespaces (not of those below them), or all."""
+        if namespaces is None:
+            self._kv.clear()
+            return
+        for labels in map(tuple, namespaces):
+            start, stop = exact_range("K", labels)
+            self._kv.delete_range(start, stop)
+            self._clear_long(start[1:])
+
+    def _clear_long(self, start: str) -> None:
+        """Remove what lies under digests and begins so."""
+        names = [name for name, raw in self._kv.scan(prefix="k") if _text(raw).startswith(start)]
+        for name in names:
+            self._kv.delete(name)
+
+    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """As ``clear``."""
+        await asyncio.to_thread(self.clear, namespaces)
+
+
+def _is_pickle(kind: str) -> bool:
+    """Whether that is the type, also under encryption (``pickle+aes``)."""
+    return _UNREAD in kind.split("+")
+
+
+def _packed(text: str, kind: str, payload: bytes) -> bytes:
+    parts = (text.encode("utf-8", "surrogatepass"), kind.encode())
+    return b"".join([len(part).to_bytes(_LENGTH_BYTES, "big") + part for part in parts]) + payload
+
+
+def _parts(raw: bytes) -> Iterable[bytes]:
+    for _ in range(2):
+        end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+        yield raw[_LENGTH_BYTES:end]
+        raw = raw[end:]
+    yield raw
+
+
+def _text(raw: bytes) -> str:
+    return next(iter(_parts(raw))).decode("utf-8", "surrogatepass")
+
+
+def _unpacked(raw: bytes, text: str) -> tuple[str, bytes] | None:
+    """Type and payload; None if the row is another key's of the same digest."""
+    found, kind, payload = _parts(raw)
+    if found.decode("utf-8", "surrogatepass") != text:
+        return None
+    return kind.decode(), payload

@@ -1,0 +1,50 @@
+"""What an adapter stands on: a scope of a database that is open, or of a file to open."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memcore.aio import AsyncDatabase
+from memcore.database import Database, Scope, open_database
+from memcore.errors import InvalidOptionError
+
+__all__ = ["Source", "scope_of"]
+
+Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
+"""What an adapter is made of."""
+
+
+def scope_of(
+    source: Any, *, app: str | None, user: str | None, durability: str | None = None
+) -> tuple[Scope, Database | None]:
+    """The scope to work in, and the database if it was opened here and is to be closed.
+
+    Args:
+        source: a database, a scope of one, or the path of a file, made if it is missing.
+        app: the application; None: ``"default"``. A scope has its own.
+        user: the user; as ``app``.
+        durability: of a file that is made here, as in ``memcore.open``; ``"none"`` is consent.
+
+    Raises:
+        InvalidOptionError: the source is none of these, or a scope came with an app or user.
+    """
+    if isinstance(source, Scope):
+        if app is not None or user is not None:
+            msg = f"{source!r} has its app and user: leave them out, or pass the database"
+            raise InvalidOptionError(msg)
+        return source, None
+    at = {"app": "default" if app is None else app, "user": "default" if user is None else user}
+    if isinstance(source, AsyncDatabase):
+        source = source.sync
+    if isinstance(source, Database):
+        return source.scope(**at), None
+    if not isinstance(source, str | os.PathLike):
+        msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
+        raise InvalidOptionError(msg)
+    database = open_database(source, durability=durability, allow_unsafe=durability == "none")
+    try:
+        return database.scope(**at), database
+    except BaseException:
+        database.close()
+        raise

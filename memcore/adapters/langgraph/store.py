@@ -1,0 +1,206 @@
+"""MemcoreStore: LangGraph's long-term memory in a memcore file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
+
+from memcore.adapters.langgraph.items import is_due, sweep
+from memcore.adapters.langgraph.plan import Plan
+from memcore.adapters.langgraph.source import Source, scope_of
+from memcore.adapters.langgraph.sweeper import Sweeper
+from memcore.adapters.langgraph.vectors import Index
+from memcore.aio.commit import settled
+
+__all__ = ["MemcoreStore"]
+
+
+class MemcoreStore(BaseStore):
+    """Items under namespaces, with search by filter and by meaning, and times to live.
+
+    Every method may be called with and without ``await`` (``put``, ``aput``, ...), by any thread. A
+    batch reads one snapshot, from before its own puts, and stores all its puts in one commit, or
+    none; reads alone commit nothing, unless they let an item with a time to live live on.
+
+    Args:
+        source: a database, a scope of one, or a path. A file that is opened here is closed by
+            ``close``.
+        index: ``{"dims", "embed", "fields"}`` for search by meaning: the embedder is called outside
+            any transaction, its vectors lie beside the items and leave with them.
+        ttl: ``{"default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes"}``, in
+            minutes.
+        namespace: the key/value namespace that the items lie in; stores of two know nothing of
+            each other.
+        app: the application; None: ``"default"``, or the scope's.
+        user: the user; as ``app``. No store reaches items of another user or application.
+
+        durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
+            None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
+            of a second) or ``"none"``. A file that is there has its own.
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        namespace: str = "langgraph.store",
+        app: str | None = None,
+        user: str | None = None,
+        durability: str | None = None,
+    ) -> None:
+        self.index_config = index
+        self.ttl_config = ttl
+        self._index = Index(index) if index else None
+        scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
+        self._backing = scope.backing
+        self._kv = scope.kv(namespace)
+        self._sweeper = Sweeper(self.sweep_ttl)
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        durability: str | None = None,
+        namespace: str = "langgraph.store",
+        app: str | None = None,
+        user: str | None = None,
+    ) -> Self:
+        """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
+        return cls(
+            path, index=index, ttl=ttl, namespace=namespace, app=app, user=user,
+            durability=durability,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def setup(self) -> None:
+        """Nothing is to be set up; other stores need it."""
+
+    def close(self) -> None:
+        """End the sweeper, and close the file if the store opened it. Idempotent."""
+        self._sweeper.stop()
+        if self._owned is not None:
+            self._owned.close()
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """The results of the operations, in their order.
+
+        Raises:
+            InvalidNamespaceError: a label is empty, no string, or holds a dot or NUL.
+            InvalidItemError: a value is no JSON, or too large; nothing of the batch is stored.
+            InvalidOptionError: a filter, a time to live or a vector is not legal.
+        """
+        plan = Plan(ops, self._index, self.ttl_config)
+        embed = self._index and self._index.embeddings
+        if embed and plan.queries:
+            plan.use_queries([embed.embed_query(query) for query in plan.queries])
+        results = self._read(plan)
+        if embed and plan.texts:
+            plan.use_texts(embed.embed_documents(plan.texts))
+        if plan.changes(read_only=self._backing.store.read_only):
+            self._kv.transact(
+                lambda txn: plan.write(txn, self._backing.now_us()), makes_room=plan.makes_room
+            )
+        return results
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """As ``batch``; the loop goes on while embedders, scans and the commit are at work.
+
+        A cancelled call still waits for the outcome of its commit: stored or refused, not in doubt.
+        """
+        plan = Plan(ops, self._index, self.ttl_config)
+        embed = self._index and self._index.embeddings
+        if embed and plan.queries:
+            coroutines = [embed.aembed_query(query) for query in plan.queries]
+            plan.use_queries(await asyncio.gather(*coroutines))
+        if plan.is_short or not plan.reads:
+            results = self._read(plan)
+        else:
+            results = await asyncio.to_thread(self._read, plan)
+        if embed and plan.texts:
+            plan.use_texts(await embed.aembed_documents(plan.texts))
+        if plan.changes(read_only=self._backing.store.read_only):
+            future = self._kv.submit(
+                lambda txn: plan.write(txn, self._backing.now_us()),
+                asyncio.get_running_loop(),
+                makes_room=plan.makes_room,
+            )
+            await settled(future)
+        return results
+
+    def _read(self, plan: Plan) -> list[Result]:
+        if not plan.reads:
+            return plan.nothing()
+        return self._kv.read(lambda view: plan.read(view, self._backing.now_ms()))
+
+    # --- time to live -----------------------------------------------------------------------------
+
+    def sweep_ttl(self) -> int:
+        """Remove all items that have expired; how many. Works on a full device."""
+        removed = 0
+        while self._kv.read(lambda view: is_due(view, self._backing.now_ms())):
+            removed += self._kv.transact(
+                lambda txn: sweep(txn, self._backing.now_ms()), makes_room=True
+            )
+        return removed
+
+    async def asweep_ttl(self) -> int:
+        """As ``sweep_ttl``."""
+        return await asyncio.to_thread(self.sweep_ttl)
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
+        """Sweep every so often in a thread of its own; without ``ttl`` it does nothing.
+
+        Args:
+            sweep_interval_minutes: None: that of ``ttl``, or 5.
+
+        Returns:
+            What is done when the sweeper has ended; to cancel it ends the sweeper. One that runs is
+            left as it is.
+        """
+        config = self.ttl_config
+        if not config:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return self._sweeper.start(sweep_interval_minutes or config.get("sweep_interval_minutes"))
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """End the sweeper; whether it has ended within ``timeout`` seconds (None: any time)."""
+        return self._sweeper.stop(timeout)

@@ -1,0 +1,82 @@
+"""AsyncSessionState: commits through the store's writer thread, reads where they are called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from memcore.aio.commit import commit
+from memcore.session import Session, SessionState
+from memcore.state import StateChange, StateSchema, Trace, Update
+
+__all__ = ["AsyncSessionState"]
+
+
+class AsyncSessionState:
+    """As ``SessionState``; ``counter`` needs no ``await``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
+
+    @property
+    def sync(self) -> SessionState:
+        """The synchronous handle of the same state."""
+        return self._session.state
+
+    @property
+    def schema(self) -> StateSchema | None:
+        """As ``SessionState.schema``."""
+        return self.sync.schema
+
+    @property
+    def counter(self) -> int:
+        """As ``SessionState.counter``."""
+        return self.sync.counter
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """As ``SessionState.get``."""
+        return self.sync.get(key, default)
+
+    async def all(self) -> dict[str, Any]:
+        """As ``SessionState.all``."""
+        return self.sync.all()
+
+    async def at(self, counter: int) -> dict[str, Any]:
+        """As ``SessionState.at``."""
+        return self.sync.at(counter)
+
+    async def visible(self, *, to: str, exclude: Iterable[str] = ()) -> dict[str, Any]:
+        """As ``SessionState.visible``."""
+        return self.sync.visible(to=to, exclude=exclude)
+
+    async def update(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        expected: int | None = None,
+        trace: Trace | None = None,
+    ) -> int:
+        """As ``SessionState.update``."""
+        change = self.sync.plan(expected)
+        change.update(update, schema=schema, trace=trace)
+        return await self._commit(change)
+
+    async def delete(self, *fields: str, expected: int | None = None) -> int:
+        """As ``SessionState.delete``."""
+        change = self.sync.plan(expected)
+        change.delete(fields)
+        return await self._commit(change)
+
+    async def trim(self, *, keep: int = 1) -> int:
+        """As ``SessionState.trim``, in a thread."""
+        return await asyncio.to_thread(self.sync.trim, keep=keep)
+
+    async def _commit(self, change: StateChange) -> int:
+        counter = await commit(self._session, self.sync.closure(change))
+        change.tell()
+        return counter

@@ -1,0 +1,160 @@
+"""The care of a state's rows: what is wrong with them, mending them, and trimming old versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from memcore import keys
+from memcore.codec import HEADER_BYTES, open_value
+from memcore.errors import CorruptValueError
+from memcore.keys import Row
+from memcore.limits import STATE_PAGE
+from memcore.state.rows import (
+    Header,
+    Version,
+    header_key,
+    read_header,
+    write_header,
+)
+from memcore.store.base import ReadTxn, Txn
+from memcore.store.piece import Piece
+
+__all__ = ["Trimmed", "begin_trim", "check_state", "is_state_row", "mend_state", "trim_piece"]
+
+
+class Trimmed(NamedTuple):
+    """What one transaction of a trim did."""
+
+    removed: int
+    following: bytes | None
+    """Where the next one starts; None: nothing is left."""
+
+
+def is_state_row(key: bytes, value: bytes) -> bool:
+    """Whether a row is one that a state's writer makes.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    if key == header_key(*keys.split_session_prefix(key)):
+        return bool(Header.unpack(key, value))
+    keys.split_state_row(key)
+    version = Version(key, *open_value(key, value))
+    if not version.is_deletion:
+        version.value()
+    return True
+
+
+def _versions(
+    txn: ReadTxn, scope: int, session: int, start: bytes | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows behind the header."""
+    stop = keys.after(keys.session_rows(scope, session, Row.STATE))
+    yield from txn.scan(start or _first(scope, session), stop)
+
+
+def _first(scope: int, session: int) -> bytes:
+    return keys.behind(header_key(scope, session))
+
+
+def check_state(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
+    """What is wrong with a session's state, in words."""
+    try:
+        header = read_header(txn, scope, session)
+    except CorruptValueError as exc:
+        yield str(exc)
+        return
+    for key, value in _versions(txn, scope, session):
+        try:
+            is_state_row(key, value)
+        except CorruptValueError as exc:
+            yield str(exc)
+            continue
+        field, counter = keys.split_state_row(key)
+        if not 0 < counter <= header.counter:
+            yield (
+                f"field {field!r} of its state has a version of counter {counter}, "
+                f"its header says {header.counter}"
+            )
+
+
+def mend_state(txn: Txn, scope: int, session: int) -> None:
+    """Write a header that fits the versions that there are, if the one that there is does not.
+
+    What only a lost header knew is forgotten: the values of earlier counters.
+    """
+    known = Header()
+    found = False
+    with suppress(CorruptValueError):
+        known = read_header(txn, scope, session)
+        found = known.counter > 0
+    last = max(
+        (keys.number_of(key) for key, _ in _versions(txn, scope, session)), default=known.counter
+    )
+    if last > known.counter:
+        floor = known.floor if found else last
+        write_header(txn, scope, session, Header(last, floor, known.kept))
+
+
+# --- trimming -------------------------------------------------------------------------------------
+
+
+def begin_trim(
+    txn: Txn, scope: int, session: int, *, keep: int, pinned: Iterable[int]
+) -> bytes | None:
+    """Give up all counters but the last ``keep`` and the pinned.
+
+    From here on nobody asks for the others, so their rows may leave one piece after the other:
+    returned is where the first piece starts, None if there is no state.
+    """
+    header = read_header(txn, scope, session)
+    if not header.counter:
+        return None
+    floor = max(header.floor, header.counter - keep + 1)
+    kept = tuple(sorted({at for at in pinned if at < floor and header.holds(at)}))
+    after = Header(header.counter, floor, kept)
+    if after != header:
+        write_header(txn, scope, session, after)
+    return _first(scope, session)
+
+
+def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
+    """Remove a piece of the versions that no known counter shows, from the key ``start`` on."""
+    header = read_header(txn, scope, session)
+    rows = islice(_versions(txn, scope, session, start), STATE_PAGE + 1)
+    page = [(key, len(value)) for key, value in rows]
+    following = page[-1][0] if len(page) > STATE_PAGE else None
+    piece = Piece()
+    gone: list[bytes] = []
+    has_older = bool(page) and _has_older(txn, page[0][0])
+    for at, (key, size) in enumerate(page[:STATE_PAGE]):
+        after = page[at + 1][0] if at + 1 < len(page) else None
+        last = header.counter
+        if after is not None and after[:-8] == key[:-8]:
+            last = keys.number_of(after) - 1
+        # A deletion of what is not there any more says nothing.
+        if _is_known(header, keys.number_of(key), last) and (has_older or size > HEADER_BYTES):
+            has_older = True
+        elif piece.admits(size):
+            gone.append(key)
+        else:
+            following = key
+            break
+        has_older = has_older and last < header.counter
+    for key in gone:
+        txn.delete(key)
+    return Trimmed(len(gone), following)
+
+
+def _has_older(txn: ReadTxn, key: bytes) -> bool:
+    """Whether there is an older version of the same field."""
+    rows = txn.scan(keys.numbered(key[:-8], 0), key, reverse=True, limit=1)
+    return next(iter(rows), None) is not None
+
+
+def _is_known(header: Header, first: int, last: int) -> bool:
+    """Whether one of the counters is known, at all of which the same version is in force."""
+    return last >= header.floor or any(first <= at <= last for at in header.kept)

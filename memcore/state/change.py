@@ -1,0 +1,206 @@
+"""A change of a session's state: what is written in one commit, made ready before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from memcore import keys
+from memcore.codec import encode_json
+from memcore.errors import InvalidUpdateError, RevisionConflict
+from memcore.keys import Row
+from memcore.limits import STATE_VALUE_BYTES_MAX
+from memcore.options import checked_callable, checked_optional_int
+from memcore.state.copying import copied
+from memcore.state.rows import (
+    packed_field,
+    put_version,
+    read_header,
+    version_at,
+    write_header,
+)
+from memcore.state.schema import OPEN, StateSchema, state_schema
+from memcore.state.trace import Reduction, Trace
+from memcore.state.update import Update, Write, fields_of, writes_of
+from memcore.store.base import Txn
+
+__all__ = ["StateChange"]
+
+_Stored = tuple[bytes, int] | None
+"""Body and flags of a value; None: there is none."""
+
+
+class StateChange:
+    """Steps on the state of one session; ``run`` may be called again by another attempt.
+
+    Reducers run inside the write transaction, on the values that are there then.
+    """
+
+    __slots__ = ("_expected", "_schema", "_steps", "_traced", "writes")
+
+    def __init__(self, schema: StateSchema | None) -> None:
+        self._schema = schema or OPEN
+        self._steps: list[Callable[[_Writer], None]] = []
+        self._expected: list[int] = []
+        self._traced: list[tuple[Trace, Reduction]] = []
+        self.writes = False
+        """Whether it may give a field a value: then it may begin a session."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked for."""
+        return not self._steps and not self._expected
+
+    def expect(self, counter: int | None) -> None:
+        """Refuse the change unless the state is at this counter."""
+        checked_optional_int("expected", counter)
+        if counter is not None:
+            self._expected.append(counter)
+
+    def update(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """One step; what is given is copied, so that nobody changes it until it is stored.
+
+        Raises:
+            InvalidUpdateError: it is no update, or a field that there is not.
+            StateSchemaError: ``schema`` is none.
+        """
+        self._write(writes_of(update), schema, trace)
+
+    def apply(self, command: Any, *, trace: Trace | None = None) -> None:
+        """The fields of a Command."""
+        self._write(fields_of(command), None, trace)
+
+    def _write(self, writes: list[Write], schema: Any, trace: Trace | None) -> None:
+        by = self._schema if schema is None else state_schema(schema)
+        checked_callable("trace", trace)
+        kept: list[Write] = []
+        for key, value in writes:
+            packed_field(key)
+            if by.field(key).stored:
+                kept.append((key, copied(value)))
+        if kept:
+            self.writes = True
+            self._steps.append(lambda writer: writer.step(by, kept, trace))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Fields that are to have no value any more."""
+        gone = list(names)
+        for key in gone:
+            packed_field(key)
+        if gone:
+            self._steps.append(lambda writer: writer.delete(gone))
+
+    def run(self, txn: Txn, scope: int, session: int) -> int:
+        """Write what changes; the counter of the state after it.
+
+        Raises:
+            RevisionConflict: the state is at another counter than was expected.
+            InvalidUpdateError: the schema does not allow it, or a value is no JSON.
+        """
+        self._traced.clear()
+        writer = _Writer(txn, scope, session, self._traced)
+        self.check(writer.header.counter)
+        for step in self._steps:
+            step(writer)
+        return writer.finish()
+
+    def check(self, current: int) -> None:
+        """Compare the counters that were expected.
+
+        Raises:
+            RevisionConflict: one is another.
+        """
+        for expected in self._expected:
+            if expected != current:
+                msg = (
+                    f"expected the state at counter {expected}, it is at {current}: read what was "
+                    "written since and try again"
+                )
+                raise RevisionConflict(msg, expected=expected, current=current)
+
+    def tell(self) -> None:
+        """After the commit: the traces get what the reducers did."""
+        for trace, reduction in self._traced:
+            trace(reduction)
+
+
+class _Writer:
+    """The state of one session in one transaction, with the steps that are not written yet."""
+
+    def __init__(
+        self, txn: Txn, scope: int, session: int, traced: list[tuple[Trace, Reduction]]
+    ) -> None:
+        self.header = read_header(txn, scope, session)
+        self._txn = txn
+        self._place = (scope, session)
+        self._rows = keys.session_rows(scope, session, Row.STATE)
+        self._traced = traced
+        self._before: dict[str, _Stored] = {}
+        self._values: dict[str, Any] = {}
+        """The fields that were looked at and have a value."""
+
+    def step(self, schema: StateSchema, writes: list[Write], trace: Trace | None) -> None:
+        """Apply one step."""
+        for key, _ in writes:
+            self._load(key)
+
+        def traced(reduction: Reduction) -> None:
+            if trace is not None:
+                self._traced.append((trace, reduction))
+
+        # Each write is an update of its own: a field may be written several times.
+        updates = [{key: value} for key, value in writes]
+        self._values = schema.apply(self._values, updates, trace=None if trace is None else traced)
+
+    def delete(self, names: list[str]) -> None:
+        """Take values away."""
+        for key in names:
+            self._load(key)
+            self._values.pop(key, None)
+
+    def _load(self, key: str) -> None:
+        if key in self._before:
+            return
+        version = version_at(self._txn, self._rows, packed_field(key), self.header.counter)
+        self._before[key] = None if version is None else (version.body, version.flags)
+        if version is not None:
+            self._values[key] = version.value()
+
+    def finish(self) -> int:
+        """Append the versions of the fields that changed, all under the next counter."""
+        changed: dict[str, _Stored] = {}
+        for key, before in self._before.items():
+            after = _encoded(key, self._values[key]) if key in self._values else None
+            if after != before:
+                changed[key] = after
+        if not changed:
+            return self.header.counter
+        counter = self.header.counter + 1
+        for key, stored in changed.items():
+            put_version(self._txn, self._rows, packed_field(key), counter, stored)
+        write_header(self._txn, *self._place, self.header._replace(counter=counter))
+        return counter
+
+
+_WHAT: Final = "the value of state field"
+
+
+def _encoded(key: str, value: Any) -> tuple[bytes, int]:
+    try:
+        body, flags = encode_json(value)
+    except (ValueError, RecursionError) as exc:
+        msg = f"{_WHAT} {key!r:.80} is no JSON: {exc}"
+        raise InvalidUpdateError(msg, key=key) from exc
+    if len(body) > STATE_VALUE_BYTES_MAX:
+        msg = (
+            f"{_WHAT} {key!r:.80} takes {len(body)} bytes: expected at most "
+            f"{STATE_VALUE_BYTES_MAX}; put it into a blob and keep the address"
+        )
+        raise InvalidUpdateError(msg, key=key)
+    return body, flags

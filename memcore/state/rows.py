@@ -1,0 +1,267 @@
+"""The rows of a session's state: a header, and the versions of each field.
+
+``05 | scope | session | 0B | 0`` is the header, ``05 | scope | session | 0B | field text |
+counter`` a version. Every change of the state has a number, its counter; a change appends a version
+of each field that it changes and rewrites none, so the value of a field at counter c is its newest
+version of at most c. An empty body says that the field was deleted. ``care`` removes versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from memcore import keys
+from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
+from memcore.keys import Row
+from memcore.limits import STATE_FIELD_BYTES_MAX
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = [
+    "Header",
+    "Version",
+    "header_key",
+    "inherit",
+    "packed_field",
+    "read_header",
+    "restore",
+    "state_counter",
+    "value_at",
+    "values_at",
+    "version_at",
+    "write_header",
+    "write_values",
+]
+
+_U64: Final = Struct("<Q")
+_NUMBERS: Final = 2
+_END: Final = 2**63
+_COUNTER_BYTES: Final = 8
+
+
+class Header(NamedTuple):
+    """What is said of all fields."""
+
+    counter: int = 0
+    """The number of the last change, 0 if there was none."""
+    floor: int = 0
+    """The oldest counter from which on the values of every counter are known."""
+    kept: tuple[int, ...] = ()
+    """Counters before it whose values are known too, ascending."""
+
+    def pack(self) -> bytes:
+        """The row's body."""
+        return b"".join(map(_U64.pack, (self.counter, self.floor, *self.kept)))
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> Header:
+        """The header that a row holds.
+
+        Raises:
+            CorruptValueError: it is damaged, or says what no writer wrote.
+        """
+        body = open_value(key, value)[1]
+        if len(body) >= _NUMBERS * _U64.size and not len(body) % _U64.size:
+            counter, floor, *kept = (number for (number,) in _U64.iter_unpack(body))
+            ascending = [*kept, floor, counter]
+            if counter < _END and ascending == sorted(ascending):
+                return cls(counter, floor, tuple(kept))
+        msg = f"the header of a state under key {key.hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+
+    def holds(self, counter: int) -> bool:
+        """Whether the values at a counter are known."""
+        return self.floor <= counter <= self.counter or counter in self.kept
+
+
+class Version(NamedTuple):
+    """One stored value of a field."""
+
+    key: bytes
+    flags: int
+    body: bytes
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether the field was deleted then."""
+        return not self.body
+
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            CorruptValueError: it is no JSON.
+        """
+        try:
+            return decode_json(self.body, self.flags)
+        except CorruptValueError as exc:
+            msg = f"the state under key {self.key.hex()} is no JSON; run 'memcore check'"
+            raise CorruptValueError(msg, key=self.key) from exc
+
+
+def header_key(scope: int, session: int) -> bytes:
+    """The key of a state's header."""
+    return keys.session_row(scope, session, Row.STATE, 0)
+
+
+def packed_field(key: str) -> bytes:
+    """A field's name as it stands in keys.
+
+    Raises:
+        InvalidUpdateError: it is no name, or too long.
+    """
+    if not isinstance(key, str) or not key:
+        msg = f"a field of the state has a name: expected a non-empty str, got {key!r:.40}"
+        raise InvalidUpdateError(msg)
+    packed = keys.pack_text(key)
+    if len(packed) > STATE_FIELD_BYTES_MAX:
+        msg = (
+            f"the field {key[:40]!r}... takes {len(packed)} bytes: expected at most "
+            f"{STATE_FIELD_BYTES_MAX}"
+        )
+        raise InvalidUpdateError(msg, key=key)
+    return packed
+
+
+def read_header(txn: ReadTxn, scope: int, session: int) -> Header:
+    """The header of a state; that of an empty one if nothing was ever written.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    key = header_key(scope, session)
+    value = txn.get(key)
+    return Header() if value is None else Header.unpack(key, value)
+
+
+def write_header(txn: Txn, scope: int, session: int, header: Header) -> None:
+    """Write the header."""
+    key = header_key(scope, session)
+    txn.put(key, seal_value(key, header.pack()))
+
+
+def state_counter(txn: ReadTxn, scope: int, session: int) -> int:
+    """The number of the last change of the state, 0 if there was none."""
+    return read_header(txn, scope, session).counter
+
+
+def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> Version | None:
+    """The version of a field that is in force at a counter; None if it had no value then."""
+    versions = keys.state_field(rows, packed)
+    start, stop = keys.numbered(versions, 0), keys.numbered(versions, counter + 1)
+    for key, value in txn.scan(start, stop, reverse=True, limit=1):
+        found = Version(key, *open_value(key, value))
+        return None if found.is_deletion else found
+    return None
+
+
+def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> Version | None:
+    """As ``version_at``, by the field's name."""
+    rows = keys.session_rows(scope, session, Row.STATE)
+    return version_at(txn, rows, packed_field(key), counter)
+
+
+def fields_of(txn: ReadTxn, rows: bytes) -> Iterator[bytes]:
+    """The packed names of all fields that have versions."""
+    start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return
+        packed = row[0][len(rows) : -_COUNTER_BYTES]
+        yield packed
+        start = keys.behind_field(keys.state_field(rows, packed))
+
+
+def values_at(
+    txn: ReadTxn, scope: int, session: int, counter: int | None = None
+) -> dict[str, Version]:
+    """All fields that have a value at a counter (None: now), by name.
+
+    Raises:
+        NotFoundError: there was no such change, or its values were trimmed.
+        CorruptValueError: a row is damaged.
+    """
+    header = read_header(txn, scope, session)
+    at = header.counter if counter is None else counter
+    if not header.holds(at):
+        known = f"{header.floor} to {header.counter}"
+        if header.kept:
+            known += f" and {', '.join(map(str, header.kept))}"
+        msg = f"the state at counter {at} is not known: it is at {known}"
+        raise NotFoundError(msg)
+    rows = keys.session_rows(scope, session, Row.STATE)
+    found = {}
+    for packed in fields_of(txn, rows):
+        version = version_at(txn, rows, packed, at)
+        if version is not None:
+            found[keys.unpack_text(packed)] = version
+    return found
+
+
+def put_version(
+    txn: Txn, rows: bytes, packed: bytes, counter: int, stored: tuple[bytes, int] | None
+) -> None:
+    """Append a version: body and flags, or None for a deletion."""
+    key = keys.numbered(keys.state_field(rows, packed), counter)
+    body, flags = stored or (b"", 0)
+    txn.put(key, seal_value(key, body, flags))
+
+
+def restore(txn: Txn, scope: int, session: int, counter: int) -> int:
+    """Make the values at a counter those of now; they get a new counter, which is returned.
+
+    Nothing is written if they are those of now.
+
+    Raises:
+        NotFoundError: the values at that counter are not known.
+    """
+    wanted = values_at(txn, scope, session, counter)
+    current = values_at(txn, scope, session)
+    header = read_header(txn, scope, session)
+    rows = keys.session_rows(scope, session, Row.STATE)
+    changed: dict[str, tuple[bytes, int] | None] = {}
+    for key in [*wanted, *(key for key in current if key not in wanted)]:
+        version = wanted.get(key)
+        stored = None if version is None else (version.body, version.flags)
+        before = current.get(key)
+        if stored != (None if before is None else (before.body, before.flags)):
+            changed[key] = stored
+    if not changed:
+        return header.counter
+    following = header.counter + 1
+    for key, stored in changed.items():
+        put_version(txn, rows, keys.pack_text(key), following, stored)
+    write_header(txn, scope, session, header._replace(counter=following))
+    return following
+
+
+def inherit(txn: Txn, scope: int, parent: int, fork: int, *, counter: int | None = None) -> None:
+    """Give a fork the values of its parent at a counter (None: now), under that counter.
+
+    Raises:
+        NotFoundError: the values at that counter are not known.
+    """
+    at = state_counter(txn, scope, parent) if counter is None else counter
+    found = values_at(txn, scope, parent, at)
+    if at:
+        stored = {key: (version.body, version.flags) for key, version in found.items()}
+        _begin(txn, scope, fork, stored, at)
+
+
+def write_values(
+    txn: Txn, scope: int, session: int, values: Mapping[str, Any], counter: int
+) -> None:
+    """Begin a state with values (JSON) under a counter, of which nothing older is known."""
+    _begin(txn, scope, session, {key: encode_json(value) for key, value in values.items()}, counter)
+
+
+def _begin(
+    txn: Txn, scope: int, session: int, stored: Mapping[str, tuple[bytes, int]], counter: int
+) -> None:
+    rows = keys.session_rows(scope, session, Row.STATE)
+    for key, value in stored.items():
+        put_version(txn, rows, packed_field(key), counter, value)
+    write_header(txn, scope, session, Header(counter, counter))

@@ -1,0 +1,483 @@
+"""MemcoreStore against LangGraph's InMemoryStore, and what that one has not: tenants, files."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.store import memory
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
+
+import memcore
+from memcore.adapters.langgraph import MemcoreStore, vectors
+from memcore.adapters.langgraph.rows import address, labels_text, named, split
+from memcore.errors import (
+    ClosedError,
+    InvalidItemError,
+    InvalidOptionError,
+    ReadOnlyError,
+    StoreFullError,
+)
+
+MINUTE_US = 60_000_000
+ROOT = Path(__file__).parents[2]
+
+# --- the model ----------------------------------------------------------------------------------
+
+
+def embedded(texts):
+    """Small whole numbers: sums over them are exact, so both stores compute equal scores."""
+    return [
+        [float(len(text) % 5), float(text.count("a")), float(text.count("b"))] for text in texts
+    ]
+
+
+class Spaces(dict):
+    """Namespaces that looking them up does not make."""
+
+    def __missing__(self, key):
+        return {}
+
+
+class Model(memory.InMemoryStore):
+    """InMemoryStore without its faults.
+
+    It lists namespaces that were only looked up, or are empty again; keeps vectors of a value that
+    is there no more; and refuses one text in two places of a batch.
+    """
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._data = Spaces()
+
+    def _apply_put_ops(self, put_ops):
+        for (namespace, key), op in put_ops.items():
+            if op.value is not None:
+                self._data.setdefault(namespace, {})
+            super()._apply_put_ops({(namespace, key): op})
+            if not self._data[namespace]:
+                self._data.pop(namespace, None)
+
+    def _extract_texts(self, put_ops):
+        for namespace, key in put_ops:
+            self._vectors[namespace].pop(key, None)
+        return super()._extract_texts(put_ops)
+
+    def _insertinmem_store(self, to_embed, embeddings):
+        for places, vector in zip(to_embed.values(), embeddings, strict=True):
+            for namespace, key, path in places:
+                self._vectors[namespace][key][path] = vector
+
+
+LABELS = st.sampled_from(["a", "b", "ab", "a%", "_", "*", "\x01", "é", "\ud800", "l" * 300])
+NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
+KEYS = st.sampled_from(["k", "", "\x00", "\x00\x01", "k\x00", "é", "K" * 500, "K" * 501])
+LEAVES = st.sampled_from([None, True, 0, 1, 1.5, 7, "a", "ab", "7", []])
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": st.integers(-2, 3),
+        "text": st.sampled_from(["a", "ab", "bb", "abba", ""]),
+        "deep": st.dictionaries(st.sampled_from("xy"), LEAVES, max_size=2),
+        "list": st.lists(LEAVES, max_size=2),
+    },
+)
+WANTED = st.one_of(
+    LEAVES,
+    st.dictionaries(st.sampled_from(["$eq", "$ne"]), LEAVES, min_size=1),
+    st.dictionaries(
+        st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), st.sampled_from([0, 1, "1"]), min_size=1
+    ),
+    st.dictionaries(st.sampled_from("xy"), LEAVES, max_size=2),
+    st.lists(LEAVES, max_size=2),
+)
+FILTERS = st.none() | st.dictionaries(
+    st.sampled_from(["n", "text", "deep", "list"]), WANTED, max_size=2
+)
+INDEX_OPTIONS = st.sampled_from([None, False, ["text"], ["deep.x", "list[*]"], ["*"]])
+CONDITIONS = st.lists(
+    st.builds(MatchCondition, st.sampled_from(["prefix", "suffix"]), NAMESPACES), max_size=2
+)
+OPS = st.one_of(
+    st.builds(GetOp, NAMESPACES, KEYS),
+    st.builds(PutOp, NAMESPACES, KEYS, st.none() | VALUES, INDEX_OPTIONS, st.none()),
+    st.builds(PutOp, NAMESPACES, KEYS, VALUES, INDEX_OPTIONS, st.none()),
+    st.builds(
+        SearchOp,
+        st.lists(LABELS, max_size=2).map(tuple),
+        FILTERS,
+        st.integers(0, 5),
+        st.integers(0, 3),
+        st.sampled_from([None, None, "", "a", "bbb"]),
+    ),
+    st.builds(
+        ListNamespacesOp, CONDITIONS, st.none() | st.integers(1, 3), st.integers(0, 5),
+        st.integers(0, 2),
+    ),
+)  # fmt: skip
+INDEX = {"dims": 3, "embed": embedded, "fields": ["text", "list[*]"]}
+
+
+def plain(result):
+    """A result without its times."""
+    if isinstance(result, list):
+        return [plain(found) for found in result]
+    if not hasattr(result, "value"):
+        return result
+    score = getattr(result, "score", None)
+    score = None if score is None else round(score, 9)
+    return result.namespace, result.key, result.value, score
+
+
+APPLY = memory._apply_operator
+
+
+def applied(value, operator, operand):
+    """As in memory, but what is no number does not match, where that one refuses to search."""
+    try:
+        return APPLY(value, operator, operand)
+    except (TypeError, ValueError):
+        return False
+
+
+def answers(store, ops):
+    """What a batch answers, or that it refuses."""
+    try:
+        return plain(store.batch(ops))
+    except (ValueError, TypeError):
+        return "refused"
+
+
+@given(st.booleans(), st.booleans(), st.lists(st.lists(OPS, min_size=1, max_size=6), max_size=8))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_it_answers_as_the_store_in_memory(indexed, with_numpy, batches):
+    options = {"index": INDEX} if indexed else {}
+    with pytest.MonkeyPatch.context() as patch, MemcoreStore(":memory:", **options) as store:
+        if not with_numpy:
+            patch.setattr(vectors, "_numpy", lambda: None)
+        patch.setattr(memory, "_apply_operator", applied)
+        model = Model(**options)
+        for ops in batches:
+            assert answers(store, ops) == answers(model, ops)
+        everything = [SearchOp((), None, 1000), ListNamespacesOp(None, None, 1000)]
+        assert answers(store, everything) == answers(model, everything)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+ANY_LABELS = st.lists(st.text(st.sampled_from("\x00\x01\x02ab"), max_size=3), max_size=3).map(tuple)
+
+
+@given(ANY_LABELS, ANY_LABELS)
+def test_the_text_of_labels_keeps_them_apart(one, other):
+    assert split(labels_text(one)) == one
+    begins = one[: len(other)] == other
+    assert labels_text(one).startswith(labels_text(other)) == begins
+
+
+@given(ANY_LABELS, st.text("\x00\x01a", max_size=3), ANY_LABELS, st.text("\x00\x01a", max_size=3))
+def test_no_two_pairs_share_an_address(one, key, other, other_key):
+    assert (address(one, key) == address(other, other_key)) == ((one, key) == (other, other_key))
+
+
+@pytest.mark.parametrize("size", [10, 118, 119, 240, 479, 480, 481, 10_000])
+@pytest.mark.parametrize("char", ["a", "\x00", "é", "😀"])
+def test_a_text_of_any_length_gets_a_legal_key(db, size, char):
+    name = named("K", char * size)
+    db.scope().kv("n").put(name, b"")
+    assert name[0] == ("K" if size * len(char.encode() if char != "\x00" else "12") < 479 else "k")
+
+
+# --- items --------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self, db):
+        self.us = 1_700_000_000_000_000
+        db.backing.now_us = lambda: self.us
+
+    def __call__(self):
+        return datetime.fromtimestamp(self.us / 1e6, UTC)
+
+
+@pytest.fixture
+def clock(db):
+    return Clock(db)
+
+
+def rows_of(db, namespace="langgraph.store"):
+    return [key for key, _ in db.scope().kv(namespace).scan() if key != "#"]
+
+
+def test_an_update_keeps_the_time_of_creation(db, clock):
+    store = MemcoreStore(db)
+    created = clock()
+    store.put(("a",), "k", {"n": 1})
+    clock.us += 5
+    store.put(("a",), "k", {"n": 2})
+    item = store.get(("a",), "k")
+    assert (item.created_at, item.updated_at) == (created, clock())
+    assert (item.value, item.namespace, item.key) == ({"n": 2}, ("a",), "k")
+    store.delete(("a",), "k")
+    store.put(("a",), "k", {"n": 3})
+    assert store.get(("a",), "k").created_at == clock()
+
+
+def test_deleting_the_last_item_leaves_no_row(db):
+    store = MemcoreStore(db, index=INDEX)
+    spaces = [("a",), ("l" * 600,)]
+    for namespace in spaces:
+        store.put(namespace, "k" * 700, {"text": "a"}, ttl=5)
+        store.put(namespace, "k", {"text": "a"})
+    assert store.list_namespaces() == sorted(spaces)
+    for namespace in spaces:
+        store.delete(namespace, "k" * 700)
+        store.delete(namespace, "k")
+    assert store.list_namespaces() == []
+    assert rows_of(db) == []
+
+
+def test_a_batch_is_one_commit(db, monkeypatch):
+    store = MemcoreStore(db)
+    before = db.stats()["closures"]
+    store.batch([PutOp(("a",), str(at), {"n": at}) for at in range(20)])
+    assert db.stats()["closures"] == before + 1
+    store.batch([GetOp(("a",), "1"), SearchOp(("a",)), ListNamespacesOp()])
+    assert db.stats()["closures"] == before + 1
+
+    async def twenty():
+        await store.abatch([PutOp(("a",), str(at), {"n": -at}) for at in range(20)])
+
+    asyncio.run(twenty())
+    assert db.stats()["closures"] == before + 2
+
+
+def test_a_batch_is_stored_as_a_whole_or_not_at_all(db):
+    store = MemcoreStore(db, index=INDEX)
+    store.put(("a",), "old", {"n": 1})
+    good = PutOp(("a",), "new", {"n": 1})
+    for bad, error in [
+        (PutOp(("a.b",), "k", {}), InvalidNamespaceError),
+        (PutOp(("a", ""), "k", {}), InvalidNamespaceError),
+        (PutOp(("a", 1), "k", {}), InvalidNamespaceError),
+        (GetOp(("a\x00",), "k"), InvalidNamespaceError),
+        (SearchOp(("a.b",)), InvalidNamespaceError),
+        (ListNamespacesOp((MatchCondition("prefix", ("a.b",)),)), InvalidNamespaceError),
+        (PutOp(("a",), "k", {"n": float("nan")}), InvalidItemError),
+        (PutOp(("a",), "k", {"n": {1}}), InvalidItemError),
+        (PutOp(("a",), "k", {1: 2}), InvalidItemError),
+        (PutOp(("a",), "k", [1]), InvalidItemError),
+        (PutOp(("a",), "k", {"text": "x" * (64 * 1024**2)}), InvalidItemError),
+        (PutOp(("a",), "k", {}, None, -1), InvalidOptionError),
+        (PutOp(("a",), "k", {}, None, "1"), InvalidOptionError),
+        (PutOp(("a",), "k", {}, None, float("inf")), InvalidOptionError),
+        (SearchOp(("a",), {"n": {"$in": [1]}}), InvalidOptionError),
+        (SearchOp(("a",), {"n": {"$gt": 1, "m": 2}}), InvalidOptionError),
+        (SearchOp(("a",), {"n": [{"m": {"$lte": "x"}}]}), InvalidOptionError),
+        (SearchOp(("a",), {1: 2}), InvalidOptionError),
+        (ListNamespacesOp((MatchCondition("infix", ("a",)),)), InvalidOptionError),
+        ("put", InvalidOptionError),
+    ]:  # fmt: skip
+        with pytest.raises(error):
+            store.batch([good, bad])
+    assert [item.key for item in store.search(())] == ["old"]
+
+
+def test_any_json_comes_back_as_it_was(db):
+    store = MemcoreStore(db)
+    value = {"big": 2**80, "lone": "\ud800", "deep": [[None, {"": [True, -0.5]}]], "€": "\x00"}
+    store.put(("a",), "k", value)
+    item = store.get(("a",), "k")
+    assert item.value == value
+    item.value["big"] = 0
+    assert store.get(("a",), "k").value == value
+
+
+def test_what_is_no_number_is_neither_more_nor_less(db):
+    store = MemcoreStore(db)
+    for number in (1, 3, "4", None, "x", [5]):
+        store.put(("a",), f"{number}", {"n": number})
+    store.put(("a",), "missing", {})
+    assert [i.key for i in store.search(("a",), filter={"n": {"$gt": 1}})] == ["3", "4"]
+    assert [i.key for i in store.search(("a",), filter={"n": {"$lte": 1}})] == ["1"]
+    assert len(store.search(("a",), filter={"n": {"$ne": 1}})) == 6
+
+
+def test_the_methods_of_a_store_work_with_await(db):
+    async def run():
+        async with MemcoreStore(db, index=INDEX) as store:
+            await store.aput(("a", "b"), "k", {"text": "ab"})
+            assert (await store.aget(("a", "b"), "k")).value == {"text": "ab"}
+            found = await store.asearch(("a",), query="ab")
+            assert [item.score for item in found] == [pytest.approx(1)]
+            assert await store.alist_namespaces(prefix=["a"]) == [("a", "b")]
+            await asyncio.gather(*(store.aput(("c",), str(at), {}) for at in range(20)))
+            assert len(await store.asearch(("c",), limit=50)) == 20
+            await store.adelete(("a", "b"), "k")
+            assert await store.aget(("a", "b"), "k") is None
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_put_is_stored_before_it_ends(db):
+    store = MemcoreStore(db)
+
+    async def run():
+        task = asyncio.create_task(store.aput(("a",), "k", {"n": 1}))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return store.get(("a",), "k")
+
+    assert asyncio.run(run()).value == {"n": 1}
+
+
+# --- tenants ------------------------------------------------------------------------------------
+
+
+def test_a_prefix_ends_where_a_label_ends(db):
+    store = MemcoreStore(db)
+    for namespace in [("a",), ("a", "x"), ("ab",), ("a\x01", "x"), ("b", "a"), ("A",)]:
+        store.put(namespace, "k", {})
+    assert [item.namespace for item in store.search(("a",))] == [("a",), ("a", "x")]
+    assert [item.namespace for item in store.search(("ab",))] == [("ab",)]
+    assert store.list_namespaces(prefix=["a"]) == [("a",), ("a", "x")]
+
+
+@pytest.mark.parametrize("pattern", ["%", "_", "a%", "a_", "*", "?", "[a]", ".*"[1:], "'", '"'])
+def test_no_label_is_a_pattern(db, pattern):
+    store = MemcoreStore(db)
+    store.put(("ab",), "k", {})
+    assert store.search((pattern,)) == []
+    assert store.get((pattern,), "k") is None
+    store.put((pattern,), "k", {})
+    assert [item.namespace for item in store.search((pattern,))] == [(pattern,)]
+
+
+def test_users_apps_and_namespaces_do_not_see_each_other(db):
+    stores = [
+        MemcoreStore(db),
+        MemcoreStore(db, user="u"),
+        MemcoreStore(db, app="u"),
+        MemcoreStore(db.scope(user="u", app="u")),
+        MemcoreStore(db, namespace="other"),
+    ]
+    for number, store in enumerate(stores):
+        assert store.search(()) == []
+        assert store.list_namespaces() == []
+        store.put(("a",), "k", {"n": number})
+    assert [store.get(("a",), "k").value["n"] for store in stores] == [0, 1, 2, 3, 4]
+    for store in stores:
+        store.delete(("a",), "k")
+    assert MemcoreStore(memcore.aio.AsyncDatabase(db), user="u").search(()) == []
+
+
+def test_a_scope_brings_its_user(db):
+    with pytest.raises(InvalidOptionError, match="has its app and user"):
+        MemcoreStore(db.scope(user="u"), user="v")
+    with pytest.raises(InvalidOptionError, match="expected a memcore database"):
+        MemcoreStore(7)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+WRITE = """
+import sys
+from memcore.adapters.langgraph import MemcoreStore
+def embed(texts): return [[float(len(text)), 1.0] for text in texts]
+with MemcoreStore.from_conn_string(sys.argv[1], index={"dims": 2, "embed": embed}) as store:
+    store.put(("a", "b"), "k" * 600, {"n": 1}, ttl=60)
+    store.put(("a",), "k", {"n": 2}, index=False)
+"""
+
+
+def test_another_process_finds_what_was_stored(path):
+    subprocess.run([sys.executable, "-c", WRITE, str(path)], cwd=ROOT, check=True)
+
+    async def run():
+        index = {"dims": 2, "embed": lambda texts: [[float(len(t)), 1.0] for t in texts]}
+        async with MemcoreStore.from_conn_string(path, index=index) as store:
+            return [(i.key[0], i.value, i.score) for i in await store.asearch((), query='{"n": 1}')]
+
+    assert asyncio.run(run()) == [("k", {"n": 1}, 1.0), ("k", {"n": 2}, None)]
+
+
+def test_closing_is_idempotent_and_leaves_a_database_open(path, db):
+    with MemcoreStore(db) as store:
+        store.put(("a",), "k", {})
+    store.close()
+    assert store.get(("a",), "k") is not None
+    own = MemcoreStore(path)
+    own.setup()
+    own.close()
+    own.close()
+    with pytest.raises(ClosedError):
+        own.get(("a",), "k")
+
+
+def test_a_path_that_cannot_be_opened_leaves_nothing_open(path):
+    with pytest.raises(InvalidOptionError):
+        MemcoreStore(path, user="")
+    with memcore.open(path) as fresh:
+        assert fresh.stats()["handles"] == 1
+
+
+def test_a_handle_for_reading_reads(open_db):
+    db = open_db()
+    MemcoreStore(db).put(("a",), "k", {}, ttl=1)
+    reader = open_db(read_only=True)
+    clock = Clock(reader)
+    clock.us = db.backing.now_us() + 30_000_000
+    store = MemcoreStore(reader)
+    assert store.get(("a",), "k").value == {}
+    assert len(store.search(())) == 1
+    with pytest.raises(ReadOnlyError):
+        store.put(("a",), "k", {})
+
+
+def test_without_langgraph_it_says_what_to_install():
+    code = (
+        "import sys; sys.modules['langgraph.store.base'] = None\n"
+        "from memcore.adapters.langgraph import MemcoreStore"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert 'ImportError: MemcoreStore needs LangGraph: install it with pip install "memcore[' in (
+        done.stderr
+    )
+
+
+def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
+    store = MemcoreStore(db)
+    store.put(("a",), "k", {})
+    asked = []
+    transact = db.backing.store._transact
+
+    def full(fn, *, makes_room=False):
+        asked.append(makes_room)
+        if not makes_room:
+            raise StoreFullError("full")
+        return transact(fn, makes_room=True)
+
+    monkeypatch.setattr(db.backing.store, "_transact", full)
+    with pytest.raises(StoreFullError):
+        store.put(("a",), "l", {})
+    store.delete(("a",), "k")
+    with pytest.raises(StoreFullError):
+        store.batch([PutOp(("a",), str(at), None) for at in range(65)])
+    assert asked == [False, True, False]
