@@ -9,6 +9,8 @@ from typing import Any
 from memcore import names
 from memcore.checkpoint import sweeping, threads
 from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.care import check_threads
+from memcore.checkpoint.checking import Checking, Judge
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.copying import copy_thread
 from memcore.checkpoint.deltas import Deltas
@@ -92,6 +94,20 @@ class GraphStore(Listing, Deltas):
     ) -> Steps[None]:
         """The steps of ``put_writes``."""
         return self._writing.put_writes(thread, namespace, new, coder)
+
+    def check(self, coder: Coder, judge: Judge) -> list[str]:
+        """What is wrong with the threads of the scope, in words; empty: nothing.
+
+        Args:
+            coder: the serialiser that wrote them.
+            judge: what is wrong with the value of a channel, by position in it.
+        """
+        scope = self._read(self._find)
+        if scope is None:
+            return []
+        found = check_threads(self._read, scope)
+        checking = Checking(Cache(), self._read, self._find, self._versions)
+        return found + list(checking.findings(coder, judge))
 
     # --- threads ----------------------------------------------------------------------------------
 

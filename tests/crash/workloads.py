@@ -191,7 +191,7 @@ def deletion(lane: Lane) -> Iterator[Operation]:
 @workload()
 def graphs(lane: Lane) -> Iterator[Operation]:
     """Threads of graphs: checkpoints, writes, prunes, copies and deletions; some values staged."""
-    for turn in range(22):
+    for turn in range(18):
         name = f"g{turn % 3}"
         sizes = [lane.rng.choice((20, 400, 3000)) for _ in range(lane.rng.randint(1, 4))]
         if lane.rng.random() < 0.15:

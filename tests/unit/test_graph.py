@@ -27,6 +27,7 @@ from memcore.checkpoint import MISSING, GraphStore, NewCheckpoint, NewWrites
 from memcore.checkpoint.pool import chunk_key, read_pool, write_pool
 from memcore.checkpoint.steps import Stale
 from memcore.codec import seal_value
+from memcore.database.repair_plan import Damage, damage_of
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import Kind, ThreadRow
 from memcore.store.base import Txn
@@ -421,6 +422,7 @@ def test_check_tells_of(what: str, path: Path) -> None:
         findings = db.check()
         assert any(re.search(told, finding) for finding in findings), findings
         assert all("'t'" in f or "of scope 1" in f or "pool" in f for f in findings)
+        assert {damage_of(f) for f in findings} <= {Damage.THREAD, Damage.NAME}
 
 
 def test_a_page_that_names_itself_is_refused(path: Path) -> None:
