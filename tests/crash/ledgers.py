@@ -15,12 +15,16 @@ from random import Random
 from typing import Any, NamedTuple
 
 import memcore
+from memcore.checkpoint import GraphStore, JsonCoder
+
+from .graphs import put_next, rule_of
 
 COMMON = "common"
 TOTAL = "total"
 LARGE_CHARS = 40_000
 ITEMS_MAX = 60
 FORKS_MAX = 3
+MESSAGES_MAX = 30
 
 Op = list[Any]
 """Name, number (unique for its thread), arguments."""
@@ -32,6 +36,8 @@ class Model(NamedTuple):
     items: tuple[str, ...] | None = None
     forks: tuple[tuple[str, tuple[str, ...]], ...] = ()
     notes: tuple[tuple[str, int], ...] = ()
+    threads: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
+    """Threads of a graph: of each checkpoint the numbers of its messages, oldest first."""
 
 
 class WrongError(Exception):
@@ -76,8 +82,14 @@ def choose(random: Random, model: Model, number: int) -> Op:
         ["append"] * 6
         + ["extend", "pair", "total", "put"] * 2
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
-        + ["recount"]
+        + ["recount", "step", "step", "prune", "twin", "forget"]
     )
+    mine = [thread for thread, _ in model.threads if "-twin" not in thread]
+    if name in ("prune", "twin") and not mine:
+        name = "step"
+    if name == "forget" or (name == "twin" and len(model.threads) > FORKS_MAX):
+        names = [thread for thread, _ in model.threads]
+        return ["forget", number, random.choice(names)] if names else ["step", number]
     if name == "fork" and len(model.forks) >= FORKS_MAX:
         return ["drop", number, model.forks[0][0]]
     if name in ("undo", "fork", "compact", "uncompact", "recount") and not model.items:
@@ -110,6 +122,7 @@ def applied(model: Model, owner: str, op: Op) -> Model:
     name, number = op[:2]
     more = added(owner, op)
     items, forks, notes = model.items or (), dict(model.forks), dict(model.notes)
+    threads = dict(model.threads)
     if more is not None:
         return model._replace(items=items + more)
     if name == "undo":
@@ -126,13 +139,49 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         notes[op[2]] = number
     elif name == "erase":
         notes.pop(op[2], None)
-    return Model(model.items, tuple(sorted(forks.items())), tuple(sorted(notes.items())))
+    elif name == "step":
+        points = threads.get(owner, ())
+        threads[owner] = (*points, (*(points[-1] if points else ()), number)[-MESSAGES_MAX:])
+    elif name == "prune":
+        threads[owner] = threads[owner][-1:]
+    elif name == "twin":
+        threads[f"{owner}-twin{number}"] = threads[owner]
+    elif name == "forget":
+        threads.pop(op[2], None)
+    return Model(model.items, *(tuple(sorted(d.items())) for d in (forks, notes, threads)))
+
+
+def message(owner: str, number: int) -> str:
+    """One message of a thread: some large, so that they are staged."""
+    return text(owner, number).ljust(90_000 if number % 16 == 0 else 200, ".")
+
+
+def put_step(graph: GraphStore, owner: str, number: int) -> None:
+    """A checkpoint with one message more."""
+
+    def change(before: list[str]) -> list[str]:
+        return [*before, message(owner, number)][-MESSAGES_MAX:]
+
+    put_next(graph, owner, f"{number:09}", change, number)
+
+
+def points_of(graph: GraphStore, owner: str, name: str) -> tuple[tuple[int, ...], ...]:
+    """The checkpoints of a thread, as models have them."""
+    points = []
+    for one in graph.checkpoints(name, "", JsonCoder()):
+        numbers = tuple(int(m.partition(":")[2].rstrip(".")) for m in one.values["messages"])
+        if [message(owner, at) for at in numbers] != one.values["messages"]:
+            raise WrongError(f"{name}: {one.checkpoint} holds other messages")
+        if one.values["other"] != numbers[-1]:
+            raise WrongError(f"{name}: {one.checkpoint} holds another value")
+        points.append(numbers)
+    return tuple(reversed(points))
 
 
 def perform(db: memcore.Database, owner: str, op: Op) -> None:
     """The operation itself."""
     name, number = op[:2]
-    session, notes = db.session(owner), db.scope().kv(owner)
+    session, notes, graph = db.session(owner), db.scope().kv(owner), db.scope().graph
     acts: dict[str, Callable[[], Any]] = {
         "append": lambda: session.append(user(text(owner, number))),
         "once": lambda: session.append(
@@ -155,6 +204,10 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
         "total": lambda: db.scope().kv(COMMON).increment(TOTAL),
         "put": lambda: notes.put(op[2], number),
         "erase": lambda: notes.delete(op[2]),
+        "step": lambda: put_step(graph, owner, number),
+        "prune": lambda: graph.prune(owner, rule_of(1), JsonCoder()),
+        "twin": lambda: graph.copy_thread(owner, f"{owner}-twin{number}"),
+        "forget": lambda: graph.delete_thread(op[2], JsonCoder()),
         "look": lambda: (session.context(), list(notes.scan()), db.session(COMMON).tail(5)),
     }
     acts[name]()
@@ -169,7 +222,14 @@ def observed(db: memcore.Database, owner: str) -> Model:
     }
     items = found.pop(owner, None)
     notes = tuple(sorted(db.scope().kv(owner).scan()))
-    return Model(items, tuple(sorted(found.items())), notes)
+    graph = db.scope().graph
+    threads = [
+        (entry.thread, points_of(graph, owner, entry.thread))
+        for entry in graph.threads()
+        if entry.thread == owner or entry.thread.startswith(f"{owner}-twin")
+    ]
+    kept = tuple((name, points) for name, points in sorted(threads) if points)
+    return Model(items, tuple(sorted(found.items())), notes, kept)
 
 
 # --- the file of intents and acknowledgements ----------------------------------------------------
