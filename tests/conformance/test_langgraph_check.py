@@ -1,4 +1,4 @@
-"""What the saver's check finds: values that cannot be read, calls and results without each other."""
+"""What the saver's check finds: values that cannot be read, and broken tool sequences."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_value_that_cannot_be_decoded(path: Path) -> None:
 
         def lose(txn: Any) -> None:
             start, stop = bytes((Kind.CHUNK,)), bytes((Kind.CHUNK + 1,))
-            txn.delete([key for key, _ in txn.scan(start, stop) if len(key) > 17][0])
+            txn.delete(next(key for key, _ in txn.scan(start, stop) if len(key) > 17))
 
         saver.database.backing.store.transact(lose)
         found = saver.check()

@@ -84,12 +84,8 @@ def choose(random: Random, model: Model, number: int) -> Op:
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
         + ["recount", "step", "step", "prune", "twin", "forget"]
     )
-    mine = [thread for thread, _ in model.threads if "-twin" not in thread]
-    if name in ("prune", "twin") and not mine:
-        name = "step"
-    if name == "forget" or (name == "twin" and len(model.threads) > FORKS_MAX):
-        names = [thread for thread, _ in model.threads]
-        return ["forget", number, random.choice(names)] if names else ["step", number]
+    if name in ("prune", "twin", "forget"):
+        return _on_threads(random, name, number, [thread for thread, _ in model.threads])
     if name == "fork" and len(model.forks) >= FORKS_MAX:
         return ["drop", number, model.forks[0][0]]
     if name in ("undo", "fork", "compact", "uncompact", "recount") and not model.items:
@@ -100,6 +96,15 @@ def choose(random: Random, model: Model, number: int) -> Op:
         return [name, number, random.randint(1, 4)]
     if name in ("put", "erase"):
         return [name, number, f"k{random.randint(0, 5)}"]
+    return [name, number]
+
+
+def _on_threads(random: Random, name: str, number: int, threads: list[str]) -> Op:
+    """An operation on threads, as far as there are any."""
+    if name != "forget" and all("-twin" in thread for thread in threads):
+        return ["step", number]
+    if name == "forget" or (name == "twin" and len(threads) > FORKS_MAX):
+        return ["forget", number, random.choice(threads)] if threads else ["step", number]
     return [name, number]
 
 
@@ -139,7 +144,14 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         notes[op[2]] = number
     elif name == "erase":
         notes.pop(op[2], None)
-    elif name == "step":
+    _go_on(threads, owner, op)
+    return Model(model.items, *(tuple(sorted(d.items())) for d in (forks, notes, threads)))
+
+
+def _go_on(threads: dict[str, Any], owner: str, op: Op) -> None:
+    """Apply an operation on threads."""
+    name, number = op[:2]
+    if name == "step":
         points = threads.get(owner, ())
         threads[owner] = (*points, (*(points[-1] if points else ()), number)[-MESSAGES_MAX:])
     elif name == "prune":
@@ -148,7 +160,6 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         threads[f"{owner}-twin{number}"] = threads[owner]
     elif name == "forget":
         threads.pop(op[2], None)
-    return Model(model.items, *(tuple(sorted(d.items())) for d in (forks, notes, threads)))
 
 
 def message(owner: str, number: int) -> str:
