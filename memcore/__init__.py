@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         restore,
     )
     from memcore.database import open_database as open  # noqa: A004 - memcore.open is the public name
+    from memcore.database.branches import Branch
+    from memcore.database.difference import Difference
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from memcore.model import (
         Calibration,
         CallRecord,
+        Checkpoint,
         CompactionResult,
         Context,
         Item,
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.session import Compactor, Session, SessionState
+    from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
         Command,
         FileData,
@@ -130,11 +134,13 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "Branch",
     "BytesEstimate",
     "Calibration",
     "CallRecord",
     "CallableCounter",
     "CallerError",
+    "Checkpoint",
     "ClosedError",
     "Command",
     "CompactReport",
@@ -147,6 +153,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "Database",
+    "Difference",
     "DuplicateRequestError",
     "ExactCounter",
     "Extractive",
@@ -179,6 +186,8 @@ __all__ = [
     "ReadOnlyError",
     "Receipt",
     "RecountResult",
+    "Recovery",
+    "RecoveryStep",
     "Recursive",
     "Reduction",
     "Repair",
@@ -235,11 +244,13 @@ __all__ = [
 _HOMES = {
     "PRESETS": "memcore.compaction",
     "AnthropicSummarizer": "memcore.compaction",
+    "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
     "Calibration": "memcore.model",
     "CallRecord": "memcore.model",
     "CallableCounter": "memcore.tokens",
     "CallerError": "memcore.errors",
+    "Checkpoint": "memcore.model",
     "ClosedError": "memcore.errors",
     "Command": "memcore.state",
     "CompactReport": "memcore.database",
@@ -252,6 +263,7 @@ _HOMES = {
     "CorruptValueError": "memcore.errors",
     "CounterUnavailableError": "memcore.errors",
     "Database": "memcore.database",
+    "Difference": "memcore.database.difference",
     "DuplicateRequestError": "memcore.errors",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",
@@ -284,6 +296,8 @@ _HOMES = {
     "ReadOnlyError": "memcore.errors",
     "Receipt": "memcore.model",
     "RecountResult": "memcore.model",
+    "Recovery": "memcore.session.recovered",
+    "RecoveryStep": "memcore.session.recovered",
     "Recursive": "memcore.compaction",
     "Reduction": "memcore.state",
     "Repair": "memcore.model",

@@ -140,16 +140,11 @@ def split_token_page(key: bytes) -> tuple[int, int]:
 
 
 def state_field(rows: bytes, packed: bytes) -> bytes:
-    """The prefix of the versions of a state's field: ``rows`` are the session's of that sort."""
-    return rows + packed
+    """The prefix of the versions of a state's field: ``rows`` are the session's of that sort.
 
-
-def behind_field(versions: bytes) -> bytes:
-    """The first key behind all versions of a field.
-
-    ``00 FF`` begins what a longer name has behind a NUL, and no counter begins with FF.
+    A longer name that has a NUL there goes on with ``FF``, with which no counter begins.
     """
-    return versions + b"\xff"
+    return rows + packed
 
 
 def split_state_row(key: bytes) -> tuple[str, int]:

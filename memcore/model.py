@@ -15,6 +15,7 @@ __all__ = [
     "VIEW_STATUSES",
     "Calibration",
     "CallRecord",
+    "Checkpoint",
     "CompactionResult",
     "Context",
     "Item",
@@ -101,6 +102,34 @@ class CallRecord:
     seq: int
     result_seqs: tuple[int, ...]
     open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved position of a session: its live history and its view at one moment. It never changes.
+
+    ``Session.rewind`` and ``Session.fork`` take it, whether or not its items are live any more.
+    """
+
+    number: int
+    """Counts the checkpoints of the session; never given to another one."""
+    name: str | None
+    """May repeat: by a name the newest checkpoint of that name is meant."""
+    seq: int
+    """The last live item at that moment, 0 if there was none."""
+    revision: int
+    items: int
+    """How many items were live."""
+    tokens: int
+    """Of these, by ``counter``."""
+    counter: str
+    view: int
+    """Number of the view that was the current one, 0 if there was none."""
+    state: int | None
+    """Counter of the session's state at that moment, 0 if it had none; None if it is not known."""
+    created_at: float
+    """Seconds since the epoch by the writer's clock."""
+    meta: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ log: a lost one costs nothing but accuracy, so whoever writes it anew need not b
 
 Nothing is taken out of it when the history is cut, compacted or recounted: an anchor says what it
 is about, and whoever reads it compares. Seqs and views are never numbered twice, so an anchor that
-does not apply because its item was undone never applies again; one that a compaction covers does
-when the compaction is taken back.
+does not apply because its item was undone applies again only when a checkpoint brings the item
+back; one that a compaction covers does when the compaction is taken back.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ from typing import Any, Self
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
 from memcore.database import CompactReport, Database, Scope, open_database
+from memcore.database.branches import Branch
+from memcore.database.difference import Difference
 from memcore.model import SessionEntry
+from memcore.session.checkpointing import Position
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
 
@@ -122,6 +125,16 @@ class AsyncDatabase:
     async def check(self, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """As ``Database.check``."""
         return await asyncio.to_thread(lambda: self._database.check(progress=progress))
+
+    async def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
+        """As ``Database.branches``, in a thread."""
+        return await asyncio.to_thread(self._database.branches, user=user, app=app)
+
+    async def compare(
+        self, a: AsyncSession, b: AsyncSession, **positions: Position | None
+    ) -> Difference:
+        """As ``Database.compare``, in a thread."""
+        return await asyncio.to_thread(self._database.compare, a.sync, b.sync, **positions)
 
     async def stats(self) -> dict[str, Any]:
         """As ``Database.stats``."""

@@ -18,6 +18,7 @@ from memcore.log import Prepared
 from memcore.model import (
     Calibration,
     CallRecord,
+    Checkpoint,
     CompactionResult,
     Context,
     Item,
@@ -33,9 +34,11 @@ from memcore.options import checked_optional_seconds
 from memcore.session import Batch, Session
 from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
+from memcore.session.checkpointing import Position
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
-from memcore.state import Command, Trace
+from memcore.session.recovered import Recovery
+from memcore.state import Command
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
@@ -170,19 +173,11 @@ class AsyncSession:
         yield batch
         batch.settle(await self._store(batch.prepared, batch.closure()))
 
-    async def apply(
-        self,
-        command: Command,
-        *,
-        expected_revision: int | None = None,
-        trace: Trace | None = None,
-    ) -> Receipt:
+    async def apply(self, command: Command, **options: Any) -> Receipt:
         """As ``Session.apply``."""
         await self._ready()
-        batch = self._session.plan_batch(expected_revision)
-        batch.apply(command, trace=trace)
-        receipt = await self._store(batch.prepared, batch.closure())
-        batch.settle(receipt)
+        batch = self._session.plan_command(command, **options)
+        batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
         return receipt
 
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
@@ -191,20 +186,58 @@ class AsyncSession:
         closure = self._session.changes.undo(count, expected_revision=expected_revision)
         return await self._commit(closure, makes_room=True)
 
-    async def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
+    async def rewind(self, to: Position, *, expected_revision: int | None = None) -> Receipt:
         """As ``Session.rewind``."""
         await self._ready()
-        closure = self._session.changes.rewind(seq, expected_revision=expected_revision)
+        closure = self._session.checkpointing.rewind(to, expected_revision=expected_revision)
         return await self._commit(closure, makes_room=True)
 
     async def fork(
-        self, session_id: str, *, at: int | None = None, policy: str | None = None
+        self,
+        session_id: str,
+        *,
+        at: Position | None = None,
+        policy: str | None = None,
+        expected_revision: int | None = None,
     ) -> AsyncSession:
         """As ``Session.fork``."""
         await self._ready()
-        closure, target = self._session.plan_fork(session_id, at=at, policy=policy)
+        closure, target = self._session.plan_fork(
+            session_id, at=at, policy=policy, expected_revision=expected_revision
+        )
         await self._commit(closure)
         return AsyncSession(target)
+
+    async def checkpoint(
+        self,
+        name: str | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        expected_revision: int | None = None,
+    ) -> Checkpoint:
+        """As ``Session.checkpoint``."""
+        await self._ready()
+        save = self._session.checkpointing.save
+        return await self._commit(save(name, meta, expected_revision=expected_revision))
+
+    async def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
+        """As ``Session.delete_checkpoint``."""
+        await self._ready()
+        closure = self._session.checkpointing.delete(which)
+        return await self._commit(closure, makes_room=True)
+
+    async def checkpoints(self) -> AsyncIterator[Checkpoint]:
+        """As ``Session.checkpoints``; lets other tasks run after every page."""
+        await self._ready()
+        for count, found in enumerate(self._session.checkpoints(), 1):
+            if count % ITEMS_PAGE == 0:
+                await asyncio.sleep(0)
+            yield found
+
+    async def get_checkpoint(self, which: str | int) -> Checkpoint:
+        """As ``Session.get_checkpoint``."""
+        await self._ready()
+        return self._session.get_checkpoint(which)
 
     async def set_policy(self, policy: str) -> None:
         """As ``Session.set_policy``."""
@@ -238,6 +271,10 @@ class AsyncSession:
     async def repair(self, mode: str = "drop", **options: bool) -> RepairResult:
         """As ``Session.repair``, in a thread. Cancelled, it goes on there."""
         return await asyncio.to_thread(self._session.repair, mode, **options)
+
+    async def recover(self, **options: Any) -> Recovery:
+        """As ``Session.recover``, in a thread. Cancelled, it goes on there."""
+        return await asyncio.to_thread(self._session.recover, **options)
 
     async def uncompact(self) -> bool:
         """As ``Session.uncompact``."""

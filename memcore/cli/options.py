@@ -18,6 +18,7 @@ __all__ = [
     "AsJson",
     "DryRun",
     "SessionName",
+    "StoreFile",
     "StorePath",
     "User",
     "VerifyCopy",
@@ -32,6 +33,7 @@ _WRITER_PATIENCE_SECONDS: Final = 0.2
 StorePath = Annotated[
     str, typer.Option("--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database file.")
 ]
+StoreFile = Annotated[str, typer.Argument(metavar="FILE", help="The database file.")]
 User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
 App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]

@@ -8,9 +8,10 @@ from struct import unpack
 from typing import Final
 
 from memcore import blobs, keys, names
-from memcore._fast import pack_facts, record_spans
+from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
-from memcore.codec import FLAG_BLOB, checksum_of, open_value
+from memcore.codec import FLAG_BLOB, open_value
+from memcore.database.checkpoints import chained, check_checkpoints
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -25,6 +26,7 @@ from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
 from memcore.log.positions import History
+from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.session import Backing, check_removals, is_leaving
 from memcore.state import check_state
@@ -208,9 +210,11 @@ class SessionCheck:
         except CorruptValueError as exc:
             yield str(exc)
         yield from self._live(txn, head, history)
+        yield from check_checkpoints(txn, self.scope, self.session, head, history)
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
-        yield from check_state(txn, self.scope, self.session)
+        pinned = saved_states(txn, self.scope, self.session)
+        yield from check_state(txn, self.scope, self.session, pinned=pinned)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""
@@ -249,7 +253,7 @@ class SessionCheck:
         first, stop = head.parent_seq + 1, head.next_seq
         if first == stop:
             return
-        records = self._records(txn, self.session, first, stop - 1)
+        records = index.records(txn, self.scope, self.session, first, stop - 1)
         rows = read_rows(txn, self.scope, self.session, position=0, lo=first, hi=stop - 1)
         told = 0
         for row in rows:
@@ -275,20 +279,6 @@ class SessionCheck:
                 start, end = (keys.session_row(self.scope, self.session, row, n) for n in (lo, hi))
                 if any(True for _ in txn.scan(start, end, limit=1)):
                     yield f"it has {what} outside of {first}..{stop - 1}, which its head claims"
-
-    def _records(self, txn: ReadTxn, session: int, lo: int, hi: int) -> Iterator[bytes]:
-        expected = lo
-        for first, body in index.pages(txn, self.scope, session, lo, hi):
-            spans = record_spans(body)
-            if spans is None:
-                key = index.page_key(self.scope, session, first)
-                msg = f"index page {first} is malformed"
-                raise CorruptValueError(msg, key=key)
-            for at, (start, stop) in enumerate(spans):
-                seq = first + at
-                if seq == expected and seq <= hi:
-                    expected += 1
-                    yield body[start:stop]
 
     def _item(self, txn: ReadTxn, row: StoredRow, record: bytes) -> Iterator[str]:
         _, seq, flags, body = row
@@ -328,7 +318,7 @@ class SessionCheck:
             yield str(exc)
             counter, edge = None, history.count  # the sum cannot be told
         for position, session, lo, hi in history.spans(0, history.count):
-            records = self._records(txn, session, lo, hi)
+            records = index.records(txn, self.scope, session, lo, hi)
             for seq in range(lo, hi + 1):
                 record = next(records, None)
                 if record is None:
@@ -342,8 +332,8 @@ class SessionCheck:
                 if at < len(counted):
                     tokens = counted[at]
                 ledger.push(record[index.RECORD.size :], tokens)
-                chain = self._chain(txn, session, seq, chain)
-                if chain not in (found, -1):
+                key = keys.session_row(self.scope, session, Row.ITEM, seq)
+                if chained(txn, key, chain) not in (found, None):
                     yield f"the prefix hash at item {seq} does not match the items before it"
                     return
                 chain = found
@@ -356,18 +346,6 @@ class SessionCheck:
                 f"its head says {head.tokens} tokens and {head.open_calls} open calls, its index "
                 f"{ledger.tokens} and {ledger.open_count}"
             )
-
-    def _chain(self, txn: ReadTxn, session: int, seq: int, before: int) -> int:
-        """The prefix hash that the stored item gives; -1 if the item is damaged."""
-        key = keys.session_row(self.scope, session, Row.ITEM, seq)
-        value = txn.get(key)
-        if value is None:
-            return -1
-        try:
-            open_value(key, value)
-        except CorruptValueError:
-            return -1
-        return index.chain_after(before, checksum_of(value))
 
 
 def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:

@@ -1,10 +1,11 @@
-"""The lines of an export: one JSON object for a session, each of its items and views, its state.
+"""The lines of an export: a JSON object for a session, each item, view, checkpoint, and its state.
 
 ```
 {"memcore":1,"session":...,"app":...,"user":...,"policy":...,"items":2,"views":1,...}
 {"seq":1,"kind":"user","created_us":...,"item":{...}}
 {"seq":2,"kind":"assistant","created_us":...,"meta":{...},"request_id":...,"item":{...}}
 {"view":{"cut_seq":1,"summary":...}}
+{"checkpoint":{"name":...,"segments":[[1,2]],"view":1,...}}
 {"state":{"counter":3,"values":{...}}}
 ```
 
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from memcore import codec
 from memcore.errors import InvalidItemError
-from memcore.model import View
+from memcore.model import Checkpoint, View
 
 __all__ = ["FORMATS", "Title", "is_title", "parse_line", "portable", "portable_json"]
 
@@ -56,8 +57,10 @@ class Title:
     """How many lines of items follow."""
     views: int
     """How many lines of views follow them."""
+    checkpoints: int = 0
+    """How many lines of checkpoints follow these."""
     state: int = 0
-    """1 if a line with the state's values follows them."""
+    """How many lines of the state's values follow these."""
     forked_from: dict[str, Any] | None = None
     """Of a fork: name (null: it was deleted) and last shared seq of its parent; for the reader."""
 
@@ -80,7 +83,7 @@ class Title:
         if found["memcore"] != VERSION:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
-        fields: dict[str, Any] = {"state": 0}
+        fields: dict[str, Any] = {"checkpoints": 0, "state": 0}  # older exports have none
         fields |= {name: found.get(name, fields.get(name)) for name in cls.__slots__[:-1]}
         for name, value in fields.items():
             if name in _TEXTS:
@@ -148,4 +151,21 @@ def view_fields(view: View) -> dict[str, Any]:
         "reason": view.reason,
         "repair": view.repair,
         "repairs": [[each.action, each.seq, each.call_id] for each in view.repairs],
+    }
+
+
+def checkpoint_fields(
+    checkpoint: Checkpoint, runs: Iterable[tuple[int, int]], view: int
+) -> dict[str, Any]:
+    """A checkpoint as its line holds it; ``view`` is the place of its view, 0 for none."""
+    return {
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "tokens": checkpoint.tokens,
+        "counter": checkpoint.counter,
+        "created_ms": round(checkpoint.created_at * 1000),
+        "meta": checkpoint.meta,
+        "segments": [list(run) for run in runs],
+        "view": view,
+        "state": checkpoint.state,
     }

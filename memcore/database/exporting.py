@@ -14,6 +14,7 @@ from typing import Any, Final
 from memcore import blobs, names
 from memcore.codec import FLAG_BLOB, decode_json
 from memcore.database.exchange import FORMATS, Title, portable, portable_json, view_fields
+from memcore.database.runs import Runs
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.formats import get_policy
 from memcore.limits import ITEMS_PAGE
@@ -21,9 +22,10 @@ from memcore.log import Head, History
 from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
+from memcore.log.saved import known_counters
 from memcore.model import ItemKind, View
 from memcore.session import Backing
-from memcore.state import state_counter, values_at
+from memcore.state import values_at
 from memcore.store.base import ReadTxn
 from memcore.views import StoredView, applies_to, is_in_force, is_known, view_chain
 
@@ -33,8 +35,6 @@ Place = tuple[str, str, str]
 """``(app, user, session)``"""
 Parents = dict[int, dict[int, str]]
 """The names of a scope's sessions by number: read once an export, for the notes of forks."""
-Run = tuple[int, int, int, bool]
-"""``(owner session, first seq, last seq, whether they are live)``"""
 
 _KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
 _NAMED_MAX: Final = 5
@@ -114,10 +114,10 @@ class _Source:
     scope: int
     session: int
     head: Head
-    runs: list[Run]
+    runs: Runs
     views: list[View]
-    counter: int
-    """That of the state, 0 if it has none."""
+    counters: list[int]
+    """Those of the state whose values are exported: of checkpoints, and that of now."""
     forked_from: dict[str, Any] | None
 
     @classmethod
@@ -135,21 +135,17 @@ class _Source:
         head = Head.unpack(key, value)
         history = History(head.all_segments(txn, scope))
         chain = view_chain(txn, scope, head.view_session, head.view_number)
-        views = [
-            _live_view(stored, history, lambda seq: history.chain_at(txn, scope, seq))
-            for stored in chain
-        ]
-        return cls(
-            place,
-            scope,
-            session,
-            head,
-            list(_runs(history, head, session, undone=undone)),
-            # A view that does not apply any more never does again.
-            [view for view in reversed(views) if view is not None],
-            state_counter(txn, scope, session),
-            _parent(txn, scope, head, parents),
-        )
+        views = {
+            (stored.owner, stored.view.number): view
+            for stored in reversed(list(chain))
+            # One that does not apply may at a checkpoint; it stays behind all the same.
+            if (view := _live_view(stored, history, lambda seq: history.chain_at(txn, scope, seq)))
+        }
+        place_in = (scope, session)
+        runs = Runs.of(txn, place_in, head, history, list(views), undone=undone)
+        counters = known_counters(txn, scope, session)
+        forked_from = _parent(txn, scope, head, parents)
+        return cls(place, scope, session, head, runs, list(views.values()), counters, forked_from)
 
     @property
     def where(self) -> str:
@@ -159,7 +155,7 @@ class _Source:
     @property
     def items(self) -> int:
         """How many items are exported."""
-        return sum(hi - lo + 1 for _, lo, hi, _ in self.runs)
+        return sum(hi - lo + 1 for _, lo, hi, _ in self.runs.items)
 
     def title(self) -> Title:
         """The line that it begins with."""
@@ -176,22 +172,10 @@ class _Source:
             updated_ms=head.updated_ms,
             items=self.items,
             views=len(self.views),
-            state=int(self.counter > 0),
+            checkpoints=len(self.runs.checkpoints),
+            state=len(self.counters),
             forked_from=self.forked_from,
         )
-
-
-def _runs(history: History, head: Head, session: int, *, undone: bool) -> Iterator[Run]:
-    """The live runs, and with ``undone`` the session's own items between and behind them."""
-    following = head.parent_seq + 1
-    for owner, lo, hi in history.segments:
-        if owner == session:
-            if undone and following < lo:
-                yield session, following, lo - 1, False
-            following = hi + 1
-        yield owner, lo, hi, True
-    if undone and following < head.next_seq:
-        yield session, following, head.next_seq - 1, False
 
 
 def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str, Any] | None:
@@ -220,7 +204,7 @@ class _Row:
 
 def _rows(backing: Backing, source: _Source) -> Iterator[_Row]:
     """The items, a page a read transaction."""
-    for owner, first, last, live in source.runs:
+    for owner, first, last, live in source.runs.items:
         for lo in range(first, last + 1, ITEMS_PAGE):
             hi = min(lo + ITEMS_PAGE - 1, last)
             yield from backing.store.read(
@@ -256,10 +240,14 @@ def _opened(
 
 
 def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
-    """Everything: the title, the items, the views."""
+    """Everything: the title, the items, the views, the checkpoints."""
     yield source.title().line() + b"\n"
     for row in _rows(backing, source):
-        rest = b"" if row.live else b',"undone":true'
+        rest = b""
+        if not row.live:
+            rest = b',"undone":true'
+            after = source.runs.before.get(row.seq)
+            rest += b"" if after is None else b',"after":%d' % after
         if row.beside:
             rest += b"," + portable_json(row.beside)[1:-1]
         yield b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
@@ -271,19 +259,21 @@ def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
         )
     for view in source.views:
         yield portable_json({"view": view_fields(view)}) + b"\n"
-    if source.counter:
-        yield backing.store.read(lambda txn: _state_line(txn, source))
+    for checkpoint in source.runs.checkpoints:
+        yield portable_json({"checkpoint": checkpoint}) + b"\n"
+    for counter in source.counters:
+        yield backing.store.read(lambda txn, counter=counter: _state_line(txn, source, counter))  # type: ignore[misc]
 
 
-def _state_line(txn: ReadTxn, source: _Source) -> bytes:
-    """The values of the state as they were when the export of the session began."""
+def _state_line(txn: ReadTxn, source: _Source, counter: int) -> bytes:
+    """The values of the state at a counter that was known when the export of the session began."""
     try:
-        found = values_at(txn, source.scope, source.session, source.counter)
+        found = values_at(txn, source.scope, source.session, counter)
     except NotFoundError as exc:
         msg = f"{source.where}: it was deleted, or its state trimmed, while it was exported"
         raise NotFoundError(msg) from exc
     values = {key: version.value() for key, version in found.items()}
-    return portable_json({"state": {"counter": source.counter, "values": values}}) + b"\n"
+    return portable_json({"state": {"counter": counter, "values": values}}) + b"\n"
 
 
 # --- messages alone -------------------------------------------------------------------------------
@@ -308,7 +298,9 @@ class _LeftOut:
         ]
         if source.views:
             parts.append(f"{len(source.views):,} compactions (the items that they cover are there)")
-        if source.counter:
+        if source.runs.checkpoints:
+            parts.append(f"{len(source.runs.checkpoints):,} checkpoints")
+        if source.counters:
             parts.append("the state")
         return f"{source.where}: left out {', '.join(parts)}" if parts else ""
 

@@ -8,18 +8,23 @@ whose call was lost are orphans, which contexts leave out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from memcore import keys
 from memcore.codec import checksum_of, decode_json, encode_json, seal_value
 from memcore.database.remains import Remains
+from memcore.database.resaved import Resaved, Step, saved_of
 from memcore.errors import CounterUnavailableError, InternalError, MemcoreError
 from memcore.formats import get_policy
 from memcore.keys import Row
 from memcore.log import Head, Segment, index, new_ledger, prepare_event
 from memcore.log.counts import NO_COUNTS, Counts, write_counts
 from memcore.log.head import FLAG_HIDDEN, head_key
+from memcore.log.positions import merged
+from memcore.log.saved import saved_states
+from memcore.log.stored import looks_like
 from memcore.state import mend_state
 from memcore.store.base import Txn
 from memcore.tokens import BytesEstimate, TokenCounter
@@ -29,15 +34,11 @@ __all__ = ["Family"]
 _LOST_EVENT: Final = "lost"
 _REPLACED: Final = (
     *(Row.HEAD, Row.INDEX, Row.ITEM, Row.VIEW, Row.SEGMENTS, Row.CHILD, Row.TOKENS),
+    Row.CHECKPOINT,
     Row.USAGE,  # what was billed for items that are lost says nothing of the others
 )
 _SNIFFED: Final = 64
 _TRIES: Final = 4096
-_RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
-_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
-
-Step = tuple[int, int]
-"""``(owner session, seq)`` of an item."""
 
 
 class Rebuilt(NamedTuple):
@@ -62,15 +63,17 @@ class Family:
         default_counter: TokenCounter,
         now_us: int,
     ) -> None:
-        self._members = {member.session: member for member in members}
+        self.members = {member.session: member for member in members}
         self._seed = seed
         self._counter_named = counter_named
         counters = [member.head.counter for member in members if member.head is not None]
         self._counter_id = counters[0] if counters else default_counter.id
         self._now_us = now_us
-        self._chains: dict[Step, int] = {}
+        self.chains: dict[Step, int] = {}
+        """The prefix hashes that are settled."""
         self._places: dict[Step, int] = {}
         """How many live items there are up to and including each."""
+        self._resaved: dict[int, Resaved] = {}
         self._rows: dict[bytes, bytes] = {}
         self._heads: list[tuple[Remains, Head]] = []
         self._counted: list[tuple[Remains, Counts, array[int]]] = []
@@ -79,14 +82,13 @@ class Family:
 
     def write(self, txn: Txn) -> None:
         """Replace the sessions' rows."""
-        for member in self._members.values():
+        for member in self.members.values():
             for row in _REPLACED:
                 start = keys.session_rows(*member.place, row)
                 txn.delete_range(start, keys.after(start))
             for seq in member.items:
                 key = keys.session_row(*member.place, Row.ITEM, seq)
                 txn.put(key, member.value(seq))
-            mend_state(txn, *member.place)
         for key, value in self._rows.items():
             txn.put(key, value)
         for member, counts, tokens in self._counted:
@@ -96,6 +98,8 @@ class Family:
             head.spill(txn, *member.place)
             key = head_key(*member.place)
             txn.put(key, seal_value(key, head.pack()))
+        for member in self.members.values():
+            mend_state(txn, *member.place, pinned=saved_states(txn, *member.place))
 
     # --- planning -----------------------------------------------------------------------------
 
@@ -109,35 +113,38 @@ class Family:
         # What a current head says of shared items goes before what is concluded without one.
         for member in sorted(ordered, key=lambda member: not member.sure):
             paths[member.session] = self._chained(member, self._path(member))
+        chosen = _Chosen(ordered[0])
+        for member in ordered:
+            self._resaved[member.session] = Resaved(member, self, chosen)
         for member in ordered:
             self._plan_session(member, paths[member.session])
         for member in ordered:
-            if member.parent in self._members:
-                scope, parent = self._members[member.parent].place
+            if member.parent in self.members:
+                scope, parent = self.members[member.parent].place
                 key = keys.session_row(scope, parent, Row.CHILD, member.session)
                 self._rows[key] = seal_value(key, b"")
             self._plan_views(member)
 
     def _ordered(self) -> list[Remains]:
         """Parents before their forks."""
-        for member in self._members.values():
+        for member in self.members.values():
             for child in member.children:
-                found = self._members.get(child)
+                found = self.members.get(child)
                 if found is not None and found.head is None:
                     found.parent = member.session
         done: dict[int, Remains] = {}
 
         def visit(member: Remains, depth: int) -> None:
-            if member.session in done or depth > len(self._members):
+            if member.session in done or depth > len(self.members):
                 return
-            above = self._members.get(member.parent)
+            above = self.members.get(member.parent)
             if above is not None:
                 visit(above, depth + 1)
             else:
                 member.parent = 0
             done[member.session] = member
 
-        for member in self._members.values():
+        for member in self.members.values():
             visit(member, 0)
         return list(done.values())
 
@@ -145,7 +152,7 @@ class Family:
         """Whose item ``seq`` is in the history of ``member``."""
         found: Remains | None = member
         while found is not None and seq < found.first:
-            found = self._members.get(found.parent)
+            found = self.members.get(found.parent)
         return found
 
     def _find_fork_point(self, member: Remains) -> None:
@@ -154,7 +161,7 @@ class Family:
         Items that the parent got after the fork bear the same seqs as the fork's own.
         """
         chain, checksum = member.chain_of(member.first), member.sums.get(member.first)
-        parent = self._members[member.parent]
+        parent = self.members[member.parent]
         if chain is not None and checksum is not None:
             for seq in range(member.first - 1, max(member.first - 1 - _TRIES, 0), -1):
                 owner = self._owner(parent, seq)
@@ -188,7 +195,7 @@ class Family:
     def _segments(self, head: Head, scope: int) -> list[Segment] | None:
         """All segments of a head, None if a block of them is lost."""
         try:
-            return head.all_segments(_Chosen(next(iter(self._members.values()))), scope)
+            return head.all_segments(_Chosen(next(iter(self.members.values()))), scope)
         except MemcoreError:
             return None
 
@@ -197,18 +204,18 @@ class Family:
         kept: list[Step] = []
         chain = 0
         for step in path:
-            owner = self._members.get(step[0])
+            owner = self.members.get(step[0])
             if owner is None or step[1] not in owner.items:
                 continue
             chain_here = index.chain_after(chain, owner.sums[step[1]])
-            known = self._chains.get(step)
+            known = self.chains.get(step)
             if known is not None and known != chain_here:
                 # Another history reaches this item in another way: only its own items are shown.
                 kept, chain = [], 0
                 if owner is not member:
                     continue
-                return self._chained(member, [s for s in path if s not in self._chains])
-            self._chains[step] = chain = chain_here
+                return self._chained(member, [s for s in path if s not in self.chains])
+            self.chains[step] = chain = chain_here
             kept.append(step)
             self._places[step] = len(kept)
         return kept
@@ -224,18 +231,18 @@ class Family:
             self._rows[key] = seal_value(key, body)
         tokens = array("I")
         for owner, seq in path:
-            record = self._record(self._members[owner], seq, counter, tag)
+            record = self._record(self.members[owner], seq, counter, tag)
             tokens.append(index.RECORD.unpack_from(record)[0])
             ledger.push(record[index.RECORD.size :], tokens[-1])
         own = NO_COUNTS
-        if any(self._tag(self._members[owner]) != tag for owner, _ in path):
+        if any(self._tag(self.members[owner]) != tag for owner, _ in path):
             # Its index records count by another counter: the owner's, who has not been recounted.
             own = Counts(member.session, head.epoch + 1, member.stop)
             self._counted.append((member, own, tokens))
         own.point(head)
-        head.segments = _merged(path)
+        head.segments = merged(path)
         head.count = len(path)
-        head.chain = self._chains[path[-1]] if path else 0
+        head.chain = self.chains[path[-1]] if path else 0
         head.tokens, head.open_calls = ledger.tokens, ledger.open_count
         head.next_seq = member.stop
         head.parent_session, head.parent_seq = member.parent, member.first - 1
@@ -244,12 +251,21 @@ class Family:
         head.epoch += 1
         head.next_view = max([head.next_view, *(number + 1 for number in member.views)])
         self._heads.append((member, head))
+        resaved = self._resaved[member.session]
+        for saved in resaved.dropped:
+            notes.append(f"{saved.where} is lost")
+        self._rows.update(
+            resaved.rows(
+                head, counter, lambda at: self._record(self.members[at[0]], at[1], counter, tag)
+            )
+        )
         self.rebuilt.append(Rebuilt(member, len(path), lost, tuple(notes)))
 
     def _new_head(self, member: Remains) -> tuple[Head, list[str], TokenCounter | None]:
         notes: list[str] = []
         if member.head is None:
-            policy = _sniffed_policy(member)
+            saved = next(reversed(list(saved_of(member))), None)
+            policy = looks_like(_messages(member)) if saved is None else saved.policy
             head = Head(policy=policy, counter=self._counter_id, now_ms=self._now_us // 1000)
             notes.append(
                 f"its head was lost: policy {policy!r} and counter {head.counter!r} are guessed, "
@@ -281,7 +297,7 @@ class Family:
         if seq in member.items:
             found = member.facts(seq, counter, tag, self._seed)
             if found is not None:
-                chain = self._chains.get(step)
+                chain = self.chains.get(step)
                 if chain is None:  # not live: nothing is held to it
                     chain = index.chain_after(0, member.sums[seq])
                 packed = index.RECORD.pack(found.tokens, found.created_s, chain, tag)
@@ -311,27 +327,28 @@ class Family:
             if continue_as is not None:
                 body["cut_seq"], body["chain"], body["covered"] = continue_as
             parent = (body["parent_owner"], body["parent"])
-            if body["parent"] and not self._has_view(*parent):
+            if body["parent"] and not self.has_view(*parent):
                 body["parent"] = body["parent_owner"] = 0
             encoded, flags = encode_json(body)
             self._rows[key] = seal_value(key, encoded, flags)
         for found, head in self._heads:
-            if found is member and not self._has_view(head.view_session, head.view_number):
+            if found is member and not self.has_view(head.view_session, head.view_number):
                 head.view_session = head.view_number = 0
 
     def _settled(self, member: Remains, seq: int) -> tuple[int, int, int] | None:
         """The last item up to ``seq`` that is there, its prefix hash, and how many there are."""
         owner = self._owner(member, seq)
         while owner is not None and seq > 0:
-            chain = self._chains.get((owner.session, seq))
+            chain = self.chains.get((owner.session, seq))
             if chain is not None:
                 return seq, chain, self._places[owner.session, seq]
             seq = owner.before.get(seq, seq - 1)
             owner = self._owner(owner, seq)
         return None
 
-    def _has_view(self, owner: int, number: int) -> bool:
-        member = self._members.get(owner)
+    def has_view(self, owner: int, number: int) -> bool:
+        """Whether a view is left."""
+        member = self.members.get(owner)
         return member is not None and number in member.views
 
 
@@ -350,27 +367,8 @@ class _Chosen:
         raise InternalError("chosen rows were scanned")
 
 
-def _merged(path: list[Step]) -> list[Segment]:
-    found: list[Segment] = []
-    for session, seq in path:
-        if found and found[-1].session == session and found[-1].hi == seq - 1:
-            found[-1] = Segment(session, found[-1].lo, seq)
-        else:
-            found.append(Segment(session, seq, seq))
-    return found
-
-
-def _sniffed_policy(member: Remains) -> str:
-    """The pair policy that the items look like."""
+def _messages(member: Remains) -> Iterator[dict[str, Any]]:
+    """Some of the messages that can be read."""
     for seq in sorted(member.items)[:_SNIFFED]:
-        try:
-            message = member.item(seq)[0].message
-        except (ValueError, KeyError, MemcoreError):
-            continue
-        if message.get("type") in _RESPONSES:
-            return "openai_responses"
-        content = message.get("content")
-        blocks = content if isinstance(content, list) else []
-        if any(isinstance(b, dict) and b.get("type") in _ANTHROPIC for b in blocks):
-            return "anthropic"
-    return "openai_chat"
+        with suppress(ValueError, KeyError, MemcoreError):
+            yield member.item(seq)[0].message

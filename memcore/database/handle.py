@@ -9,8 +9,10 @@ from typing import Any, Self
 
 from memcore import keys, names
 from memcore.compaction import CompactionPolicy
+from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
+from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
@@ -19,6 +21,7 @@ from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Backing, Session
+from memcore.session.checkpointing import Position
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
 from memcore.usage import usage_key
@@ -138,6 +141,46 @@ class Database:
             progress: called with (sessions done, sessions in all).
         """
         return check_database(self._backing, progress)
+
+    def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
+        """The tree that forks make of the sessions, with their checkpoints.
+
+        Parents come before their forks. Deleted sessions that stay for their forks are there, too,
+        without a name. One read transaction a scope.
+        """
+        found: list[Branch] = []
+        for its_app, its_user in self.scopes():
+            if user not in (None, its_user) or app not in (None, its_app):
+                continue
+
+            def collect(txn: ReadTxn, app: str = its_app, user: str = its_user) -> list[Branch]:
+                scope = names.scope_of(txn, app, user)
+                return [] if scope is None else list(branches_of(txn, scope, app, user))
+
+            found += self._backing.store.read(collect)
+        return found
+
+    def compare(
+        self,
+        a: Session,
+        b: Session,
+        *,
+        at: Position | None = None,
+        other_at: Position | None = None,
+    ) -> Difference:
+        """What two histories begin with together, and what each has for itself behind that.
+
+        Args:
+            a: a session of this database.
+            b: another one, or the same.
+            at: where to look at ``a``: a live seq, a checkpoint or its name; None: all of it.
+            other_at: the same of ``b``.
+
+        Raises:
+            NotFoundError: there is no such session or position.
+            CorruptValueError: a row is damaged.
+        """
+        return compare(a, b, at=at, other_at=other_at)
 
     def stats(self) -> dict[str, Any]:
         """Sizes and counters of the file and of this process's handle on it."""

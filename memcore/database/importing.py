@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from memcore import names
 from memcore.blobs import StagedBlobLost
+from memcore.database.arrived import refuse, write_arrived
 from memcore.database.exchange import Title, is_title, parse_line
-from memcore.database.incoming import Entry, Incoming, refuse, remove_leftovers, remove_unfinished
+from memcore.database.incoming import Entry, Incoming, remove_leftovers, remove_unfinished
 from memcore.errors import (
     CallerError,
     InvalidItemError,
@@ -239,7 +240,7 @@ class _Import:
         while attempts:
             parts = [part for part in parts if not part.session.is_given_up]
             for part in parts:
-                part.session.appending.stage(entry for _, entry in part.entries)
+                part.session.appending.stage(entry.item for entry in part.entries)
             try:
                 self.backing.store.transact(lambda txn, parts=parts: self._write(txn, parts))  # type: ignore[misc]
             except StagedBlobLost:
@@ -264,18 +265,20 @@ class _Import:
         for part in parts:
             session, title = part.session, part.session.title
             draft = self._draft(txn, part)
-            for live, group in groupby(part.entries, itemgetter(0)):
-                entries = [entry for _, entry in group]
-                if live:
-                    draft.append(entries, orphans="keep")
+            for group in _runs(part.entries):
+                items = [entry.item for entry in group]
+                if group[0].live:
+                    draft.append(items, orphans="keep")
                 else:
-                    draft.lay_aside(entries)
+                    draft.lay_aside(items, after=group[0].after)
             if part.is_last:
                 for view in session.views:
                     _write_view(draft, view)
-                if session.state_counter:
-                    scope, number = draft.log.scope, draft.log.session
-                    write_values(txn, scope, number, session.state, session.state_counter)
+                states = {counter for counter, _ in session.states} or {0}
+                for checkpoint in session.checkpoints:
+                    write_arrived(draft, checkpoint, states=states)
+                if session.states:
+                    write_values(txn, draft.log.place, session.states)
                 draft.head.revision = title.revision
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time tells other imports that this one is alive.
@@ -307,6 +310,18 @@ class _Import:
 
         txn.on_commit(settle)
         return draft
+
+
+def _runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Entries that follow each other and are all live, or all undone."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and (entry.live != run[0].live or entry.after is not None):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
 
 
 def _bounded(parts: list[_Part]) -> Iterator[list[_Part]]:

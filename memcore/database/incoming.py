@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from memcore import names
 from memcore.codec import check_json
+from memcore.database.arrived import Arrived, arrived_of, refuse, whole
 from memcore.database.exchange import Title
-from memcore.errors import CorruptValueError, CounterUnavailableError, InvalidItemError
+from memcore.errors import CorruptValueError, CounterUnavailableError
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.log import (
     Head,
@@ -51,8 +52,14 @@ _MISSING_EVENT: Final = "undone"
 """The type of the event that stands for an undone item that was not exported."""
 _CLASS_MAX: Final = 255
 
-Entry: TypeAlias = tuple[bool, Prepared]
-"""Whether it is live, and the item."""
+
+class Entry(NamedTuple):
+    """An item on its way in."""
+
+    live: bool
+    item: Prepared
+    after: int | None = None
+    """The seq before it, if it is undone and that is not the one below."""
 
 
 class Incoming:
@@ -70,9 +77,9 @@ class Incoming:
         self.entries: list[Entry] = []
         """What was read and is not stored yet."""
         self.views: list[View] = []
-        self.state: dict[str, Any] = {}
-        """The values of its state."""
-        self.state_counter = 0
+        self.checkpoints: list[Arrived] = []
+        self.states: list[tuple[int, dict[str, Any]]] = []
+        """The values of its state, under ascending counters."""
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
@@ -84,16 +91,22 @@ class Incoming:
         self._following = 1
         self._gaps = 0
         self._live: list[Segment] = []
+        self._filled: list[Segment] = []
+        """Seqs that have stand-ins."""
+        self._before: dict[int, int] = {}
+        """The seq before an item, where it is not the one below."""
         self._items_left = title.items
         self._views_left = title.views
-        self._state_left = title.state
+        self._checkpoints_left = title.checkpoints
+        self._states_left = title.state
         if title.next_seq - 1 - title.items > GAPS_MAX:
             refuse(f"next_seq: {title.next_seq} is too far beyond its {title.items} items")
 
     @property
     def lines_left(self) -> int:
         """How many of its lines were not read yet."""
-        return self._items_left + self._views_left + self._state_left
+        left = self._items_left + self._views_left
+        return left + self._checkpoints_left + self._states_left
 
     def take(self, found: Any) -> None:
         """One line of it.
@@ -109,23 +122,30 @@ class Incoming:
         elif self._views_left:
             self._take_view(found.get("view"))
             self._views_left -= 1
+        elif self._checkpoints_left:
+            self._take_checkpoint(found.get("checkpoint"))
+            self._checkpoints_left -= 1
         else:
             self._take_state(found.get("state"))
-            self._state_left = 0
+            self._states_left -= 1
 
     def finish(self) -> None:
         """All its lines were read: what follows is undone."""
         self._fill(self.title.next_seq)
 
     def _take_item(self, found: Mapping[str, Any]) -> None:
-        seq, undone = _whole(found, "seq", least=1), found.get("undone", False)
+        seq, undone = whole(found, "seq", least=1), found.get("undone", False)
         if not self._following <= seq < self.title.next_seq:
             refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
         if not isinstance(undone, bool):
             refuse(f"undone: expected true or false, got {undone!r}")
         item = self._prepared(found)
         self._fill(seq)
-        self.entries.append((not undone, item))
+        last = self._live[-1].hi if self._live else 0
+        after = self._after(found, seq) if undone else last
+        if after not in (None, seq - 1):
+            self._before[seq] = after
+        self.entries.append(Entry(not undone, item, after if undone else None))
         self._following = seq + 1
         if undone:
             return
@@ -141,7 +161,7 @@ class Incoming:
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
-            "now_us": _whole(found, "created_us", below=CREATED_US_END),
+            "now_us": whole(found, "created_us", below=CREATED_US_END),
             "meta": found.get("meta"),
             "request_id": found.get("request_id"),
         }
@@ -166,7 +186,28 @@ class Incoming:
                 seed=self.seed,
                 now_us=min(self.title.created_ms * 1000, CREATED_US_END - 1),
             )
-            self.entries += [(False, item)] * missing
+            self._filled.append(Segment(0, self._following, seq - 1))
+            self.entries += [Entry(live=False, item=item)] * missing
+
+    @staticmethod
+    def _after(found: Mapping[str, Any], seq: int) -> int | None:
+        if "after" not in found:
+            return None
+        return whole(found, "after", below=seq)
+
+    def _take_checkpoint(self, found: Any) -> None:
+        arrived = arrived_of(found, self.title, len(self.views))
+        last = 0
+        for lo, hi in arrived.segments:
+            if not last < lo <= hi < self._following:
+                refuse(f"checkpoint.segments: {lo} to {hi} are not what follows {last}")
+            breaks = [seq for seq in self._before if lo < seq <= hi]
+            if breaks or self._before.get(lo, lo - 1) != last:
+                refuse(f"checkpoint.segments: item {breaks[0] if breaks else lo} follows another")
+            if any(gap.lo <= hi and lo <= gap.hi for gap in self._filled):
+                refuse(f"checkpoint.segments: not all of {lo} to {hi} were exported")
+            last = hi
+        self.checkpoints.append(arrived)
 
     def _take_view(self, found: Any) -> None:
         view = _view(found, self.title.counter)
@@ -188,14 +229,17 @@ class Incoming:
         values = found.get("values") if isinstance(found, dict) else None
         if not isinstance(values, dict):
             refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
-        self.state_counter = _whole(found, "counter", least=1, below=2**62)
+        last = self.states[-1][0] if self.states else -1
+        counter = whole(found, "counter", least=last + 1, below=2**62)
+        if values and not counter:
+            refuse("state: at counter 0 there are no values")
         for key in values:
             packed_field(key)
         try:
             check_json(values)
         except ValueError as exc:
             refuse(f"state.values{exc}")
-        self.state = values
+        self.states.append((counter, values))
 
     def _counted(self, mask: Mask, counter: str) -> Mask:
         """The mask with tokens that a budget may rely on, whatever its line says.
@@ -263,25 +307,12 @@ def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | N
     return False
 
 
-def refuse(text: str) -> NoReturn:
-    """Raise for a line that cannot be read."""
-    raise InvalidItemError(text)
-
-
-def _whole(found: Mapping[str, Any], name: str, *, least: int = 0, below: int = 2**63) -> int:
-    value = found.get(name)
-    if type(value) is not int or not least <= value < below:
-        wanted = f"from {least} " + ("on" if below == 2**63 else f"to {below - 1}")
-        refuse(f"{name}: expected a whole number {wanted}, got {value!r:.40}")
-    return value
-
-
 def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     """The call that an event gives up."""
     payload = item["payload"]
     if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
         refuse(f"item.payload: expected a class and an id, got {payload!r}")
-    number = _whole(payload, "class")
+    number = whole(payload, "class")
     if number > _CLASS_MAX:
         refuse(f"item.payload.class: expected at most {_CLASS_MAX}, got {number}")
     return ((number, payload["id"]),)
@@ -304,14 +335,14 @@ def _view(found: Any, counter: str) -> View:
     return View(
         number=0,
         parent=0,
-        cut_seq=_whole(found, "cut_seq"),
-        covered=_whole(found, "covered"),
+        cut_seq=whole(found, "cut_seq"),
+        covered=whole(found, "covered"),
         summary=summary,
         pinned=tuple(pinned),
         status=status,
-        tokens_before=_whole(found, "tokens_before"),
-        tokens_after=_whole(found, "tokens_after"),
-        created_at=_whole(found, "created_ms") / 1000,
+        tokens_before=whole(found, "tokens_before"),
+        tokens_after=whole(found, "tokens_after"),
+        created_at=whole(found, "created_ms") / 1000,
         counter=by,
         policy=_text(found, "policy") or "",
         reason=_text(found, "reason"),

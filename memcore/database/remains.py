@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from memcore import keys
-from memcore._fast import pack_event, pack_facts, record_spans
+from memcore._fast import record_spans
 from memcore.codec import HEADER_BYTES, checksum_of
 from memcore.database.sieve import Place, Sieve
 from memcore.errors import MemcoreError
 from memcore.keys import Row
 from memcore.log import Head, decode_item, index
 from memcore.log.head import head_key
-from memcore.log.item import ABANDON_EVENT, split_body
-from memcore.model import Item, ItemKind
+from memcore.log.item import split_body
+from memcore.log.saved import unpack_last
+from memcore.log.stored import facts_of, tokens_of
+from memcore.log.tracing import predecessor
+from memcore.model import Item
 from memcore.store.wreck import Candidate, Rank
-from memcore.tokens import BytesEstimate, TokenCounter, checked_count
+from memcore.tokens import BytesEstimate, TokenCounter
 
 __all__ = ["Remains"]
-
-_TRIES: Final = 4096
-"""Items before a given one that are tried as the one that it was appended to."""
 
 
 class _Facts(NamedTuple):
@@ -46,6 +46,9 @@ class Remains:
         """The seqs that it owns are ``first .. stop - 1``."""
         self.views: list[int] = []
         self.children: list[int] = []
+        self.checkpoints: list[int] = []
+        self.last_checkpoint = 0
+        """The last number that a checkpoint got, as far as it is known."""
         self.items: dict[int, Candidate] = {}
         self.sums: dict[int, bytes] = {}
         self.records: dict[int, bytes] = {}
@@ -67,6 +70,8 @@ class Remains:
                 self.views.append(keys.number_of(key))
             elif row == Row.CHILD and key in sieve.chosen:
                 self.children.append(keys.number_of(key))
+            elif row == Row.CHECKPOINT and key in sieve.chosen:
+                self._take_checkpoint(key)
             elif row == Row.INDEX:
                 self._take_records(key)
             elif row == Row.ITEM and key in sieve.chosen:
@@ -84,6 +89,14 @@ class Remains:
         for found in (self.items, self.sums, self.records):
             for seq in [seq for seq in found if not self.first <= seq < self.stop]:
                 del found[seq]
+
+    def _take_checkpoint(self, key: bytes) -> None:
+        number = keys.number_of(key)
+        if number:
+            self.checkpoints.append(number)
+        else:
+            number = unpack_last(key, self.sieve.value(key)[HEADER_BYTES:])
+        self.last_checkpoint = max(self.last_checkpoint, number)
 
     def _take_records(self, key: bytes) -> None:
         first = keys.number_of(key)
@@ -119,11 +132,12 @@ class Remains:
             self.before[seq] = seq - 1
             if chain is None:
                 continue
-            candidates = self._versions(seq)
-            found = self._predecessor(seq, chain, chains, candidates)
+            versions = self._versions(seq)
+            sums = [checksum for checksum, _ in versions]
+            found = predecessor(seq, chain, sums, chains, self.before, first=self.first)
             if found is None:
                 continue
-            self.before[seq], at = found
+            self.before[seq], at = found[0], versions[found[1]][1]
             if at is not None and at != self.items.get(seq):
                 self._take_item(keys.session_row(*self.place, Row.ITEM, seq), at)
 
@@ -134,28 +148,6 @@ class Remains:
         key = keys.session_row(*self.place, Row.ITEM, seq)
         wreck = self.sieve.wreck
         return [(checksum_of(wreck.value(key, at)), at) for at in wreck.rows.get(key, ())]
-
-    def _predecessor(
-        self,
-        seq: int,
-        chain: int,
-        chains: dict[int, int | None],
-        versions: list[tuple[bytes, Candidate | None]],
-    ) -> tuple[int, Candidate | None] | None:
-        before: int = seq - 1
-        for _ in range(_TRIES if versions else 0):
-            known = chains.get(before)
-            if known is not None:
-                for checksum, at in versions:
-                    if index.chain_after(known, checksum) == chain:
-                        return before, at
-            if before < self.first:
-                break
-            before = self.before[before]
-        for checksum, at in versions:
-            if self.first == 1 and index.chain_after(0, checksum) == chain:
-                return 0, at
-        return None
 
     def value(self, seq: int) -> bytes:
         """The stored value of an item."""
@@ -188,20 +180,8 @@ class Remains:
                 return _Facts(tokens, created_s, record[index.RECORD.size :])
         try:
             item, encoded = self.item(seq)
-            if item.kind == ItemKind.EVENT:
-                return _Facts(0, int(item.created_at), _event_facts(item, seed))
-            tokens = checked_count(counter or BytesEstimate(), item.message, encoded)
-            facts = pack_facts(item.message, seed)
+            tokens = tokens_of(item, encoded, counter or BytesEstimate())
+            facts = facts_of(item, seed)
         except (ValueError, KeyError, TypeError, MemcoreError):
             return None
         return None if facts is None else _Facts(tokens, int(item.created_at), facts)
-
-
-def _event_facts(item: Item, seed: bytes) -> bytes:
-    given_up: tuple[tuple[int, str], ...] = ()
-    if item.message["type"] == ABANDON_EVENT:
-        payload = item.message["payload"]
-        given_up = ((payload["class"], payload["id"]),)
-    facts = pack_event(given_up, seed)
-    assert facts is not None  # noqa: S101 - one call at most
-    return facts

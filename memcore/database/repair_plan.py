@@ -66,6 +66,11 @@ class Damage(Enum):
         "keeps all items, and loses these summaries",
         "compact again afterwards",
     )
+    CHECKPOINT = (
+        "checkpoints",
+        "keeps all items, and loses these saved positions",
+        "delete it (session.delete_checkpoint(NUMBER)): items and other checkpoints stay",
+    )
     RELATION = (
         "what forks and their parents know of each other",
         "keeps all items, and writes it anew",
@@ -146,6 +151,7 @@ _ROWS: Final = {
     Row.REQUEST: Damage.REQUEST,
     Row.TOKENS: Damage.TOKENS,
     Row.USAGE: Damage.USAGE,
+    Row.CHECKPOINT: Damage.CHECKPOINT,
     Row.STATE: Damage.STATE,
 }
 _WORDS: Final = tuple(
@@ -154,9 +160,10 @@ _WORDS: Final = tuple(
         (r"is listed for removal, but in use", Damage.MARK),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
+        (r"field .* of its state|counter \d+ of its state", Damage.STATE),
+        (r"\bcheckpoint \d+", Damage.CHECKPOINT),
         (r"\bview \d+ of session \d+ is missing", Damage.VIEW),
         (r"its usage is anchored", Damage.USAGE),
-        (r"field .* of its state", Damage.STATE),
         (r"reference count of the blob|its reference is not counted", Damage.REFERENCE),
         (r"chunks of the blob|\bblob [0-9a-f]+: |blob address|the blobs of scope", Damage.BLOB),
         (r"large content of item|item \d+: .*\bblob\b", Damage.BLOB),

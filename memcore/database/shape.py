@@ -21,6 +21,7 @@ from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
+from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
 from memcore.state import is_state_row
 from memcore.usage import unpack_usage
@@ -134,6 +135,12 @@ def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
 
+def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
+    if not keys.number_of(key):
+        return unpack_last(key, body) > 0
+    return bool(unpack_saved(key, body, value[1]))
+
+
 _Shape = Callable[[bytes, bytes, bytes], bool]
 _SHAPES: Final[dict[int, _Shape]] = {
     Kind.COUNTER: _is_number,
@@ -158,4 +165,5 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.VIEW: _is_view,
     Row.TOKENS: _is_token_page,
     Row.USAGE: _is_usage,
+    Row.CHECKPOINT: _is_checkpoint,
 }

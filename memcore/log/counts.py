@@ -21,7 +21,7 @@ from memcore.keys import Row
 from memcore.limits import TOKEN_PAGE_COUNTS
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["Counts", "check_counts", "drop_counts", "write_counts"]
+__all__ = ["Counts", "check_counts", "drop_counts", "recount_numbers", "write_counts"]
 
 COUNT_BYTES: Final = 4
 
@@ -90,7 +90,7 @@ def write_counts(txn: Txn, scope: int, counts: Counts, tokens: array[int]) -> No
         txn.put(key, seal_value(key, pack(f"<{len(page)}I", *page)))
 
 
-def _numbers(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
+def recount_numbers(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
     """The recounts of which the session holds pages."""
     start = keys.session_rows(scope, session, Row.TOKENS)
     stop = keys.after(start)
@@ -105,7 +105,7 @@ def _numbers(txn: ReadTxn, scope: int, session: int) -> Iterator[int]:
 
 def drop_counts(txn: Txn, scope: int, session: int, *, keep: set[int]) -> None:
     """Remove the pages of all recounts but those of ``keep``."""
-    for number in list(_numbers(txn, scope, session)):
+    for number in list(recount_numbers(txn, scope, session)):
         if number not in keep:
             start = keys.token_pages(scope, session, number)
             txn.delete_range(start, keys.after(start))
@@ -114,7 +114,7 @@ def drop_counts(txn: Txn, scope: int, session: int, *, keep: set[int]) -> None:
 def check_counts(txn: ReadTxn, scope: int, session: int, head: HeadFields) -> Iterator[str]:
     """What is wrong with the pages that lie under a session, used by itself or not."""
     known = Counts.of(head)
-    for number in _numbers(txn, scope, session):
+    for number in recount_numbers(txn, scope, session):
         if number > head.epoch:
             yield f"it has token counts of recount {number}, which its head does not know"
             continue

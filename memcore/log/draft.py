@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from memcore import blobs, keys
 from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
-from memcore.errors import (
-    CorruptValueError,
-    NotFoundError,
-    RevisionConflict,
-)
+from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
+from memcore.log.carried import carry_counts
 from memcore.log.head import Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
+from memcore.log.saved import Saved
 from memcore.model import Receipt
 from memcore.store.base import Txn
 
@@ -45,6 +43,7 @@ class Draft:
         "_tail",
         "_waiting",
         "head",
+        "is_rebased",
         "log",
         "seed",
         "txn",
@@ -54,6 +53,8 @@ class Draft:
         self.txn = txn
         self.log = log
         self.seed = seed
+        self.is_rebased = False
+        """Whether the shared log cannot take it over: the draft is closed behind the change."""
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -143,18 +144,24 @@ class Draft:
             seq += 1
         return first
 
-    def lay_aside(self, items: Sequence[Prepared]) -> None:
-        """Put items into the log that were never live: they take seqs, as if undone at once.
+    def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
+        """Put items into the log that were never live, behind the own seq ``after`` (the last one).
 
-        It writes, so a change that does this cannot be restored to a mark.
+        They take seqs, as if undone at once. It writes, so there is no going back to a mark.
         """
         self._write_waiting()
         head = self.head
         chain, first = head.chain, head.next_seq
+        head.chain = self.own_chain(first - 1 if after is None else after)
         head.next_seq += len(items)
         self._waiting = list(enumerate(items, first))
         self._write_waiting()
         head.chain = chain  # the live history goes on as if they were not there
+
+    def own_chain(self, seq: int) -> int:
+        """The prefix hash at an own item, live or not; 0 before the first of a session."""
+        self._write_waiting()
+        return index.chain_of(self.txn, *self.log.place, seq) if seq else 0
 
     def _whole(self) -> Recent:
         """The ledger of the whole history that the base is the end of."""
@@ -239,17 +246,42 @@ class Draft:
         if found is None:
             msg = f"item {seq} is not in the live history"
             raise NotFoundError(msg)
-        record = index.record_at(self.txn, self.log.scope, found[1], seq)
-        chain: int = index.RECORD.unpack_from(record)[2]
-        return chain
+        return index.chain_of(self.txn, self.log.scope, found[1], seq)
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the ledger is built anew."""
         self._write_waiting()
         self.head.policy = policy
         self.head.epoch += 1
+        self._begin_anew()
+
+    def move_to(self, saved: Saved) -> bool:
+        """Make a checkpoint the live history and the current view; whether the history changed.
+
+        Raises:
+            CorruptValueError: it does not stand on the items that it names.
+        """
+        self._write_waiting()
+        head, scope = self.head, self.log.scope
+        old, new = History(head.all_segments(self.txn, scope)), saved.history(self.txn, scope)
+        if old.shared_with(new) == new.count:
+            self.cut_to(new.count)
+        else:
+            head.epoch += 1
+            saved.put_in(head)
+            carry_counts(self.txn, self.log.place, head, self.log.counter, old=old)
+            self._begin_anew()
+            head.chain = self.chain_at(self.last_seq)
+        if head.chain != saved.chain:
+            raise saved.mismatch()
+        head.view_session, head.view_number = saved.view
+        return old.segments != new.segments
+
+    def _begin_anew(self) -> None:
+        """Build the ledger of a head that names another history or policy."""
+        self.is_rebased = True
         with self.log.lock:
-            self.log.begin(self.txn, self.head)  # the log is closed behind this change
+            self.log.begin(self.txn, self.head)
             self._base = self.log.full(self.txn, self.head)
         self._overlay, self._appended = Ledger(base=self._base.ledger), []
 

@@ -148,22 +148,28 @@ class Head(HeadFields):
 
     def older_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
         """The live segments before those that the head holds, oldest first."""
-        if not self.link_block:
-            return []
-        blocks: list[list[Segment]] = []
-        session, block = self.link_session, self.link_block
-        seen: set[tuple[int, int]] = set()
-        while block:
-            if (session, block) in seen:
-                raise _malformed("chain of segment blocks", head_key(scope, session))
-            seen.add((session, block))
-            found, session, block, _ = _read_block(txn, scope, session, block)
-            blocks.append(found)
-        return [segment for found in reversed(blocks) for segment in found]
+        return older_segments(txn, scope, self.link_session, self.link_block)
 
     def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
         """The whole live history, oldest segment first."""
         return self.older_segments(txn, scope) + self.segments
+
+
+def older_segments(txn: ReadTxn, scope: int, session: int, block: int) -> list[Segment]:
+    """The segments of a chain of blocks that ends with ``block`` (0: there is none), oldest first.
+
+    Raises:
+        CorruptValueError: a block is damaged or missing, or the chain never ends.
+    """
+    blocks: list[list[Segment]] = []
+    seen: set[tuple[int, int]] = set()
+    while block:
+        if (session, block) in seen:
+            raise _malformed("chain of segment blocks", head_key(scope, session))
+        seen.add((session, block))
+        found, session, block, _ = _read_block(txn, scope, session, block)
+        blocks.append(found)
+    return [segment for found in reversed(blocks) for segment in found]
 
 
 def _read_block(

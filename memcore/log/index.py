@@ -22,7 +22,7 @@ from memcore.keys import Row
 from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["RECORD", "append_records", "chain_after", "counter_tag", "pages"]
+__all__ = ["RECORD", "append_records", "chain_after", "counter_tag", "pages", "records"]
 
 RECORD: Final = Struct("<IIQH")
 
@@ -162,3 +162,28 @@ def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
     key = page_key(scope, session, seq)
     msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
     raise CorruptValueError(msg, key=key)
+
+
+def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
+    """The prefix hash at one item; errors as ``record_at``."""
+    return int(RECORD.unpack_from(record_at(txn, scope, session, seq))[2])
+
+
+def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:
+    """The records of seqs ``lo .. hi``, up to the first that is missing.
+
+    Raises:
+        CorruptValueError: a page is damaged or malformed, or the pages do not reach ``lo``.
+    """
+    expected = lo
+    for first, body in pages(txn, scope, session, lo, hi):
+        spans = record_spans(body)
+        if spans is None:
+            key = page_key(scope, session, first)
+            msg = f"index page {first} is malformed"
+            raise CorruptValueError(msg, key=key)
+        for at, (start, stop) in enumerate(spans):
+            seq = first + at
+            if seq == expected and seq <= hi:
+                expected += 1
+                yield body[start:stop]

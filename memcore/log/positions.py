@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from memcore.log import index
 from memcore.log.head import Segment
 from memcore.store.base import ReadTxn
 
-__all__ = ["History"]
+__all__ = ["History", "merged"]
 
 
 class History:
@@ -53,8 +53,7 @@ class History:
         position = self.position_of(seq)
         if position is None:
             return None
-        record = index.record_at(txn, scope, *self.locate(position))
-        return int(index.RECORD.unpack_from(record)[2])
+        return index.chain_of(txn, scope, *self.locate(position))
 
     def position_from(self, seq: int) -> int:
         """The first position whose seq is at least ``seq``."""
@@ -63,6 +62,28 @@ class History:
             return 0
         segment = self.segments[at]
         return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """``(owner session, seq)`` of every item."""
+        for session, lo, hi in self.segments:
+            for seq in range(lo, hi + 1):
+                yield session, seq
+
+    def first(self, count: int) -> History:
+        """The first ``count`` items."""
+        return History([Segment(*run) for _, *run in self.spans(0, count)] if count else [])
+
+    def shared_with(self, other: History) -> int:
+        """How many items both histories begin with: an item is preceded by the same ones always."""
+        count = 0
+        for one, its in zip(self.segments, other.segments, strict=False):
+            if one == its:
+                count += one.size
+                continue
+            if one[:2] == its[:2]:
+                count += min(one.size, its.size)
+            break
+        return count
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
@@ -74,3 +95,14 @@ class History:
             yield start, segment.session, lo, lo + count - 1
             start += count
             at += 1
+
+
+def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
+    """The segments of items ``(session, seq)`` in their order."""
+    found: list[Segment] = []
+    for session, seq in path:
+        if found and found[-1].session == session and found[-1].hi == seq - 1:
+            found[-1] = Segment(session, found[-1].lo, seq)
+        else:
+            found.append(Segment(session, seq, seq))
+    return found

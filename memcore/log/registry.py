@@ -109,6 +109,16 @@ class Drafts:
         shared: SessionLog = txn.local.setdefault((CLOSED, log.place), log)
         txn.on_commit(shared.forget_all)
 
+    def start_over(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
+        """The draft of a session that goes on from another head than the one that is stored.
+
+        Whoever asks for it closes it; the shared log never sees it.
+        """
+        self.close_unused(txn, scope, session)
+        log = self._logs.get(scope, session).twin()
+        draft = txn.local[log.place] = Draft(txn, log, self._seed, head)
+        return draft
+
     def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
         """The draft of a session that this transaction creates."""
         log = self._logs.get(scope, session)

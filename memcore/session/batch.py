@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Any
 
 from memcore.log import Draft, Prepared
-from memcore.model import Item, Receipt
+from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
+from memcore.session.checkpointing import Checkpointing, Position
 from memcore.state import StateChange, Trace, Update
 
 __all__ = ["Batch"]
@@ -29,9 +30,16 @@ class Batch:
         self._appending = Appending(address)
         self._changes = Changes(address)
         self._revision = checked_optional_int("expected_revision", expected_revision)
-        self._steps: list[Callable[[Draft], object]] = []
+        self._checkpointing = Checkpointing(address)
+        self._steps: list[Callable[[Draft], bool]] = []
+        """Each tells whether it changed the log."""
+        self._changed: list[bool] = []
+        self._creates = False
         self._undone: list[Item] = []
         self._state = StateChange(address.options.state)
+        """The steps on the state that are no part of ``_steps`` yet."""
+        self._states: list[StateChange] = [self._state]
+        self._checkpoints: list[Checkpoint] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
         """The receipt of the whole batch, once it is committed."""
@@ -40,6 +48,11 @@ class Batch:
     def undone(self) -> list[Item]:
         """The items that the batch's undos took off, oldest first, once it is committed."""
         return self._undone
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that the batch saved, once it is committed."""
+        return self._checkpoints
 
     def append(
         self,
@@ -67,8 +80,7 @@ class Batch:
         prepared = self._appending.prepare(items, ItemOptions(meta, request_id))
         orphans = self._address.options.orphans
         if prepared:  # no items would make a segment without items
-            self.prepared += prepared
-            self._steps.append(lambda draft: draft.append(prepared, orphans=orphans))
+            self._append(prepared, orphans)
 
     def record(
         self,
@@ -80,17 +92,47 @@ class Batch:
     ) -> None:
         """Append an event."""
         prepared = [self._appending.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        self._append(prepared, "keep")
+
+    def _append(self, prepared: list[Prepared], orphans: str) -> None:
         self.prepared += prepared
-        self._steps.append(lambda draft: draft.append(prepared, orphans="keep"))
+        self._creates = True
+        self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) > 0)
 
     def undo(self, count: int = 1) -> None:
         """Take the last ``count`` items off the live history."""
         checked_int("undo", count, least=1)
 
-        def step(draft: Draft) -> None:
-            self._undone[:0] = take_back(draft, count)
+        def step(draft: Draft) -> bool:
+            taken = take_back(draft, count)
+            self._undone[:0] = taken
+            return bool(taken)
 
         self._steps.append(step)
+
+    def checkpoint(self, name: str | None = None, *, meta: Mapping[str, Any] | None = None) -> None:
+        """Save the position behind the steps so far; ``checkpoints`` has it once it is committed.
+
+        Raises:
+            InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
+        """
+        save = self._checkpointing.saving(name, meta)
+
+        def step(draft: Draft) -> bool:
+            self._checkpoints.append(save(draft, any(self._changed)))
+            return False
+
+        self._settle_state()
+        self._creates = True
+        self._steps.append(step)
+
+    def rewind(self, to: Position) -> None:
+        """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
+        rewinding = self._checkpointing.rewinding(to)
+        self._settle_state()
+        self._steps.append(rewinding)
+
+    # --- state ------------------------------------------------------------------------------------
 
     def update_state(
         self,
@@ -113,26 +155,46 @@ class Batch:
         self.extend(list(getattr(command, "messages", None) or ()))
         self._state.apply(command, trace=trace)
 
+    def _settle_state(self) -> None:
+        """Steps on the state stand behind those on the log, and before what saves or restores both.
+
+        So most of what may fail comes before the first write.
+        """
+        change = self._state
+        if change.is_empty:
+            return
+
+        def step(draft: Draft) -> bool:
+            change.run(draft.txn, *draft.log.place)
+            return False
+
+        self._creates = self._creates or change.writes
+        self._steps.append(step)
+        self._state = StateChange(self._address.options.state)
+        self._states.append(self._state)
+
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""
-        if not self._steps and self._state.is_empty:
+        self._settle_state()
+        if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
+
+        changed = self._changed
 
         def work(draft: Draft) -> Settled | None:
             self._undone.clear()  # the closure may be run again
+            self._checkpoints.clear()
             draft.expect(self._revision)
+            changed.clear()
             for step in self._steps:
-                step(draft)
-            # Last, so that most of what may fail comes before the first write.
-            if not self._state.is_empty:
-                self._state.run(draft.txn, draft.log.scope, draft.log.session)
-            is_idle = not self.prepared and not self._undone and self._state.is_empty
+                changed.append(step(draft))
+            is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
             return Settled(draft.receipt(0)) if is_idle else None
 
         return self._changes.change(
             work,
-            create=bool(self.prepared) or self._state.writes,
-            revised=lambda: bool(self.prepared or self._undone),
+            create=self._creates,
+            revised=lambda: any(changed),
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )
@@ -140,7 +202,8 @@ class Batch:
     def settle(self, receipt: Receipt) -> None:
         """Take the receipt of the commit; the traces of reducers are told now."""
         self.receipt = receipt
-        self._state.tell()
+        for change in self._states:
+            change.tell()
 
 
 class BatchContext:

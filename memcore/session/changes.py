@@ -17,10 +17,13 @@ from memcore.keys import Row
 from memcore.log import (
     Draft,
     Head,
+    History,
     decode_item,
 )
+from memcore.log.carried import carry_counts
 from memcore.log.item import split_body
-from memcore.model import Item, Receipt
+from memcore.log.saved import Saved
+from memcore.model import Item
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.state import inherit
@@ -88,7 +91,11 @@ class Changes:
             try:
                 is_revised = revised if isinstance(revised, bool) else revised()
                 draft.finish(now_ms=self._address.backing.now_ms(), revised=is_revised)
-                return result if after is None else after(draft)
+                if after is not None:
+                    result = after(draft)
+                if draft.is_rebased:
+                    self._address.backing.drafts.close(txn, draft)
+                return result
             except BaseException:
                 txn.spoil()  # neighbours in the batch share this draft
                 raise
@@ -108,21 +115,6 @@ class Changes:
 
         return self.change(work, create=False, missing=list)
 
-    def rewind(self, seq: int, *, expected_revision: int | None = None) -> Closure[Receipt]:
-        """Make ``seq`` the last live item (0: none)."""
-        checked_int("rewind", seq)
-        revision = checked_optional_int("expected_revision", expected_revision)
-
-        def work(draft: Draft) -> Settled | None:
-            draft.expect(revision)
-            count = self.live_count(draft, seq)
-            if count == draft.count:
-                return Settled(draft.receipt(0))
-            draft.cut_to(count)
-            return None
-
-        return self.change(work, create=False, after=lambda draft: draft.receipt(0))
-
     def live_count(self, draft: Draft, seq: int) -> int:
         """How many live items there are up to and including ``seq``."""
         if seq == 0:
@@ -133,33 +125,53 @@ class Changes:
             raise NotFoundError(msg)
         return position + 1
 
-    def fork(self, target: Address, at: int | None) -> Closure[None]:
-        """A new session that shares this one's history up to and including ``at``."""
-        if at is not None:
+    def fork(
+        self,
+        target: Address,
+        at: int | Callable[[Draft], Saved] | None,
+        *,
+        expected_revision: int | None = None,
+    ) -> Closure[None]:
+        """A new session that shares this one's history up to ``at``, or what ``at`` finds."""
+        if at is not None and not callable(at):
             checked_int("at", at)
+        revision = checked_optional_int("expected_revision", expected_revision)
         names.check_name(target.name, "session")
         policy = target.options.policy
 
         def work(draft: Draft) -> None:
+            draft.expect(revision)
             if target.find(draft.txn) is not None:
                 msg = f"session {target.name!r} exists already: choose another name for the fork"
                 raise InvalidOptionError(msg)
-            seq = draft.last_seq if at is None else at
-            count = self.live_count(draft, seq)
+            saved = at(draft) if callable(at) else None
+            seq = draft.last_seq if at is None or callable(at) else at
+            count = self.live_count(draft, seq) if saved is None else 0
             draft.flush()
             txn, log, parent = draft.txn, draft.log, draft.head
             session = names.new_session(txn, log.scope, target.name)
             head = parent.changed()
             head.policy = policy or parent.policy
-            _begin_fork(head, log.session, seq, self._address.backing.now_ms())
-            head.trim(txn, log.scope, count)
+            now_ms = self._address.backing.now_ms()
+            if saved is None:
+                _begin_fork(head, log.session, seq, now_ms)
+                head.trim(txn, log.scope, count)
+            else:
+                seq, count = saved.checkpoint.seq, saved.checkpoint.items
+                _begin_fork(head, log.session, seq, now_ms)
+                saved.put_in(head)
+                old = History(parent.all_segments(txn, log.scope))
+                carry_counts(txn, (log.scope, session), head, log.counter, old=old)
             row = keys.session_row(log.scope, log.session, Row.CHILD, session)
             txn.put(row, seal_value(row, b""))
             child = self._address.backing.drafts.create(txn, log.scope, session, head)
             head.chain = child.chain_at(seq) if count else 0
-            child.finish(now_ms=self._address.backing.now_ms())
+            if saved is not None and head.chain != saved.chain:
+                raise saved.mismatch()
+            child.finish(now_ms=now_ms)
             inherit_usage(txn, log.scope, log.session, session, at=seq)
-            inherit(txn, log.scope, log.session, session)
+            state = None if saved is None else saved.checkpoint.state
+            inherit(txn, log.scope, log.session, session, counter=state)
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)
@@ -171,10 +183,7 @@ class Changes:
         def work(draft: Draft) -> None:
             draft.set_policy(name)
 
-        def after(draft: Draft) -> None:
-            self._address.backing.drafts.close(draft.txn, draft)
-
-        return self.change(work, after=after)
+        return self.change(work)
 
     def uncompact(self) -> Closure[bool]:
         """Go back to the view before the current one; whether there was one."""

@@ -18,8 +18,7 @@ from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.changes import Closure
-from memcore.session.condensed import Condensed
+from memcore.session.branched import Branched
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.state import Command, Trace
@@ -31,7 +30,7 @@ __all__ = ["Session"]
 T = TypeVar("T")
 
 
-class Session(Condensed):
+class Session(Branched):
     """One append-only conversation in a scope. May be shared by threads.
 
     Made by ``db.session(...)``. A session comes into being with its first change; reading one that
@@ -189,11 +188,22 @@ class Session(Condensed):
         Raises:
             InvalidUpdateError, and what ``append`` raises; nothing is stored then.
         """
-        batch = self.plan_batch(expected_revision)
-        batch.apply(command, trace=trace)
+        batch = self.plan_command(command, expected_revision=expected_revision, trace=trace)
         receipt = self.appending.store(batch.prepared, batch.closure())
         batch.settle(receipt)
         return receipt
+
+    def plan_command(
+        self,
+        command: Command,
+        *,
+        expected_revision: int | None = None,
+        trace: Trace | None = None,
+    ) -> Batch:
+        """The batch of ``apply``."""
+        batch = self.plan_batch(expected_revision)
+        batch.apply(command, trace=trace)
+        return batch
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -273,43 +283,7 @@ class Session(Condensed):
             budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
         )
 
-    # --- taking back and branching ----------------------------------------------------------------
-
-    def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
-        """Take the last ``count`` items off the live history and return them, oldest first."""
-        closure = self.changes.undo(count, expected_revision=expected_revision)
-        return self._commit(closure, makes_room=True)
-
-    def rewind(self, seq: int, *, expected_revision: int | None = None) -> Receipt:
-        """Make ``seq`` the last live item; 0 empties the live history.
-
-        Raises:
-            NotFoundError: the item is not in the live history.
-        """
-        closure = self.changes.rewind(seq, expected_revision=expected_revision)
-        return self._commit(closure, makes_room=True)
-
-    def fork(self, session_id: str, *, at: int | None = None, policy: str | None = None) -> Session:
-        """A new session of the same scope that shares the history up to and including ``at``.
-
-        Args:
-            session_id: name of the fork; no session may have it.
-            at: a live seq; None: all of the history; 0: none of it.
-            policy: another pair policy for the fork.
-
-        Raises:
-            NotFoundError, InvalidOptionError
-        """
-        closure, target = self.plan_fork(session_id, at=at, policy=policy)
-        self._commit(closure)
-        return target
-
-    def plan_fork(
-        self, session_id: str, *, at: int | None, policy: str | None
-    ) -> tuple[Closure[None], Session]:
-        """The closure of ``fork`` and the handle of the new session."""
-        target = self._address.beside(session_id, policy=policy)
-        return self.changes.fork(target, at), Session(target)
+    # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the log stays, the ledger is built anew."""

@@ -71,11 +71,17 @@ class Reading:
             found.append(fn(log, txn))
 
     def exists(self) -> bool:
-        """Whether there is a session; to look is no use of the handle: what is due stays due."""
+        """Whether there is a session; to look is no use of the handle: what is due stays due.
+
+        One whose head is damaged is there: whoever reads it meets the error, and may recover it.
+        """
         address = self._address
-        if address.due is None:
-            return self.run(lambda *_: True, default=False)
-        head = address.peek()
+        try:
+            if address.due is None:
+                return self.run(lambda *_: True, default=False)
+            head = address.peek()
+        except CorruptValueError:
+            return True
         if head is not None:
             address.check_head(head)
         return head is not None

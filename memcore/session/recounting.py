@@ -10,32 +10,29 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from memcore import blobs, keys
-from memcore.codec import FLAG_BLOB, seal_value
+from memcore import keys
+from memcore.codec import seal_value
 from memcore.errors import CorruptValueError, NotFoundError, PolicyMismatchError
 from memcore.keys import Row
 from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
-from memcore.log import Head, History, SessionLog, decode_item
+from memcore.log import Head, History, SessionLog
 from memcore.log.counts import NO_COUNTS, Counts, drop_counts, write_counts
 from memcore.log.head import head_key
-from memcore.log.history import StoredRow, read_rows
-from memcore.log.item import split_body
-from memcore.model import Item, ItemKind, RecountResult
+from memcore.log.stored import Stored, stored_items, tokens_of
+from memcore.model import RecountResult
 from memcore.session.address import Address
 from memcore.store.base import ReadTxn, Txn
-from memcore.tokens import TokenCounter, checked_count
+from memcore.tokens import TokenCounter
 
 __all__ = ["Recounting"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 Place: TypeAlias = tuple[int, int]
 """``(scope, session)``"""
-Stored: TypeAlias = tuple[Item, bytes]
-"""An item with its encoded message."""
 
 _ALLOWED_FIRST: Final = 64
 _log = logging.getLogger("memcore")
@@ -53,7 +50,7 @@ class _Counted:
         """How many of the first items of a history are counted."""
         if place != self.place:
             return 0
-        return min(_common(self.history, history), len(self.tokens))
+        return min(self.history.shared_with(history), len(self.tokens))
 
 
 class Recounting:
@@ -181,7 +178,7 @@ class Recounting:
         total = found.history.count
         while len(found.tokens) < total:
             page = read(lambda txn: self._page(txn, found))
-            found.tokens.extend(_tokens_of(item, encoded, counter) for item, encoded in page)
+            found.tokens.extend(tokens_of(item, encoded, counter) for item, encoded in page)
             if progress is not None:
                 progress(len(found.tokens), total)
         return found
@@ -192,7 +189,7 @@ class Recounting:
             msg = f"session {self._address.name!r} was deleted while it was recounted"
             raise NotFoundError(msg)
         start, page, size = len(counted.tokens), [], 0
-        for stored in _stored(txn, place[0], counted.history, start, start + ITEMS_PAGE):
+        for stored in stored_items(txn, place[0], counted.history, start, start + ITEMS_PAGE):
             page.append(stored)
             size += len(stored[1])
             if size >= RECOUNT_PAGE_BYTES:
@@ -216,8 +213,8 @@ class Recounting:
             return None
         tokens = counted.tokens[:shared]
         tokens.extend(
-            _tokens_of(item, encoded, counter)
-            for item, encoded in _stored(txn, scope, history, shared, history.count)
+            tokens_of(item, encoded, counter)
+            for item, encoded in stored_items(txn, scope, history, shared, history.count)
         )
         before = head.counter, head.tokens
         head.counter = counter.id
@@ -263,47 +260,3 @@ def _referred(txn: ReadTxn, scope: int, session: int) -> set[int] | None:
                 found.add(head.recount_number)
             todo.append(fork)
     return found
-
-
-def _common(a: History, b: History) -> int:
-    """How many items two live histories begin with alike."""
-    count = 0
-    for one, other in zip(a.segments, b.segments, strict=False):
-        if one == other:
-            count += one.size
-            continue
-        if one[:2] == other[:2]:
-            count += min(one.size, other.size)
-        break
-    return count
-
-
-def _stored(txn: ReadTxn, scope: int, history: History, start: int, stop: int) -> Iterator[Stored]:
-    """The items at positions ``start .. stop``.
-
-    Raises:
-        CorruptValueError: one of them is damaged.
-    """
-    for position, session, lo, hi in history.spans(start, min(stop, history.count)):
-        for row in read_rows(txn, scope, session, position=position, lo=lo, hi=hi):
-            if isinstance(row, CorruptValueError):
-                raise row
-            yield _opened(txn, scope, row)
-
-
-def _opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
-    _, seq, flags, body = row
-    encoded = split_body(body)[3]
-    if not flags & FLAG_BLOB:
-        return decode_item(seq, body, flags, 0), encoded
-    try:
-        encoded = blobs.read(txn, scope, blobs.BlobRef.unpack(encoded))
-    except NotFoundError as exc:
-        msg = f"the large content of item {seq} is missing: {exc}; run 'memcore check'"
-        raise CorruptValueError(msg, key=b"") from exc
-    return decode_item(seq, body, flags, 0, encoded), encoded
-
-
-def _tokens_of(item: Item, encoded: bytes, counter: TokenCounter) -> int:
-    """What the item would have counted if it had been appended with this counter."""
-    return 0 if item.kind == ItemKind.EVENT else checked_count(counter, item.message, encoded)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.log import Draft
+from memcore.log.saved import saved_states
 from memcore.options import checked_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
@@ -183,7 +184,7 @@ class SessionState:
         """What stores a change."""
 
         def work(draft: Draft) -> int:
-            return change.run(draft.txn, draft.log.scope, draft.log.session)
+            return change.run(draft.txn, *draft.log.place)
 
         def missing() -> int:
             change.check(0)
@@ -223,7 +224,7 @@ class SessionState:
         place = self._address.find(txn)
         if place is None:
             return Trimmed(0, None)
-        return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=()))
+        return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=saved_states(txn, *place)))
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)

@@ -60,8 +60,8 @@ def _first(scope: int, session: int) -> bytes:
     return keys.behind(header_key(scope, session))
 
 
-def check_state(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
-    """What is wrong with a session's state, in words."""
+def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> Iterator[str]:
+    """What is wrong with a session's state, in words; ``pinned`` are counters of checkpoints."""
     try:
         header = read_header(txn, scope, session)
     except CorruptValueError as exc:
@@ -79,24 +79,30 @@ def check_state(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
                 f"field {field!r} of its state has a version of counter {counter}, "
                 f"its header says {header.counter}"
             )
+    for counter in sorted(set(pinned)):
+        if not header.holds(counter):
+            yield f"a checkpoint refers to counter {counter} of its state, which is not known"
 
 
-def mend_state(txn: Txn, scope: int, session: int) -> None:
-    """Write a header that fits the versions that there are, if the one that there is does not.
+def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> None:
+    """Write a header that fits what there is, if the one that there is does not.
 
-    What only a lost header knew is forgotten: the values of earlier counters.
+    What only a lost header knew is forgotten: the values of earlier counters, but for those of
+    checkpoints, which no trim touched.
     """
     known = Header()
     found = False
     with suppress(CorruptValueError):
         known = read_header(txn, scope, session)
         found = known.counter > 0
-    last = max(
-        (keys.number_of(key) for key, _ in _versions(txn, scope, session)), default=known.counter
-    )
-    if last > known.counter:
-        floor = known.floor if found else last
-        write_header(txn, scope, session, Header(last, floor, known.kept))
+    needed = sorted(set(pinned))
+    numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
+    last = max([*numbers, *needed, known.counter], default=0)
+    floor = known.floor if found else last
+    kept = tuple(sorted({*known.kept, *(at for at in needed if at < floor)}))
+    mended = Header(last, floor, kept)
+    if last and mended != known:
+        write_header(txn, scope, session, mended)
 
 
 # --- trimming -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from memcore import keys
 from memcore.codec import encode_json
-from memcore.errors import InvalidUpdateError, RevisionConflict
+from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
 from memcore.keys import Row
 from memcore.limits import STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
@@ -21,13 +21,15 @@ from memcore.state.rows import (
 )
 from memcore.state.schema import OPEN, StateSchema, state_schema
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Update, Write, fields_of, writes_of
+from memcore.state.update import Update, Write, fields_of, overwritten, writes_of
 from memcore.store.base import Txn
 
 __all__ = ["StateChange"]
 
 _Stored = tuple[bytes, int] | None
 """Body and flags of a value; None: there is none."""
+_DAMAGED: Final[_Stored] = (b"", -1)
+"""Differs from every value."""
 
 
 class StateChange:
@@ -142,13 +144,20 @@ class _Writer:
         self._rows = keys.session_rows(scope, session, Row.STATE)
         self._traced = traced
         self._before: dict[str, _Stored] = {}
+        self._damaged: dict[str, CorruptValueError] = {}
+        """Fields whose value cannot be read: they can be deleted and overwritten all the same."""
         self._values: dict[str, Any] = {}
         """The fields that were looked at and have a value."""
 
     def step(self, schema: StateSchema, writes: list[Write], trace: Trace | None) -> None:
         """Apply one step."""
-        for key, _ in writes:
+        for key, value in writes:
             self._load(key)
+            is_reduced = schema.field(key).reducer is not None and overwritten(value) is None
+            if key in self._damaged and is_reduced:
+                raise self._damaged[key]
+        for key, _ in writes:
+            self._damaged.pop(key, None)
 
         def traced(reduction: Reduction) -> None:
             if trace is not None:
@@ -167,7 +176,12 @@ class _Writer:
     def _load(self, key: str) -> None:
         if key in self._before:
             return
-        version = version_at(self._txn, self._rows, packed_field(key), self.header.counter)
+        try:
+            version = version_at(self._txn, self._rows, packed_field(key), self.header.counter)
+        except CorruptValueError as exc:
+            self._damaged[key] = exc
+            self._before[key] = _DAMAGED
+            return
         self._before[key] = None if version is None else (version.body, version.flags)
         if version is not None:
             self._values[key] = version.value()

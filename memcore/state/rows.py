@@ -8,7 +8,7 @@ version of at most c. An empty body says that the field was deleted. ``care`` re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -163,18 +163,6 @@ def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> 
     return version_at(txn, rows, packed_field(key), counter)
 
 
-def fields_of(txn: ReadTxn, rows: bytes) -> Iterator[bytes]:
-    """The packed names of all fields that have versions."""
-    start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
-    while True:
-        row = next(iter(txn.scan(start, stop, limit=1)), None)
-        if row is None:
-            return
-        packed = row[0][len(rows) : -_COUNTER_BYTES]
-        yield packed
-        start = keys.behind_field(keys.state_field(rows, packed))
-
-
 def values_at(
     txn: ReadTxn, scope: int, session: int, counter: int | None = None
 ) -> dict[str, Version]:
@@ -193,12 +181,23 @@ def values_at(
         msg = f"the state at counter {at} is not known: it is at {known}"
         raise NotFoundError(msg)
     rows = keys.session_rows(scope, session, Row.STATE)
-    found = {}
-    for packed in fields_of(txn, rows):
-        version = version_at(txn, rows, packed, at)
-        if version is not None:
-            found[keys.unpack_text(packed)] = version
-    return found
+    start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
+    found: list[tuple[str, Version]] = []
+    while True:
+        # From the end on, the first row of each field is its newest version.
+        row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
+        if row is None:
+            return dict(reversed(found))
+        key, value = row
+        packed = key[len(rows) : -_COUNTER_BYTES]
+        stop = keys.numbered(keys.state_field(rows, packed), 0)
+        version: Version | None
+        if keys.number_of(key) > at:
+            version = version_at(txn, rows, packed, at)
+        else:
+            version = Version(key, *open_value(key, value))
+        if version is not None and not version.is_deletion:
+            found.append((keys.unpack_text(packed), version))
 
 
 def put_version(
@@ -252,10 +251,19 @@ def inherit(txn: Txn, scope: int, parent: int, fork: int, *, counter: int | None
 
 
 def write_values(
-    txn: Txn, scope: int, session: int, values: Mapping[str, Any], counter: int
+    txn: Txn, place: tuple[int, int], states: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> None:
-    """Begin a state with values (JSON) under a counter, of which nothing older is known."""
-    _begin(txn, scope, session, {key: encode_json(value) for key, value in values.items()}, counter)
+    """Begin a state of which the values (JSON) at some counters are known, ascending."""
+    rows = keys.session_rows(*place, Row.STATE)
+    before: dict[str, tuple[bytes, int]] = {}
+    for counter, values in states:
+        stored = {key: encode_json(value) for key, value in values.items()}
+        for key in {**before, **stored}:
+            if stored.get(key) != before.get(key):
+                put_version(txn, rows, packed_field(key), counter, stored.get(key))
+        before = stored
+    *kept, last = (counter for counter, _ in states)
+    write_header(txn, *place, Header(last, last, tuple(kept)))
 
 
 def _begin(

@@ -358,6 +358,22 @@ def test_a_prefix_ends_where_a_label_ends(db):
     assert store.list_namespaces(prefix=["a"]) == [("a",), ("a", "x")]
 
 
+def test_namespaces_are_listed_by_patterns_of_labels(db):
+    store = MemcoreStore(db)
+    spaces = [("a",), ("a", "v1", "x"), ("a", "v2", "x"), ("a", "v2", "y"), ("b", "v1", "x")]
+    for namespace in spaces:
+        store.put(namespace, "k", {})
+    listed = store.list_namespaces
+    assert listed(prefix=("a", "*", "x")) == [("a", "v1", "x"), ("a", "v2", "x")]
+    assert listed(prefix=("*", "v1")) == [("a", "v1", "x"), ("b", "v1", "x")]
+    assert listed(suffix=("v2", "*")) == [("a", "v2", "x"), ("a", "v2", "y")]
+    assert listed(prefix=("a",), suffix=("x",), max_depth=2) == [("a", "v1"), ("a", "v2")]
+    both = (MatchCondition("prefix", ("a", "v2")), MatchCondition("prefix", ("a",)))
+    empty = (MatchCondition("suffix", ()), MatchCondition("prefix", ()))
+    assert store.batch([ListNamespacesOp(both), ListNamespacesOp(empty)]) == [spaces[2:4], spaces]
+    assert listed(limit=2, offset=1) == spaces[1:3]
+
+
 @pytest.mark.parametrize("pattern", ["%", "_", "a%", "a_", "*", "?", "[a]", ".*"[1:], "'", '"'])
 def test_no_label_is_a_pattern(db, pattern):
     store = MemcoreStore(db)

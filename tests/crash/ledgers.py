@@ -15,16 +15,15 @@ from random import Random
 from typing import Any, NamedTuple
 
 import memcore
-from memcore.checkpoint import GraphStore, JsonCoder
 
-from .graphs import put_next, rule_of
+from . import graph_ledgers
 
 COMMON = "common"
 TOTAL = "total"
+SAVED = "saved"
 LARGE_CHARS = 40_000
 ITEMS_MAX = 60
 FORKS_MAX = 3
-MESSAGES_MAX = 30
 
 Op = list[Any]
 """Name, number (unique for its thread), arguments."""
@@ -36,8 +35,9 @@ class Model(NamedTuple):
     items: tuple[str, ...] | None = None
     forks: tuple[tuple[str, tuple[str, ...]], ...] = ()
     notes: tuple[tuple[str, int], ...] = ()
-    threads: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
-    """Threads of a graph: of each checkpoint the numbers of its messages, oldest first."""
+    saved: tuple[str, ...] | None = None
+    """The items at the newest checkpoint; None if there is none."""
+    threads: graph_ledgers.Threads = ()
 
 
 class WrongError(Exception):
@@ -82,29 +82,20 @@ def choose(random: Random, model: Model, number: int) -> Op:
         ["append"] * 6
         + ["extend", "pair", "total", "put"] * 2
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
-        + ["recount", "step", "step", "prune", "twin", "forget"]
+        + ["recount", "save", "return", "branch", "step", "step", *graph_ledgers.OPERATIONS]
     )
-    if name in ("prune", "twin", "forget"):
-        return _on_threads(random, name, number, [thread for thread, _ in model.threads])
-    if name == "fork" and len(model.forks) >= FORKS_MAX:
+    if name in graph_ledgers.OPERATIONS:
+        return graph_ledgers.choose(random, name, number, model.threads)
+    if name in ("return", "branch") and model.saved is None:
+        name = "save"
+    if name in ("fork", "branch") and len(model.forks) >= FORKS_MAX:
         return ["drop", number, model.forks[0][0]]
-    if name in ("undo", "fork", "compact", "uncompact", "recount") and not model.items:
+    if name in ("undo", "fork", "compact", "uncompact", "recount", "save") and not model.items:
         name = "append"
-    if name == "extend":
-        return [name, number, random.randint(2, 6)]
-    if name == "undo":
-        return [name, number, random.randint(1, 4)]
+    if name in ("extend", "undo"):
+        return [name, number, random.randint(*(2, 6) if name == "extend" else (1, 4))]
     if name in ("put", "erase"):
         return [name, number, f"k{random.randint(0, 5)}"]
-    return [name, number]
-
-
-def _on_threads(random: Random, name: str, number: int, threads: list[str]) -> Op:
-    """An operation on threads, as far as there are any."""
-    if name != "forget" and all("-twin" in thread for thread in threads):
-        return ["step", number]
-    if name == "forget" or (name == "twin" and len(threads) > FORKS_MAX):
-        return ["forget", number, random.choice(threads)] if threads else ["step", number]
     return [name, number]
 
 
@@ -127,16 +118,18 @@ def applied(model: Model, owner: str, op: Op) -> Model:
     name, number = op[:2]
     more = added(owner, op)
     items, forks, notes = model.items or (), dict(model.forks), dict(model.notes)
-    threads = dict(model.threads)
     if more is not None:
         return model._replace(items=items + more)
-    if name == "undo":
-        return model._replace(items=items[: max(0, len(items) - op[2])])
-    if name == "rewind":
-        return model._replace(items=())
+    if name in ("undo", "rewind"):
+        keep = max(0, len(items) - op[2]) if name == "undo" else 0
+        return model._replace(items=items[:keep])
     if name == "destroy":
-        return model._replace(items=None)
-    if name == "fork":
+        return model._replace(items=None, saved=None)
+    if name in ("save", "return"):
+        return model._replace(**({"saved": items} if name == "save" else {"items": model.saved}))
+    if name == "branch":
+        forks[f"{owner}-fork{number}"] = model.saved or ()
+    elif name == "fork":
         forks[f"{owner}-fork{number}"] = items
     elif name == "drop":
         del forks[op[2]]
@@ -144,55 +137,17 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         notes[op[2]] = number
     elif name == "erase":
         notes.pop(op[2], None)
-    _go_on(threads, owner, op)
-    return Model(model.items, *(tuple(sorted(d.items())) for d in (forks, notes, threads)))
-
-
-def _go_on(threads: dict[str, Any], owner: str, op: Op) -> None:
-    """Apply an operation on threads."""
-    name, number = op[:2]
-    if name == "step":
-        points = threads.get(owner, ())
-        threads[owner] = (*points, (*(points[-1] if points else ()), number)[-MESSAGES_MAX:])
-    elif name == "prune":
-        threads[owner] = threads[owner][-1:]
-    elif name == "twin":
-        threads[f"{owner}-twin{number}"] = threads[owner]
-    elif name == "forget":
-        threads.pop(op[2], None)
-
-
-def message(owner: str, number: int) -> str:
-    """One message of a thread: some large, so that they are staged."""
-    return text(owner, number).ljust(90_000 if number % 16 == 0 else 200, ".")
-
-
-def put_step(graph: GraphStore, owner: str, number: int) -> None:
-    """A checkpoint with one message more."""
-
-    def change(before: list[str]) -> list[str]:
-        return [*before, message(owner, number)][-MESSAGES_MAX:]
-
-    put_next(graph, owner, f"{number:09}", change, number)
-
-
-def points_of(graph: GraphStore, owner: str, name: str) -> tuple[tuple[int, ...], ...]:
-    """The checkpoints of a thread, as models have them."""
-    points = []
-    for one in graph.checkpoints(name, "", JsonCoder()):
-        numbers = tuple(int(m.partition(":")[2].rstrip(".")) for m in one.values["messages"])
-        if [message(owner, at) for at in numbers] != one.values["messages"]:
-            raise WrongError(f"{name}: {one.checkpoint} holds other messages")
-        if one.values["other"] != numbers[-1]:
-            raise WrongError(f"{name}: {one.checkpoint} holds another value")
-        points.append(numbers)
-    return tuple(reversed(points))
+    return model._replace(
+        forks=tuple(sorted(forks.items())),
+        notes=tuple(sorted(notes.items())),
+        threads=graph_ledgers.applied(model.threads, owner, op),
+    )
 
 
 def perform(db: memcore.Database, owner: str, op: Op) -> None:
     """The operation itself."""
     name, number = op[:2]
-    session, notes, graph = db.session(owner), db.scope().kv(owner), db.scope().graph
+    session, notes = db.session(owner), db.scope().kv(owner)
     acts: dict[str, Callable[[], Any]] = {
         "append": lambda: session.append(user(text(owner, number))),
         "once": lambda: session.append(
@@ -207,6 +162,9 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
         "rewind": lambda: session.rewind(0),
         "destroy": lambda: db.delete_session(owner),
         "fork": lambda: session.fork(f"{owner}-fork{number}"),
+        "save": lambda: session.checkpoint(SAVED),
+        "return": lambda: session.rewind(SAVED),
+        "branch": lambda: session.fork(f"{owner}-fork{number}", at=SAVED),
         "drop": lambda: db.delete_session(op[2]),
         "compact": lambda: session.compact(lambda request: "what was said", keep_last=3),
         "uncompact": session.uncompact,
@@ -215,13 +173,12 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
         "total": lambda: db.scope().kv(COMMON).increment(TOTAL),
         "put": lambda: notes.put(op[2], number),
         "erase": lambda: notes.delete(op[2]),
-        "step": lambda: put_step(graph, owner, number),
-        "prune": lambda: graph.prune(owner, rule_of(1), JsonCoder()),
-        "twin": lambda: graph.copy_thread(owner, f"{owner}-twin{number}"),
-        "forget": lambda: graph.delete_thread(op[2], JsonCoder()),
         "look": lambda: (session.context(), list(notes.scan()), db.session(COMMON).tail(5)),
     }
-    acts[name]()
+    if name in acts:
+        acts[name]()
+    else:
+        graph_ledgers.perform(db.scope().graph, owner, op)
 
 
 def observed(db: memcore.Database, owner: str) -> Model:
@@ -233,14 +190,12 @@ def observed(db: memcore.Database, owner: str) -> Model:
     }
     items = found.pop(owner, None)
     notes = tuple(sorted(db.scope().kv(owner).scan()))
-    graph = db.scope().graph
-    threads = [
-        (entry.thread, points_of(graph, owner, entry.thread))
-        for entry in graph.threads()
-        if entry.thread == owner or entry.thread.startswith(f"{owner}-twin")
-    ]
-    kept = tuple((name, points) for name, points in sorted(threads) if points)
-    return Model(items, tuple(sorted(found.items())), notes, kept)
+    session, saved = db.session(owner), None
+    if any(session.checkpoints()):
+        there = db.compare(session, session, at=SAVED, other_at=0).only_a
+        saved = tuple(seen(item.message) for item in there)
+    threads = graph_ledgers.observed(db, owner)
+    return Model(items, tuple(sorted(found.items())), notes, saved, threads)
 
 
 # --- the file of intents and acknowledgements ----------------------------------------------------

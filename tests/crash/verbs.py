@@ -17,12 +17,14 @@ import memcore
 from memcore.codec import encode_json
 from memcore.compaction import Reduction, Visible
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
+from memcore.log.saved import read_saved
 from memcore.tokens import get_counter
+from memcore.views import view_chain
 
 State = dict[str, Any]
-"""What a lane has stored: sessions ``s/name``, their views ``v/name``, usage ``u/name`` (what was
-billed, for how many items), counters ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the
-sessions' state), keys ``k/key``, blobs
+"""What a lane has stored: sessions ``s/name``, their views ``v/name``, checkpoints ``p/name`` (each
+its name, items, views and notes), usage ``u/name`` (what was billed, for how many items), counters
+``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state), keys ``k/key``, blobs
 ``b/tag``, its items in the session that all share under ``shared``. The values are immutable."""
 
 SHARED = "shared"
@@ -182,8 +184,78 @@ def fork(place: Place, step: Step) -> None:
     session.fork(target, at=[0, *(item.seq for item in session)][keep])
 
 
+def _saved(state: State, step: Step) -> None:
+    name, label = step.arguments
+    there = label, *(state.get(f"{kind}/{name}", ()) for kind in "svn")
+    state[f"p/{name}"] = (*state.get(f"p/{name}", ()), there)
+    state.setdefault(f"s/{name}", ())
+
+
+@verb(_saved)
+def checkpoint(place: Place, step: Step) -> None:
+    """``checkpoint name label``: save where a session is."""
+    name, label = step.arguments
+    place.session(name).checkpoint(label)
+
+
+def _newest(state: State, name: str, label: str) -> tuple[Any, ...]:
+    return next(each for each in reversed(state[f"p/{name}"]) if each[0] == label)
+
+
+def _put_at(state: State, name: str, there: tuple[Any, ...]) -> None:
+    _, state[f"s/{name}"], *beside = there
+    for kind, found in zip("vn", beside, strict=True):
+        state.pop(f"{kind}/{name}", None)
+        if found:
+            state[f"{kind}/{name}"] = found
+
+
+def _gone_back(state: State, step: Step) -> None:
+    name, label = step.arguments
+    _put_at(state, name, _newest(state, name, label))
+
+
+@verb(_gone_back)
+def rewind_to(place: Place, step: Step) -> None:
+    """``rewind_to name label``: back to a checkpoint, live or not."""
+    name, label = step.arguments
+    place.session(name).rewind(label)
+
+
+def _branched(state: State, step: Step) -> None:
+    name, target, label = step.arguments
+    _put_at(state, target, _newest(state, name, label))
+    if f"c/{name}" in state:
+        state[f"c/{target}"] = state[f"c/{name}"]
+
+
+@verb(_branched)
+def fork_at(place: Place, step: Step) -> None:
+    """``fork_at name target label``: a new session that shares what a checkpoint has."""
+    name, target, label = step.arguments
+    place.session(name).fork(target, at=label)
+
+
+def _unsaved(state: State, step: Step) -> None:
+    name, label = step.arguments
+    there = list(state[f"p/{name}"])
+    there.reverse()
+    there.remove(_newest(state, name, label))
+    there.reverse()
+    state[f"p/{name}"] = tuple(there)
+    if not there:
+        del state[f"p/{name}"]
+
+
+@verb(_unsaved)
+def unsave(place: Place, step: Step) -> None:
+    """``unsave name label``: delete the newest checkpoint of a name."""
+    name, label = step.arguments
+    place.session(name).delete_checkpoint(label)
+
+
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svucn":
+    for kind in "svucpn":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -398,15 +470,32 @@ def observe(db: memcore.Database, lanes: dict[str, list[str]]) -> dict[str, Stat
     return found
 
 
-def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
-    from .graphs import threads_of
+def _position(
+    db: memcore.Database, session: memcore.Session, saved: memcore.Checkpoint
+) -> tuple[Any, ...]:
+    """A checkpoint as the state has it."""
+    items = db.compare(session, session, at=saved, other_at=0).only_a
 
+    def told(txn: Any) -> tuple[str, ...]:
+        scope, number = session.checkpointing.place(txn)
+        found = read_saved(txn, scope, number, saved.number)
+        chain = view_chain(txn, scope, *found.view) if found is not None else ()
+        return tuple(_told(stored.view) for stored in chain)[::-1]
+
+    views = session.store.read(told)
+    tags = tuple(tag_in(item.message["content"]) for item in items)
+    return saved.name, tags, views, tuple(session.state.at(saved.state or 0).get("notes", ()))
+
+
+def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
     state: State = {}
     place = Place(db, lane)
     for entry in place.scope.sessions():
         session = place.session(entry.session_id)
         tags = tuple(tag_in(item.message["content"]) for item in session)
         state[f"s/{entry.session_id}"] = tags
+        if saved := tuple(_position(db, session, each) for each in session.checkpoints()):
+            state[f"p/{entry.session_id}"] = saved
         if views := session.views():
             state[f"v/{entry.session_id}"] = tuple(map(_told, views))
         if known := session.calibrations():
@@ -423,7 +512,13 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
         session.context()
-    state |= threads_of(place.scope.graph)
+    return state | _beside_sessions(place, blobs)
+
+
+def _beside_sessions(place: Place, blobs: list[str]) -> State:
+    from .graphs import threads_of
+
+    state = threads_of(place.scope.graph)
     for key, value in place.kv.scan():
         state[f"k/{key}"] = tag_in(value)
     for tag in blobs:

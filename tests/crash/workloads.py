@@ -137,6 +137,32 @@ def forks(lane: Lane) -> Iterator[Operation]:
 
 
 @workload()
+def checkpoints(lane: Lane) -> Iterator[Operation]:
+    """Saved positions that are gone back to and forked at, beside undos, summaries, recounts."""
+    yield "append", "s0", *[300] * 6
+    name = "s0"
+    for turn in range(1, 16):
+        yield "checkpoint", name, f"c{turn % 3}"
+        yield "undo", name, lane.rng.randrange(lane.live(name))
+        sizes = [lane.rng.choice((80, 900, 6000))] * lane.rng.randint(6, 9)
+        yield "note" if turn % 2 else "append", name, *sizes
+        yield "checkpoint", name, "end"
+        if turn % 3 == 1:
+            yield "compact", name
+        if turn % 5 == 2:
+            yield "recount", name, f"bytes/{turn % 3 + 5}"
+        labels = sorted({label for label, *_ in lane.state[f"p/{name}"]})
+        yield "rewind_to", name, lane.rng.choice(labels)
+        if turn % 4 == 3:
+            yield "fork_at", name, f"s{turn}", lane.rng.choice(labels)
+            yield "append", f"s{turn}", 400
+            yield "unsave", name, lane.rng.choice(labels)
+            if turn % 8 == 7:
+                yield "delete", name
+            name = f"s{turn}"
+
+
+@workload()
 def usage(lane: Lane) -> Iterator[Operation]:
     """Reports of what a provider billed, beside appends, forks and deletions."""
     for turn in range(20):

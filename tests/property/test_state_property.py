@@ -3,12 +3,14 @@
 import operator
 from typing import Annotated, TypedDict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.errors import InvalidUpdateError as TheirError
 from langgraph.graph import START, StateGraph
 from langgraph.types import Overwrite as TheirOverwrite
 
+import memcore
 from memcore import InvalidUpdateError, Overwrite, StateSchema, merge_entries
 
 
@@ -96,3 +98,49 @@ def test_steps_end_as_in_langgraph(steps):
         # A graph shows the empty value of a field that nobody wrote.
         found = {**{k: f.initial() for k, f in schema.fields.items() if k in theirs}, **found}
     assert found == theirs
+
+
+FIELDS = st.sampled_from(["a", "a\x00", "a\x00b", "b", "é"])
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.dictionaries(FIELDS, st.integers(0, 2), max_size=3)),
+    st.tuples(st.just("delete"), st.lists(FIELDS, max_size=2)),
+    st.tuples(st.just("trim"), st.integers(1, 4)),
+    st.tuples(st.just("fork"), st.none()),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(STEPS, max_size=14))
+def test_a_state_is_a_list_of_dicts(steps):
+    """Every known counter shows the values of then, and no other is known."""
+    with memcore.open(":memory:") as db:
+        session = db.session("s0")
+        past, floor = [{}], 0
+        for number, (what, given_) in enumerate(steps):
+            after = dict(past[-1])
+            if what == "write":
+                after |= given_
+                counter = session.state.update(given_)
+            elif what == "delete":
+                after = {key: value for key, value in after.items() if key not in given_}
+                counter = session.state.delete(*given_)
+            else:
+                counter = session.state.counter
+            if after != past[-1]:
+                past.append(after)
+            assert counter == len(past) - 1
+            if what == "trim":
+                session.state.trim(keep=given_)
+                floor = max(floor, len(past) - given_)
+            elif what == "fork" and session.exists():
+                session = session.fork(f"s{number + 1}")
+                floor = len(past) - 1
+        for at, values in enumerate(past):
+            if at >= floor:
+                assert session.state.at(at) == values
+            else:
+                with pytest.raises(memcore.NotFoundError):
+                    session.state.at(at)
+        assert session.state.all() == past[-1]
+        assert {key: session.state.get(key) for key in past[-1]} == past[-1]
+        assert db.check() == []

@@ -54,6 +54,8 @@ class Model:
     requests: dict[str, tuple[Any, tuple[int, ...], int]] = field(default_factory=dict)
     counter: str = COUNTERS[0]
     recounts: int = 0
+    saved: list[tuple[memcore.Checkpoint, list[tuple[int, Any]]]] = field(default_factory=list)
+    """Checkpoints, each with the items that were live."""
 
     def append(self, *messages: Any) -> None:
         for message in messages:
@@ -64,6 +66,12 @@ class Model:
     def cut(self, count: int) -> None:
         if count < len(self.items):
             del self.items[count:]
+            self.revision += 1
+
+    def move_to(self, items: list[tuple[int, Any]], *, viewed: bool) -> None:
+        """Back to a checkpoint; ``viewed``: whether another view came in force."""
+        if items != self.items or viewed:
+            self.items = list(items)
             self.revision += 1
 
     def open_ids(self) -> list[str]:
@@ -258,6 +266,41 @@ class Sessions(RuleBasedStateMachine):
         receipt = self.handle(name, second).rewind(seq)
         model.cut(count)
         assert (receipt.seq, receipt.revision) == (seq, model.revision)
+
+    @rule(name=names, second=st.booleans(), label=st.sampled_from((None, "x", "y")))
+    def checkpoint(self, name: str, second: bool, label: str | None) -> None:
+        model = self.models[name]
+        found = self.handle(name, second).checkpoint(label)
+        assert (found.items, found.revision) == (len(model.items), model.revision)
+        assert found.number == 1 + max([each.number for each, _ in model.saved], default=0)
+        model.saved.append((found, list(model.items)))
+        assert list(self.handle(name, not second).checkpoints()) == [
+            each for each, _ in model.saved
+        ]
+
+    @rule(name=names, second=st.booleans(), pick=st.integers(0, 99))
+    def rewind_to(self, name: str, second: bool, pick: int) -> None:
+        model = self.models[name]
+        if not model.saved:
+            return
+        session = self.handle(name, second)
+        saved, items = model.saved[pick % len(model.saved)]
+        views = session.views()
+        receipt = session.rewind(saved)
+        model.move_to(items, viewed=session.views() != views)
+        assert (receipt.seq, receipt.revision) == (saved.seq, model.revision)
+        assert receipt.tokens == sum(i.tokens for i in self.handle(name, not second))
+
+    @rule(target=names, name=names, second=st.booleans(), pick=st.integers(0, 99))
+    def fork_at(self, name: str, second: bool, pick: int) -> Any:
+        model = self.models[name]
+        if len(self.models) > 6 or not model.saved:
+            return multiple()
+        saved, items = model.saved[pick % len(model.saved)]
+        child = self.new_name()
+        self.handle(name, second).fork(child, at=saved)
+        self.models[child] = Model(list(items), saved.seq + 1, 1, counter=model.counter)
+        return child
 
     @rule(
         name=names,

@@ -401,6 +401,76 @@ def test_a_trim_goes_in_pieces_and_keeps_what_is_pinned(open_db, monkeypatch):
     assert rows_of(db, session) == len(wanted[last])
 
 
+def test_a_checkpoint_brings_its_values_back(open_db):
+    session = open_db().session("s", state=State)
+    start = session.checkpoint()
+    with session.batch() as batch:
+        batch.append(USER)
+        batch.update_state({"notes": ["a"]})
+        batch.checkpoint("one")
+        batch.update_state({"notes": ["b"], "title": "t"})
+        batch.checkpoint("two")
+    session.state.update({"notes": ["c"]})
+    states = [found.state for found in session.checkpoints()]
+    assert states == [0, 1, 2]
+    session.rewind("one")
+    assert (session.state.all(), session.state.counter) == ({"notes": ["a"]}, 4)
+    session.rewind("two")
+    assert session.state.all() == {"notes": ["a", "b"], "title": "t"}
+    session.rewind(0)
+    assert session.state.counter == 5, "a seq leaves the state"
+    with session.batch() as batch:
+        batch.rewind("one")
+        batch.update_state({"notes": ["d"]})
+    assert session.state.all() == {"notes": ["a", "d"]}
+    fork = session.fork("f", at="two")
+    assert (fork.state.all(), fork.state.counter) == ({"notes": ["a", "b"], "title": "t"}, 2)
+    session.rewind(start)
+    assert (session.state.all(), len(session)) == ({}, 0)
+    assert session.state.at(3) == {"notes": ["a", "b", "c"], "title": "t"}
+
+
+def test_a_trim_and_an_export_keep_what_checkpoints_need(open_db, path):
+    db = open_db()
+    session = db.session("s")
+    for turn in range(1, 9):
+        session.append(USER)
+        session.state.update({"n": turn, f"only {turn % 2}": turn})
+        if turn in (3, 4, 6):
+            session.checkpoint(f"at {turn}")
+    session.delete_checkpoint("at 4")
+    session.state.delete("only 1")
+    session.state.trim()
+    assert rows_of(db, session) == 9
+    other = open_db(path=path.with_name("other"))
+    assert other.import_(list(db.export())).failures == []
+    for found in (session, other.session("s")):
+        with pytest.raises(NotFoundError, match="9 to 9 and 3, 6"):
+            found.state.at(4)
+        now = found.state.all()
+        assert (found.state.counter, now) == (9, {"n": 8, "only 0": 8})
+        found.rewind("at 3")
+        assert found.state.all() == {"n": 3, "only 0": 2, "only 1": 3}
+        found.rewind("at 6")
+        assert found.state.all() == {"n": 6, "only 0": 6, "only 1": 5}
+    assert other.check() == []
+
+
+def test_a_lost_header_is_made_anew_for_checkpoints_too(open_db):
+    db = open_db()
+    session = db.session("s")
+    session.append(USER)
+    session.state.update({"a": 1})
+    session.checkpoint("one")
+    session.state.update({"a": 2})
+    log = session._address.log
+    db.backing.store.transact(lambda txn: txn.delete(header_key(log.scope, log.session)))
+    assert any("refers to counter 1" in found for found in db.check())
+    db.backing.store.transact(lambda txn: mend_state(txn, log.scope, log.session, pinned=[1]))
+    session.rewind("one")
+    assert (session.state.all(), session.state.counter) == ({"a": 1}, 3)
+
+
 # --- damage -----------------------------------------------------------------------------------
 
 
@@ -434,6 +504,23 @@ def test_check_finds_damage(open_db, at):
     assert session.state.all() == {"a": 1}
 
 
+def test_a_damaged_field_can_be_overwritten_and_deleted(open_db):
+    db = open_db()
+    session = db.session("s", state=State)
+    session.append(USER)
+    for field, value in (("notes", ["a"]), ("title", "t"), ("secret", "s")):
+        session.state.update({field: value})
+    for at in (1, 2, 3):
+        damage(db, session, at, lambda _, value: value[:-1] + b"\x07")
+    with pytest.raises(memcore.CorruptValueError):
+        session.state.update({"notes": ["b"]})
+    session.state.update({"notes": Overwrite(["c"]), "title": "u"})
+    session.state.delete("secret")
+    assert session.state.all() == {"notes": ["c"], "title": "u"}
+    session.state.trim()
+    assert db.check() == []
+
+
 def test_check_finds_versions_that_the_header_does_not_know(open_db):
     from memcore.state.rows import Header
 
@@ -463,7 +550,7 @@ def test_a_lost_header_is_made_anew_and_vouches_for_nothing_old(open_db):
 
     def lose_and_mend(txn):
         txn.delete(header_key(log.scope, log.session))
-        mend_state(txn, log.scope, log.session)
+        mend_state(txn, log.scope, log.session, pinned=())
 
     db.backing.store.transact(lose_and_mend)
     assert (session.state.counter, session.state.all()) == (2, {"a": 2})

@@ -1,0 +1,91 @@
+"""``memcore recover``: a session whose rows are damaged is made usable again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    SessionName,
+    StoreFile,
+    User,
+    find_session,
+    reading,
+    writing,
+)
+from memcore.cli.output import emit_json, escape, print_table
+from memcore.session.recovering import RECOVERY_STEPS
+
+__all__ = ["recover_session"]
+
+_SHOWN = 20
+
+
+def recover_session(
+    store: StoreFile,
+    session_id: SessionName,
+    *,
+    user: User = None,
+    app: App = None,
+    step: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="|".join(RECOVERY_STEPS),
+            help="A step that may be taken; may be given several times. Without it: all, in order.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a session usable again: by its last valid checkpoint, from its log, or empty.
+
+    If all its items can be read, what follows from them is made anew and nothing is lost. No item
+    is removed, and where the session was is saved as the checkpoint 'before recovery' if that can
+    be told. The exit code is 1 if items were lost or left out, 5 if no step serves.
+    """
+    with reading(store) if dry_run else writing(store) as db:
+        session = find_session(db, session_id, user=user, app=app)
+        found = session.recover(plan=dry_run, steps=step or RECOVERY_STEPS)
+    if as_json:
+        emit_json("recover", {"dry_run": dry_run, **asdict(found)})
+    else:
+        _print(found)
+    if found.status == "failed":
+        raise typer.Exit(ExitCode.CORRUPT)
+    if found.lost or found.left_out:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _print(found: memcore.Recovery) -> None:
+    if found.status == "sound":
+        print(f"nothing is wrong: {found.items:,} items")
+        return
+    for text in found.findings[:_SHOWN]:
+        print(escape(f"found: {text}"))
+    if len(found.findings) > _SHOWN:
+        print(f"found: {len(found.findings) - _SHOWN:,} more")
+    print_table(
+        ("step", "looked at", "serves", "because"),
+        ((step.name, step.target, step.serves, step.reason) for step in found.steps),
+        wrap=True,
+    )
+    for note in found.notes:
+        print(escape(f"note: {note}"))
+    if found.status == "failed":
+        print("no step serves: nothing was written")
+        return
+    print(
+        f"{found.items:,} items are live, {found.moved:,} of them appended once more; "
+        f"{len(found.lost):,} are lost, {found.left_out:,} are not live any more"
+    )
+    if found.before is not None:
+        print(f"checkpoint {found.before.number} says where the session was")
+    if found.status == "planned":
+        print("nothing was written")

@@ -1,0 +1,127 @@
+"""``memcore tree``: forks and checkpoints."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+import memcore
+from memcore.cli.options import App, AsJson, StoreFile, User, reading
+from memcore.cli.output import emit_json, escape, timestamp
+
+__all__ = ["show_tree"]
+
+Key = tuple[str, str, int]
+"""App, user and number of a session."""
+
+
+def show_tree(
+    store: StoreFile,
+    session_id: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Only this session and its forks.")
+    ] = None,
+    *,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which sessions were forked from which, and their checkpoints."""
+    with reading(store) as db:
+        forest = _Forest(db.branches(user=user, app=app))
+        if session_id is not None and not forest.starts(session_id):
+            msg = f"there is no session {session_id!r} in {db.path}; 'memcore ls' lists them"
+            raise memcore.NotFoundError(msg)
+    roots = forest.starts(session_id)
+    if as_json:
+        emit_json("tree", {"sessions": [each for root in roots for each in forest.fields(root)]})
+    elif sys.stdout.isatty():
+        _print_rich(forest, roots)
+    else:
+        for branch in roots:
+            for depth, text in forest.lines(branch, 0):
+                print("  " * depth + text)
+
+
+class _Forest:
+    """The sessions under those that they were forked from."""
+
+    def __init__(self, branches: list[memcore.Branch]) -> None:
+        known = {_key(branch) for branch in branches}
+        self._forks: dict[Key | None, list[memcore.Branch]] = defaultdict(list)
+        self._all = branches
+        for branch in branches:
+            parent = (branch.app, branch.user, branch.parent)
+            self._forks[parent if parent in known else None].append(branch)
+
+    def starts(self, session_id: str | None) -> list[memcore.Branch]:
+        """Where the trees begin."""
+        if session_id is None:
+            return self._forks[None]
+        return [branch for branch in self._all if branch.session_id == session_id]
+
+    def under(self, branch: memcore.Branch) -> list[memcore.Branch]:
+        """The forks of a session, the earliest first."""
+        return sorted(self._forks[_key(branch)], key=lambda each: (each.fork_seq, each.number))
+
+    def fields(self, root: memcore.Branch) -> Iterator[dict[str, Any]]:
+        """A session and all under it, parents before their forks."""
+        todo = [root]
+        while todo:
+            branch = todo.pop()
+            saved = [{**asdict(each), "live": live} for each, live in branch.checkpoints]
+            yield {**asdict(branch), "checkpoints": saved}
+            todo += reversed(self.under(branch))
+
+    def lines(self, branch: memcore.Branch, depth: int) -> Iterator[tuple[int, str]]:
+        """Depth and text of a session, its checkpoints and its forks."""
+        todo = [(branch, depth)]
+        while todo:
+            at, level = todo.pop()
+            yield level, _title(at, is_root=level == depth)
+            for checkpoint, live in at.checkpoints:
+                yield level + 1, _saved(checkpoint, live=live)
+            if at.damage is not None:
+                yield level + 1, escape(f"damaged: {at.damage}")
+            todo += [(fork, level + 1) for fork in reversed(self.under(at))]
+
+
+def _key(branch: memcore.Branch) -> Key:
+    return branch.app, branch.user, branch.number
+
+
+def _title(branch: memcore.Branch, *, is_root: bool) -> str:
+    name = "(deleted)" if branch.session_id is None else branch.session_id
+    where = f" (user {branch.user}, app {branch.app})" if is_root else f" @{branch.fork_seq}"
+    return escape(
+        f"{name}{where}: {branch.items:,} items, {branch.tokens:,} tokens, revision "
+        f"{branch.revision:,}"
+    )
+
+
+def _saved(checkpoint: memcore.Checkpoint, *, live: bool) -> str:
+    name = "" if checkpoint.name is None else f" {checkpoint.name}"
+    away = "" if live else ", not live"
+    return escape(
+        f"* {checkpoint.number}{name} @{checkpoint.seq}: {checkpoint.items:,} items{away}, "
+        f"{timestamp(checkpoint.created_at)}"
+    )
+
+
+def _print_rich(forest: _Forest, roots: list[memcore.Branch]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    console = Console(highlight=False, emoji=False)
+    for root in roots:
+        trees: list[Tree] = []
+        for depth, text in forest.lines(root, 0):
+            del trees[depth:]
+            style = "dim" if text.startswith("*") else ""
+            trees.append(trees[-1].add(Text(text, style)) if trees else Tree(Text(text)))
+        console.print(trees[0])

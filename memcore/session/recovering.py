@@ -1,0 +1,110 @@
+"""Recovery of one session whose rows are damaged: to where it can go, and how it gets there.
+
+It goes as a rewind goes: rows of items stay where they are, whole or damaged, and where the session
+was is saved as a checkpoint if that can be told. Only what follows from items is written anew: the
+head, index pages, token counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.log import Prepared
+from memcore.log.survivors import Survivors
+from memcore.options import checked_bool
+from memcore.session.address import Address
+from memcore.session.diagnosing import Diagnosis, Way, diagnose
+from memcore.session.recovered import Recovery, RecoveryStep
+from memcore.session.restoring import Restoring
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["RECOVERY_STEPS", "Recovering"]
+
+RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
+_DAMAGED_ITEMS: Final = (
+    "the damaged rows stay in the file, and 'memcore check' goes on reporting them; 'memcore "
+    "salvage' makes a file without them"
+)
+
+
+class Recovering:
+    """The recovery of one session."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def run(self, *, plan: bool, steps: Iterable[str]) -> Recovery:
+        """Find out what is wrong and, unless ``plan``, go the first way that serves."""
+        allowed = _checked_steps(steps)
+        store = self._address.backing.store
+        if checked_bool("plan", plan):
+            return store.read(lambda txn: self._look(txn, allowed)[0])
+        self._address.refuse_read_only()
+        return store.transact(lambda txn: self._recover(txn, allowed))
+
+    def _look(
+        self, txn: ReadTxn, allowed: Sequence[str]
+    ) -> tuple[Recovery, Diagnosis | None, Way | None]:
+        """What would be done, and what it takes."""
+        address = self._address
+        place = address.find(txn)
+        if place is None:
+            msg = f"there is no session {address.name!r}"
+            raise NotFoundError(msg)
+        options, backing = address.options, address.backing
+        counter = options.counter or backing.counter
+        default = options.policy or backing.policy, counter.id
+        found = diagnose(Survivors(txn, *place), backing.counter_named, default)
+        if not found.findings:
+            return Recovery("sound", items=found.count, notes=tuple(found.notes)), found, None
+        tried: list[RecoveryStep] = []
+        chosen: Way | None = None
+        for name in allowed:
+            for way in found.ways(name):
+                tried.append(RecoveryStep(name, way.target, way.serves, way.reason))
+                if way.serves:
+                    chosen = way
+                    break
+            if chosen is not None:
+                break
+        notes = [*found.notes, *((_DAMAGED_ITEMS,) if found.lost else ())]
+        told = Recovery("failed", tuple(found.findings), tuple(tried), notes=tuple(notes))
+        if chosen is None:
+            return told, found, None
+        live = set(chosen.kept.steps()) | set(chosen.moved)
+        told = replace(
+            told,
+            status="planned",
+            items=chosen.kept.count + len(chosen.moved),
+            moved=len(chosen.moved),
+            lost=tuple(found.lost),
+            left_out=sum(1 for step in found.readable if step not in live),
+            checkpoint=None if chosen.saved is None else chosen.saved.checkpoint,
+        )
+        return told, found, chosen
+
+    def _recover(self, txn: Txn, allowed: Sequence[str]) -> Recovery:
+        told, found, way = self._look(txn, allowed)
+        if way is None or found is None:
+            return told
+        restoring = Restoring(self._address, txn, found, way)
+        before = restoring.run(self._moved(found, way))
+        notes = (*told.notes, *restoring.notes)
+        return replace(told, status="recovered", before=before, notes=notes)
+
+    def _moved(self, found: Diagnosis, way: Way) -> list[Prepared]:
+        backing = self._address.backing
+        return [found.prepared(step, seed=backing.seed) for step in way.moved]
+
+
+def _checked_steps(steps: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(steps) if not isinstance(steps, str) else ()
+    if not found or not set(found) <= set(RECOVERY_STEPS):
+        msg = f"steps: expected some of {', '.join(RECOVERY_STEPS)}, got {steps!r:.80}"
+        raise InvalidOptionError(msg)
+    return found
