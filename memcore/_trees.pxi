@@ -12,6 +12,17 @@ cdef extern from "Python.h":
     int PyObject_GenericSetDict(object, object, void *) except -1
     int PyUnicode_Compare(object, object) except? -1
     int PySet_Contains(object, object) except -1
+    ctypedef struct PyTypeObject:
+        object (*tp_alloc)(PyTypeObject *, Py_ssize_t)
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        int type
+        Py_ssize_t offset
+    int T_OBJECT_EX
 
 
 cdef enum:
@@ -47,6 +58,70 @@ cdef inline bint _same_atom(object a, object b) except -1:
     return a == b
 
 
+cdef Py_ssize_t _offset_of(kind, name) except -2:
+    """Where the slot lies in an instance, -1 if only its descriptor can tell."""
+    cdef object found
+    for cls in kind.__mro__:
+        if name in cls.__dict__:
+            found = cls.__dict__[name]
+            if type(found) is MemberDescriptorType and (
+                (<PyMemberDescrObject *><PyObject *>found).d_member.type == T_OBJECT_EX
+            ):
+                return (<PyMemberDescrObject *><PyObject *>found).d_member.offset
+            return -1
+    return -1
+
+
+cdef inline PyObject **_slot(object value, Py_ssize_t offset) noexcept:
+    return <PyObject **>(<char *><PyObject *>value + offset)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _Shape:
+    """What ``classify`` said of a type, with the slots that count before the others."""
+
+    cdef int sort
+    cdef bint has_dict
+    cdef tuple names
+    cdef Py_ssize_t counting
+    cdef Py_ssize_t *offsets
+
+    def __cinit__(self, kind, int sort, bint has_dict, tuple slots, tuple counting):
+        cdef Py_ssize_t at
+        self.sort = sort
+        self.has_dict = has_dict
+        self.counting = len(counting)
+        self.names = counting + tuple([name for name in slots if name not in counting])
+        self.offsets = <Py_ssize_t *>calloc(len(self.names) + 1, sizeof(Py_ssize_t))
+        if self.offsets == NULL:
+            raise MemoryError
+        for at in range(len(self.names)):
+            self.offsets[at] = _offset_of(kind, self.names[at])
+
+    def __dealloc__(self):
+        free(self.offsets)
+
+    cdef object read(self, object value, Py_ssize_t at, object unset):
+        """The slot's content, ``unset`` if it has none."""
+        cdef PyObject *found
+        if self.offsets[at] >= 0:
+            found = _slot(value, self.offsets[at])[0]
+            return unset if found == NULL else <object>found
+        try:
+            return PyObject_GenericGetAttr(value, self.names[at])
+        except AttributeError:
+            return unset
+
+    cdef int write(self, object value, Py_ssize_t at, object content) except -1:
+        """Set a slot of a new object."""
+        if self.offsets[at] >= 0 and _slot(value, self.offsets[at])[0] == NULL:
+            Py_INCREF(content)
+            _slot(value, self.offsets[at])[0] = <PyObject *>content
+            return 0
+        return PyObject_GenericSetAttr(value, self.names[at], content)
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class Trees:
@@ -72,14 +147,6 @@ cdef class Trees:
         """A copy that shares only what never changes, ``opaque`` if ``value`` holds anything else."""
         return self._copy(value, 0)
 
-    def copies(self, list values):
-        """A list of copies."""
-        cdef list made = []
-        cdef object value
-        for value in values:
-            made.append(self._copy(value, 0))
-        return made
-
     def same(self, a, b):
         """Whether both have the same types, structure and values, in the same order."""
         return self._same(a, b, 0)
@@ -98,12 +165,49 @@ cdef class Trees:
             at += 1
         return at
 
-    cdef tuple _kind(self, type kind):
+    def carried(self, dict before not None, list trees not None, list others not None,
+                list nodes not None, list entries not None, dict value not None):
+        """What of a dict is as it was: ``(keys, nodes, entries, trees, fresh)``, None if not all keys are str.
+
+        ``before`` says where in the four lists each key stands. ``fresh`` are the places in the new
+        lists that hold None: the keys there are new, or their values not the same.
+        """
+        cdef Py_ssize_t here = 0, at = 0, where
+        cdef PyObject *key
+        cdef PyObject *entry
+        cdef PyObject *found
+        cdef object name, held
+        cdef list keys = [], new_nodes = [], new_entries = [], new_trees = [], fresh = []
+        while PyDict_Next(value, &here, &key, &entry):
+            name = <object>key
+            held = <object>entry
+            if type(name) is not str:
+                return None
+            keys.append(name)
+            found = PyDict_GetItem(before, name)
+            where = -1 if found == NULL else <Py_ssize_t><object>found
+            if where >= 0 and not self._same(trees[where], held, 0) and not (
+                where < len(others) and self._same(others[where], held, 0)
+            ):
+                where = -1
+            if where >= 0:
+                new_nodes.append(nodes[where])
+                new_entries.append(entries[where])
+                new_trees.append(trees[where])
+            else:
+                new_nodes.append(None)
+                new_entries.append(None)
+                new_trees.append(None)
+                fresh.append(at)
+            at += 1
+        return keys, new_nodes, new_entries, new_trees, fresh
+
+    cdef _Shape _kind(self, type kind):
         cdef PyObject *found = PyDict_GetItem(self._kinds, kind)
-        cdef tuple answer
+        cdef _Shape answer
         if found != NULL:
-            return <tuple>found
-        answer = self._classify(kind)
+            return <_Shape>found
+        answer = _Shape(kind, *self._classify(kind))
         if len(self._kinds) >= 4096:  # types made at run time would never leave
             self._kinds.clear()
         self._kinds[kind] = answer
@@ -120,9 +224,10 @@ cdef class Trees:
         if depth > TREE_DEPTH_MAX:
             return self.opaque
         if kind is dict:
+            # From here on the copy is walked: another thread may change the original meanwhile.
             made = (<dict>value).copy()
-            while PyDict_Next(value, &where, &key, &entry):
-                held = <object>key  # held: another thread may take the entry out meanwhile
+            while PyDict_Next(made, &where, &key, &entry):
+                held = <object>key
                 if not _is_atom(held):
                     return self.opaque
                 if _is_atom(<object>entry):
@@ -163,9 +268,10 @@ cdef class Trees:
         return tuple(made)
 
     cdef object _copy_object(self, object value, type kind, int depth):
-        cdef tuple what = self._kind(kind)
-        cdef int sort = what[0]
-        cdef object made, fields, copy, name
+        cdef _Shape what = self._kind(kind)
+        cdef int sort = what.sort
+        cdef Py_ssize_t at
+        cdef object made, fields, copy
         if sort == TREE_LEAF:
             return value
         if sort == TREE_TUPLE:
@@ -173,21 +279,21 @@ cdef class Trees:
             return fields if fields is self.opaque else tuple.__new__(kind, fields)
         if sort != TREE_OBJECT:
             return self.opaque
-        made = object.__new__(kind)
-        if what[1]:
+        # As object.__new__, without the values that the dict replaces.
+        made = (<PyTypeObject *>kind).tp_alloc(<PyTypeObject *>kind, 0)
+        if what.has_dict:
             fields = self._copy(PyObject_GenericGetDict(value, NULL), depth + 1)
             if fields is self.opaque:
                 return fields
             PyObject_GenericSetDict(made, fields, NULL)
-        for name in <tuple>what[2]:
-            try:
-                fields = PyObject_GenericGetAttr(value, name)
-            except AttributeError:  # a slot that was never set
+        for at in range(len(what.names)):
+            fields = what.read(value, at, self.opaque)
+            if fields is self.opaque:  # never set
                 continue
             copy = self._copy(fields, depth + 1)
             if copy is self.opaque:
                 return copy
-            PyObject_GenericSetAttr(made, name, copy)
+            what.write(made, at, copy)
         return made
 
     cdef bint _same(self, object a, object b, int depth) except -1:
@@ -196,6 +302,7 @@ cdef class Trees:
         cdef PyObject *entry
         cdef PyObject *other_key
         cdef PyObject *other
+        cdef object held  # of b: another thread may take the entry out while it is looked at
         cdef type kind = type(a)
         if a is b:
             return True
@@ -213,8 +320,10 @@ cdef class Trees:
                     return False
                 if key != other_key and not self._same_key(<object>key, <object>other_key):
                     return False
-                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
-                    return False
+                if entry != other:
+                    held = <object>other
+                    if not self._same(<object>entry, held, depth + 1):
+                        return False
             return True
         if kind is list:
             if PyList_GET_SIZE(<PyObject *>a) != PyList_GET_SIZE(<PyObject *>b):
@@ -224,8 +333,10 @@ cdef class Trees:
                     return False
                 entry = PyList_GET_ITEM(<PyObject *>a, at)
                 other = PyList_GET_ITEM(<PyObject *>b, at)
-                if entry != other and not self._same(<object>entry, <object>other, depth + 1):
-                    return False
+                if entry != other:
+                    held = <object>other
+                    if not self._same(<object>entry, held, depth + 1):
+                        return False
                 at += 1
             return True
         if kind is tuple:
@@ -260,47 +371,64 @@ cdef class Trees:
         return True
 
     cdef bint _same_object(self, object a, object b, type kind, int depth) except -1:
-        cdef tuple what = self._kind(kind)
-        cdef int sort = what[0]
-        cdef object mine, other, name
+        cdef _Shape what = self._kind(kind)
+        cdef int sort = what.sort
+        cdef Py_ssize_t at
+        cdef object mine, other
         if sort == TREE_TUPLE:
             return self._same_entries(a, b, depth)
         if sort != TREE_OBJECT:  # a leaf is the same only if identical, the rest never
             return False
-        if what[1] and not self._same(
+        if what.has_dict and not self._same(
             PyObject_GenericGetDict(a, NULL), PyObject_GenericGetDict(b, NULL), depth + 1
         ):
             return False
-        for name in <tuple>what[3]:
-            try:
-                mine = PyObject_GenericGetAttr(a, name)
-            except AttributeError:
-                mine = self.opaque
-            try:
-                other = PyObject_GenericGetAttr(b, name)
-            except AttributeError:
-                other = self.opaque
-            if not self._same(mine, other, depth + 1):
+        for at in range(what.counting):
+            mine = what.read(a, at, self.opaque)
+            other = what.read(b, at, self.opaque)
+            if mine is not other and not self._same(mine, other, depth + 1):
                 return False
         return True
 
 
-def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most, int mask):
+def sized(content):
+    """The length as a varint (LEB128) and the bytes."""
+    cdef uint8_t head[10]
+    cdef bytes body = content if type(content) is bytes else bytes(content)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body), left = size, at = 0
+    cdef bytes made
+    while left > 127:
+        head[at] = <uint8_t>(left & 127) | 128
+        left >>= 7
+        at += 1
+    head[at] = <uint8_t>left
+    made = PyBytes_FromStringAndSize(NULL, at + 1 + size)
+    memcpy(PyBytes_AS_STRING(made), head, at + 1)
+    memcpy(PyBytes_AS_STRING(made) + at + 1, PyBytes_AS_STRING(body), size)
+    return made
+
+
+def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most_bytes, int mask):
     """Where the pages of these entries (bytes) end, the last one excepted.
 
-    A page ends behind an entry whose last byte has no bit of the mask, if it has at least ``least``
-    entries, and behind the entry that makes it ``most``.
+    A page of at least ``least`` entries ends behind one whose last byte has no bit of the mask, and
+    where one more would make it larger than ``most_bytes``.
     """
     cdef list stops = []
-    cdef Py_ssize_t at, start = 0, size
+    cdef Py_ssize_t at, start = 0, size, filled = 0
     cdef bytes entry
     for at in range(len(entries)):
         entry = entries[at]
+        if at - start >= least and filled + PyBytes_GET_SIZE(entry) > most_bytes:
+            stops.append(at)
+            start = at
+            filled = 0
+        filled += PyBytes_GET_SIZE(entry)
         size = at + 1 - start
         if size < least or PyBytes_GET_SIZE(entry) == 0:
             continue
-        if size == most or not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1]
-                                & mask):
+        if not (<uint8_t>PyBytes_AS_STRING(entry)[PyBytes_GET_SIZE(entry) - 1] & mask):
             stops.append(at + 1)
             start = at + 1
+            filled = 0
     return stops

@@ -92,10 +92,13 @@ CHUNK_BYTES_MAX: Final = 64 * 1024
 """A larger serialised part is stored in pieces of this size."""
 PART_INLINE_BYTES_MAX: Final = 32
 """A smaller serialised part is no chunk: its reference would be as long."""
-PAGE_PARTS_MIN: Final = 16
-PAGE_PARTS_MAX: Final = 256
-"""Parts of a list or dict on one page of its manifest; on average about 64 more than the least."""
-STAGED_BYTES: Final = 128 * 1024
+PAGE_PARTS_MIN: Final = 8
+"""Parts of a list or dict on one page of its manifest; on average about 32 more than the least."""
+PAGE_CONTENT_BYTES_MAX: Final = 1900
+"""A row of more than half a page takes pages of the file for itself alone."""
+ROOT_PARTS_MAX: Final = 48
+"""So many parts or pages need no pages above them."""
+STAGED_BYTES: Final = 192 * 1024
 """New chunks above this go in commits of their own, before the one that refers to them."""
 VALUES_CACHED_BYTES: Final = 32 * 1024**2
 """Serialised size of the values that a database's handle remembers, about, in each of four sorts

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from memcore.checkpoint.nodes import Pages
 from memcore.checkpoint.shapes import new_trees
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
 
@@ -65,11 +66,15 @@ class Version:
     """Where each key of a dict stands."""
     nodes: list[bytes]
     trees: list[Any]
-    """A tree of each part, as it was put; OPAQUE if it has none."""
+    """A tree of each part, as it was put; opaque if it has none."""
     loaded: list[Any] = field(default_factory=list)
     """Trees as decoded, as far as they are known."""
     size: int = 0
     """Serialised bytes, about."""
+    entries: list[bytes] = field(default_factory=list)
+    """Of a dict: nodes with their keys; empty after it was read."""
+    pages: Pages = field(default_factory=dict)
+    """Those of its manifest, as far as they are known."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ class Joiner:
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
     def _tree(self, node: bytes) -> Any:
-        """The value, not to be handed out; OPAQUE if it cannot be copied."""
+        """The value, not to be handed out; opaque if it cannot be copied."""
         parsed = parse(node)
         if parsed.sort == Sort.EMPTY:
             return MISSING

@@ -25,16 +25,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from memcore._fast import page_stops
+from memcore._fast import page_stops, sized
 from memcore.errors import CorruptValueError
-from memcore.limits import PAGE_PARTS_MAX, PAGE_PARTS_MIN
+from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MAX
 
 __all__ = ["EMPTY", "Node", "Reader", "Sort", "chunk_node", "parse", "part_node"]
 
 ID_BYTES: Final = 16
 DEPTH_MAX: Final = 100
 """Nodes within nodes, pages included; what is written is nested far less."""
-_PAGE_END: Final = 63
+_PAGE_END: Final = 31
 """An entry whose last byte has these bits clear ends a page."""
 _MORE: Final = 0x80
 _LOW: Final = 0x7F
@@ -81,9 +81,8 @@ def varint(number: int) -> bytes:
     return bytes(made)
 
 
-def text(content: bytes) -> bytes:
-    """A length and the bytes."""
-    return varint(len(content)) + content
+text = sized
+"""A length and the bytes."""
 
 
 def pack_typed(kind: str, content: bytes) -> bytes:
@@ -126,14 +125,36 @@ def entry_of(key: str, node: bytes) -> bytes:
     return node + text(key.encode("utf-8", "surrogatepass"))
 
 
-def container(sort: int, entries: list[bytes], page: Callable[[bytes], bytes]) -> bytes:
-    """A list or dict of these entries; ``page`` stores the content of a page and gives its id."""
-    while len(entries) > PAGE_PARTS_MAX // 2:
-        entries = [
-            _PAGE + page(b"".join(group)) if len(group) > 1 else group[0]
-            for group in _groups(entries)
-        ]
-    return bytes((sort,)) + text(b"".join(entries))
+Pages = dict[bytes, tuple[list[bytes], bytes]]
+"""Entries of pages and the node of each, by the first entry."""
+
+
+def container(
+    sort: int, entries: list[bytes], page: Callable[[bytes], bytes], before: Pages
+) -> tuple[bytes, Pages]:
+    """A list or dict of these entries, and its pages.
+
+    Args:
+        sort: which of the two.
+        entries: of both sorts.
+        page: stores the content of a page and gives its id.
+        before: pages that are stored already.
+    """
+    pages: Pages = {}
+    while len(entries) > ROOT_PARTS_MAX:
+        above = []
+        for group in _groups(entries):
+            first = group[0]
+            if len(group) > 1:
+                kept = before.get(first)
+                if kept is None or kept[0] != group:
+                    kept = group, _PAGE + page(b"".join(group))
+                pages[first] = kept
+                above.append(kept[1])
+            else:
+                above.append(first)
+        entries = above
+    return bytes((sort,)) + text(b"".join(entries)), pages
 
 
 def wrapped(name: str, entries: list[bytes]) -> bytes:
@@ -143,7 +164,8 @@ def wrapped(name: str, entries: list[bytes]) -> bytes:
 
 def _groups(entries: list[bytes]) -> Iterator[list[bytes]]:
     start = 0
-    for stop in [*page_stops(entries, PAGE_PARTS_MIN, PAGE_PARTS_MAX, _PAGE_END), len(entries)]:
+    stops = page_stops(entries, PAGE_PARTS_MIN, PAGE_CONTENT_BYTES_MAX, _PAGE_END)
+    for stop in [*stops, len(entries)]:
         if start < stop:
             yield entries[start:stop]
         start = stop

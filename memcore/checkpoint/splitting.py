@@ -24,6 +24,8 @@ __all__ = ["Splitter"]
 
 _NESTED_MIN: Final = 4
 """A list inside a value is stored by its elements from so many on."""
+_MOVED_MIN: Final = 4
+"""So many unknown parts of a list are looked for in other places."""
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 PAGE: Final = "page"
@@ -62,13 +64,17 @@ class Splitter:
     ) -> tuple[bytes, Version | None]:
         kind = type(value)
         if self._coder.splits and depth < _DEPTH_MAX:
+            before = {} if base is None else base.pages
             if kind is list:
-                version = self._list(value, base, path, depth)
-                return container(Sort.LIST, version.nodes, self._page), version
-            if kind is dict and all(type(name) is str for name in value):
-                version = self._dict(value, base, path, depth)
-                pairs = map(entry_of, version.names or (), version.nodes)
-                return container(Sort.DICT, list(pairs), self._page), version
+                # A copy: another thread may make the list longer or shorter meanwhile.
+                made = self._list(value.copy(), base, path, depth)
+                node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
+                return node, made
+            # A copy: another thread may put entries in or take some out meanwhile.
+            version = self._dict(value.copy(), base, path, depth) if kind is dict else None
+            if version is not None:
+                node, version.pages = container(Sort.DICT, version.entries, self._page, before)
+                return node, version
             wrapper = self._coder.wrappers.get(kind)
             if wrapper is not None:
                 return self._wrapped(value, wrapper, base, path, depth)
@@ -88,9 +94,14 @@ class Splitter:
                 loaded = base.loaded if len(base.loaded) == len(base.trees) else []
                 tail = trees.head(base.trees[end], loaded[end], value[end])
         version = Version(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        run = self._moved(value, base, head, size - tail)
+        version.nodes += base.nodes[run]
+        version.trees += base.trees[run]
+        at = head + run.stop - run.start
+        kept = at + tail
         encoded = self.encoded
-        for at in range(head, size - tail):
-            node, tree = self._entry(value[at], f"{path}[{at}]", depth)
+        for place in range(at, size - tail):
+            node, tree = self._entry(value[place], f"{path}[{place}]", depth)
             version.nodes.append(node)
             version.trees.append(tree)
         if tail:
@@ -98,34 +109,44 @@ class Splitter:
             version.trees += base.trees[-tail:]
         version.size = self.encoded - encoded
         if base.nodes:
-            version.size += base.size * (head + tail) // len(base.nodes)
+            version.size += base.size * kept // len(base.nodes)
         return version
 
-    def _dict(self, value: dict[str, Any], base: Version | None, path: str, depth: int) -> Version:
-        names = dict(zip(value, range(len(value)), strict=True))
-        version = Version(names, [], [])
-        encoded, reused = self.encoded, 0
-        before = {} if base is None or base.names is None else base.names
-        for name, entry in value.items():
-            at = before.get(name)
-            if at is not None and base is not None and self._is(entry, base, at):
-                version.nodes.append(base.nodes[at])
-                version.trees.append(base.trees[at])
-                reused += 1
-            else:
-                node, tree = self._entry(entry, f"{path}[{name!r:.60}]", depth)
-                version.nodes.append(node)
-                version.trees.append(tree)
-        version.size = self.encoded - encoded
-        if base is not None and base.nodes:
-            version.size += base.size * reused // len(base.nodes)
-        return version
+    def _moved(self, value: list[Any], base: Version, at: int, stop: int) -> slice:
+        """Which parts the values from ``at`` on are, if they stood further behind before."""
+        trees = self._cache.trees
+        if stop - at >= _MOVED_MIN:
+            for start in range(at + 1, len(base.trees)):
+                if trees.same(base.trees[start], value[at]):
+                    run = trees.head(base.trees[start:], base.loaded[start:], value[at:stop])
+                    return slice(start, start + run)
+        return slice(0, 0)
 
-    def _is(self, entry: Any, base: Version, at: int) -> bool:
-        same = self._cache.trees.same
-        return same(base.trees[at], entry) or (
-            at < len(base.loaded) and same(base.loaded[at], entry)
+    def _dict(
+        self, value: dict[Any, Any], base: Version | None, path: str, depth: int
+    ) -> Version | None:
+        """None if not all keys are strings."""
+        if base is None or base.names is None:
+            base = Version({}, [], [])
+        names = base.names or {}
+        entries = base.entries or list(map(entry_of, names, base.nodes))
+        carried = self._cache.trees.carried(
+            names, base.trees, base.loaded, base.nodes, entries, value
         )
+        if carried is None:
+            return None
+        keys, nodes, entries, trees, fresh = carried
+        if fresh or len(keys) != len(names) or keys != list(names):
+            names = dict(zip(keys, range(len(keys)), strict=True))
+        encoded = self.encoded
+        for at in fresh:
+            name = keys[at]
+            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth)
+            entries[at] = entry_of(name, nodes[at])
+        size = self.encoded - encoded
+        if base.nodes:
+            size += base.size * (len(keys) - len(fresh)) // len(base.nodes)
+        return Version(names, nodes, trees, entries=entries, size=size)
 
     def _wrapped(
         self, value: Any, known: tuple[str, Wrapper], base: Version | None, path: str, depth: int
@@ -133,7 +154,8 @@ class Splitter:
         name, wrapper = known
         nodes = []
         kept = None
-        for at, entry in enumerate(wrapper.fields(value)):
+        for at, field in enumerate(wrapper.fields(value)):
+            entry = bytes(field) if type(field) is bytearray else field
             node, version = self._value(entry, None if at else base, f"{path}.{name}", depth + 1)
             kept = kept or version
             nodes.append(node)
@@ -142,8 +164,18 @@ class Splitter:
     def _entry(self, value: Any, path: str, depth: int) -> tuple[bytes, Any]:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
-        if (kind is list and len(value) >= _NESTED_MIN) or kind in self._coder.wrappers:
-            return self._value(value, None, path, depth + 1)[0], self._cache.trees.copy(value)
+        opaque = self._cache.trees.opaque
+        if kind is bytearray:
+            value = bytes(value)  # what it is read as, as a part of anything
+        elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
+            node, version = self._value(value, None, path, depth + 1)
+            # The tree is made of those of the parts: another thread may change the list meanwhile.
+            parts = [opaque] if version is None else version.trees
+            return node, opaque if any(tree is opaque for tree in parts) else parts
+        elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
+            tree = self._cache.trees.copy(value)
+            stored = value if tree is opaque else tree
+            return self._value(stored, None, path, depth + 1)[0], tree
         return self._part(value, path)
 
     def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
@@ -159,9 +191,9 @@ class Splitter:
             and self._cache.trees.same(seen[1], value)
         ):
             return seen[2], seen[1]
-        # The copy comes first: what another thread changes meanwhile differs from it, too.
+        # The copy is what is serialised: another thread may change the value meanwhile, and back.
         tree = self._cache.trees.copy(value)
-        node = self._serialised(value, path)
+        node = self._serialised(value if tree is self._cache.trees.opaque else tree, path)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             self._cache.memo.put(id(value), (value, tree, node, self._owner))
         return node, tree

@@ -227,8 +227,8 @@ class Writing:
 
     def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
         """Store so many of the chunks that the rest fits one commit: nothing refers to them yet."""
-        while sum(len(stored[1]) for _, stored in chunks) > STAGED_BYTES:
-            first, chunks = _first_batch(chunks)
+        *batches, last = _batches(chunks)
+        for first in batches:
 
             def closure(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
                 place = self._place(txn, thread, basis) or self._create(txn, thread, basis)
@@ -237,7 +237,7 @@ class Writing:
 
             place = yield closure
             basis = _Basis(place, basis.pool, basis.secret)
-        return basis, chunks
+        return basis, last
 
     def _closure(
         self,
@@ -330,13 +330,17 @@ def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: New
         raise StaleParentError(msg, parent=new.parent, newest=newest)
 
 
-def _first_batch(chunks: Chunks) -> tuple[Chunks, Chunks]:
+def _batches(chunks: Chunks) -> list[Chunks]:
+    """The chunks in the order of their rows, as many in each batch as one commit takes."""
     size = 0
-    for at, (_, stored) in enumerate(chunks):
-        size += len(stored[1])
-        if size > STAGED_BYTES and at:
-            return chunks[:at], chunks[at:]
-    return chunks, []
+    found: list[Chunks] = [[]]
+    for chunk in sorted(chunks):
+        size += len(chunk[1][1])
+        if size > STAGED_BYTES and found[-1]:
+            found.append([])
+            size = len(chunk[1][1])
+        found[-1].append(chunk)
+    return found
 
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
