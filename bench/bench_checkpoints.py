@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from harness import (
     Effort,
-    Figure,
     NotInstalled,
     Race,
     Row,
     Target,
     absent,
     at_least,
-    at_most,
     compare,
     race,
     race_each,
@@ -53,7 +49,7 @@ _PUT_TARGETS = dict(zip(_PAIRS, map(at_least, (10.0, 10.0, 1.0, 2.0)), strict=Tr
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    """Puts, gets, lists, bytes on disk, retention."""
+    """Puts, gets, lists."""
     try:
         message(0)
         with scratch() as place:
@@ -66,8 +62,6 @@ def rows(effort: Effort) -> Iterator[Row]:
     yield from _first_puts(effort)
     yield from _gets(effort)
     yield from _lists(effort)
-    yield from _retention(effort)
-    yield from _sizes(effort)
 
 
 class Sides:
@@ -257,10 +251,11 @@ def _lists(effort: Effort) -> Iterator[Row]:
         ours, theirs = savers["none"], savers[_PAIRS[0][1]]
         fill_sqlite(theirs, threads, checkpoints)
         value = [message(0)]
-        for at in range(threads):
-            thread = Thread(ours, f"thread-{at:04}")
-            for _ in range(checkpoints):
-                thread.put(value)
+        thread = Thread(ours, "thread-0000")
+        for _ in range(checkpoints):
+            thread.put(value)
+        for at in range(1, threads):
+            ours.copy_thread("thread-0000", f"thread-{at:04}")
 
         def mine() -> None:
             assert len({entry.thread for entry in ours.threads()}) == threads
@@ -302,7 +297,7 @@ def _history(effort: Effort) -> Iterator[Row]:
             ),
             (f"get_state_history of {steps} steps", [_told(graph, config) for graph in graphs]),
         ):
-            found = race_each(actions, rounds=effort.rounds(6))
+            found = race_each(actions, rounds=effort.rounds(3))
             yield from _paired(question, dict(zip(savers, found, strict=True)), unit="ms")
 
 
@@ -312,69 +307,6 @@ def _listing(saver: Any, config: Any) -> Callable[[], Any]:
 
 def _told(graph: Any, config: Any) -> Callable[[], Any]:
     return lambda: list(graph.get_state_history(config))
-
-
-# --- retention and bytes -------------------------------------------------------------------------
-
-
-def _retention(effort: Effort) -> Iterator[Row]:
-    """What no rival can do in its own words: it keeps all, or deletes the thread."""
-    steps, rounds = max(4, 200 // effort.rounds_divisor), effort.rounds(4)
-    history = [message(at) for at in range(2 * steps)]
-    with scratch() as place, ExitStack() as stack:
-        saver = stack.enter_context(our_saver(place / "full", "full"))
-        for at in range(rounds + 1):
-            thread = Thread(saver, f"thread-{at}")
-            for upto in range(2, 2 * steps + 1, 2):
-                thread.put(history[:upto])
-        numbers, names = count(), count()
-
-        def copy() -> None:
-            at = next(numbers)
-            saver.copy_thread(f"thread-{at}", f"copy-{at}")
-
-        def prune() -> None:
-            saver.prune([f"thread-{next(names)}"])
-
-        pruned = race(prune, lambda: None, rounds=rounds).ours
-        numbers = count(0)
-        for at in range(rounds + 1):
-            thread = Thread(saver, f"thread-{at}")
-            for upto in range(2, 2 * steps + 1, 2):
-                thread.put(history[:upto])
-        copied = race(copy, lambda: None, rounds=rounds).ours
-        for what, found in (("prune, keep the latest of", pruned), ("copy a thread of", copied)):
-            figure = Figure.of(found).scaled(1e-6)
-            yield Row(f"{what} {steps} steps", "ms", figure, len(found), durability="full")
-
-
-def _sizes(effort: Effort) -> Iterator[Row]:
-    """Bytes on disk of a graph's run, through what its messages have as JSON."""
-    steps = max(10, 200 // effort.rounds_divisor)
-    config = {"configurable": {"thread_id": "thread"}, "recursion_limit": steps + 10}
-    raw = sum(len(json.dumps(message(at).model_dump())) for at in range(2 * steps))
-    with scratch() as place:
-        paths = {"ours": place / "ours", "theirs": place / "theirs.db"}
-        found = {}
-        for name, path in paths.items():
-            saver = our_saver(path) if name == "ours" else sqlite_saver(path, "FULL")
-            graph = looping_graph(saver)
-            graph.invoke({"messages": [], "left": steps}, config, durability="sync")
-            _close(saver)
-            found[name] = path.stat().st_size
-        with our_saver(paths["ours"]) as saver:
-            before = saver.database.stats() if hasattr(saver.database, "stats") else None
-            saver.prune(["thread"])
-        del before
-        found["pruned"] = paths["ours"].stat().st_size
-    note = f"messages of 1 KB, {raw / 1024:,.0f} KiB as JSON; durability sync"
-    question = f"bytes on disk after {steps} steps, through the raw ones"
-    ratio = [Figure.of([found[name] / raw]) for name in ("ours", "theirs")]
-    yield Row(
-        question, "×", ratio[0], 1, durability="full", rival=SQLITE.format("FULL"),
-        theirs=ratio[1], ratio=Figure.of([found["theirs"] / found["ours"]]), faster=True,
-        target=at_most(6.0, "ours"), note=note + "; goal 2",
-    )  # fmt: skip
 
 
 def test_put(benchmark: Any, place: Path) -> None:

@@ -12,7 +12,15 @@ from typing import Any
 
 from harness import NotInstalled
 
-__all__ = ["SQLITE_VERSION", "TOKENIZERS", "KeptSqlite", "RawLmdb", "sqlite_session", "tokenizer"]
+__all__ = [
+    "SQLITE_VERSION",
+    "TOKENIZERS",
+    "KeptSqlite",
+    "RawLmdb",
+    "sqlite_connection",
+    "sqlite_session",
+    "tokenizer",
+]
 
 SQLITE_VERSION = sqlite3.sqlite_version
 MAP_BYTES = 4 * 1024**3
@@ -29,6 +37,11 @@ def sqlite_session(path: Path, session_id: str = "bench") -> Any:
     except ImportError as error:
         raise NotInstalled("not installed (pip install openai-agents)") from error
     return SQLiteSession(session_id, path)
+
+
+def sqlite_connection(path: Path) -> sqlite3.Connection:
+    """A connection for whoever sets it up alone."""
+    return sqlite3.connect(path, check_same_thread=False)
 
 
 class KeptSqlite:

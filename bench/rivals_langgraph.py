@@ -5,15 +5,27 @@ Nothing of LangGraph is imported elsewhere in these benchmarks.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from rivals import sqlite_connection
 from trimming import missing
 
-__all__ = ["Thread", "async_sqlite_saver", "looping_graph", "memory_saver", "message", "our_saver"]
+__all__ = [
+    "MESSAGE_BYTES",
+    "Thread",
+    "async_sqlite_saver",
+    "distinct_threads",
+    "fill_sqlite",
+    "looping_graph",
+    "memory_bytes",
+    "memory_saver",
+    "message",
+    "our_saver",
+    "sqlite_saver",
+]
 
 TEXT = "one word and another "
 MESSAGE_BYTES = 1024
@@ -63,7 +75,7 @@ def sqlite_saver(path: Path, synchronous: str) -> Any:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
         raise missing("langgraph-checkpoint-sqlite", error) from error
-    saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False))
+    saver = SqliteSaver(sqlite_connection(path))
     saver.setup()
     saver.conn.execute(f"PRAGMA synchronous={synchronous}")
     return saver
@@ -119,6 +131,11 @@ class Thread:
     def latest(self) -> Any:
         """The newest checkpoint."""
         return self.saver.get_tuple(self._latest)
+
+
+def memory_bytes(saver: Any) -> int:
+    """What an InMemorySaver holds of serialised values, its writes not counted."""
+    return sum(len(content) for _, content in saver.blobs.values())
 
 
 def distinct_threads(saver: Any) -> int:

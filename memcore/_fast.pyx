@@ -17,8 +17,6 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint3
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcpy, memmove
 
-from types import MemberDescriptorType
-
 
 cdef extern from *:
     """

@@ -1,4 +1,4 @@
-# --- trees of Python objects: copies, and whether two are the same -----------------------------------
+# --- trees of Python objects: copies, and whether two are the same --------------------------------
 #
 # A checkpoint saver keeps what it was given as a copy that nobody else can reach, and compares the
 # next value with it: equal means that nothing has to be serialised again, whatever was changed in
@@ -16,6 +16,8 @@ cdef extern from "Python.h":
         object (*tp_alloc)(PyTypeObject *, Py_ssize_t)
     ctypedef struct PyMemberDescrObject:
         PyMemberDef *d_member
+    PyTypeObject PyMemberDescr_Type
+    PyTypeObject *Py_TYPE(object)
 
 
 cdef extern from "structmember.h":
@@ -60,11 +62,11 @@ cdef inline bint _same_atom(object a, object b) except -1:
 
 cdef Py_ssize_t _offset_of(kind, name) except -2:
     """Where the slot lies in an instance, -1 if only its descriptor can tell."""
-    cdef object found
+    cdef object found, cls
     for cls in kind.__mro__:
         if name in cls.__dict__:
             found = cls.__dict__[name]
-            if type(found) is MemberDescriptorType and (
+            if Py_TYPE(found) == &PyMemberDescr_Type and (
                 (<PyMemberDescrObject *><PyObject *>found).d_member.type == T_OBJECT_EX
             ):
                 return (<PyMemberDescrObject *><PyObject *>found).d_member.offset
@@ -89,10 +91,15 @@ cdef class _Shape:
 
     def __cinit__(self, kind, int sort, bint has_dict, tuple slots, tuple counting):
         cdef Py_ssize_t at
+        cdef object name
+        cdef list others = []
+        for name in slots:
+            if name not in counting:
+                others.append(name)
         self.sort = sort
         self.has_dict = has_dict
         self.counting = len(counting)
-        self.names = counting + tuple([name for name in slots if name not in counting])
+        self.names = counting + tuple(others)
         self.offsets = <Py_ssize_t *>calloc(len(self.names) + 1, sizeof(Py_ssize_t))
         if self.offsets == NULL:
             raise MemoryError
@@ -127,11 +134,11 @@ cdef class _Shape:
 cdef class Trees:
     """Copies and compares trees of Python objects.
 
-    ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None, bool,
-    int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type: kind 0 is
-    opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots make up, of
-    which only those that count are compared, 3 a tuple. ``opaque`` stands for
-    the tree of a value that holds anything opaque.
+    ``classify(type)`` says ``(kind, has __dict__, slots, slots that count)`` of any type but None,
+    bool, int, float, str, bytes, dict, list, tuple, set and frozenset, and is asked once a type:
+    kind 0 is opaque, 1 a leaf (never changes), 2 an object that its ``__dict__`` and these slots
+    make up, of which only those that count are compared, 3 a tuple. ``opaque`` stands for the tree
+    of a value that holds anything opaque.
     """
 
     cdef object _classify
@@ -144,7 +151,7 @@ cdef class Trees:
         self.opaque = object()
 
     def copy(self, value):
-        """A copy that shares only what never changes, ``opaque`` if ``value`` holds anything else."""
+        """A copy that shares only what never changes, ``opaque`` if there is anything else."""
         return self._copy(value, 0)
 
     def same(self, a, b):
@@ -167,10 +174,11 @@ cdef class Trees:
 
     def carried(self, dict before not None, list trees not None, list others not None,
                 list nodes not None, list entries not None, dict value not None):
-        """What of a dict is as it was: ``(keys, nodes, entries, trees, fresh)``, None if not all keys are str.
+        """What of a dict is as it was: ``(keys, nodes, entries, trees, fresh)``.
 
-        ``before`` says where in the four lists each key stands. ``fresh`` are the places in the new
-        lists that hold None: the keys there are new, or their values not the same.
+        None if not all its keys are str. ``before`` says where in the four lists each key stands.
+        ``fresh`` are the places in the new lists that hold None: the keys there are new, or their
+        values not the same.
         """
         cdef Py_ssize_t here = 0, at = 0, where
         cdef PyObject *key

@@ -102,7 +102,7 @@ STAGED_BYTES: Final = 192 * 1024
 """New chunks above this go in commits of their own, before the one that refers to them."""
 VALUES_CACHED_BYTES: Final = 32 * 1024**2
 """Serialised size of the values that a database's handle remembers, about, in each of four sorts
-(as put, as read, parts, pages), which share their contents."""
+(as put, as read, parts, pages) and of objects known by identity, which share their contents."""
 KNOWN_CHUNKS: Final = 500_000
 """Chunks that a handle remembers to be stored."""
 

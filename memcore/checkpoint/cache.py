@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from memcore.checkpoint.nodes import Pages
-from memcore.checkpoint.shapes import new_trees
+from memcore.checkpoint.shapes import Shapes
 from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
 
 __all__ = ["Cache", "Recent", "Version"]
@@ -29,32 +29,39 @@ class Recent(Generic[K, V]):
     def __init__(self, limit: int) -> None:
         self._limit = max(limit // 2, 1)
         self._weight = 0
-        self._young: dict[K, V] = {}
-        self._old: dict[K, V] = {}
+        self._young: dict[K, tuple[V, int]] = {}
+        self._old: dict[K, tuple[V, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
         """The value; asked for, it stays."""
         found = self._young.get(key)
         if found is None:
-            found = self._old.get(key)
-            if found is not None:
-                self._young[key] = found
-                self._old.pop(key, None)
-        return found
+            found = self._old.pop(key, None)
+            if found is None:
+                return None
+            self.put(key, found[0], weight=found[1])
+        return found[0]
 
     def put(self, key: K, value: V, *, weight: int = 1) -> None:
         """Remember. Two threads at once may lose an entry: nothing but time is lost with it.
 
         There is no lock, for none could be held by nobody in the child of a fork.
         """
-        self._young[key] = value
-        self._weight += weight
-        if self._weight > self._limit:
+        before = self._young.get(key)
+        if before is not None:
+            self._weight -= before[1]
+        elif self._weight >= self._limit:
             self._old, self._young, self._weight = self._young, {}, 0
+        self._old.pop(key, None)
+        self._young[key] = value, weight
+        self._weight += weight
 
     def drop(self, key: K) -> None:
         """Forget."""
-        self._young.pop(key, None)
+        self._weight -= self._young.pop(key, (None, 0))[1]
         self._old.pop(key, None)
 
 
@@ -113,23 +120,46 @@ class Entries:
         self.trees += others.trees
 
 
-_MEMO: Final = 8192
+MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
+"""What an object counts at least among those known by identity: so many are kept at most."""
+
+
+class Memo(NamedTuple):
+    """An object that was put: kept, so that its ``id()`` is nobody else's."""
+
+    value: Any
+    tree: Any
+    node: bytes
+    secret: bytes
+    """Key of the pool for which the node holds."""
+    identity: object
+    size: int
+    """Serialised bytes, about."""
 
 
 class Cache:
     """All that the handles of one open database remember of graph values."""
 
     def __init__(self) -> None:
-        self.trees = new_trees()
+        self._shapes = Shapes()
+        self.trees = self._shapes.trees
         self.versions: Recent[Hashable, Version] = Recent(VALUES_CACHED_BYTES)
         """By scope, thread, namespace and channel: what the next put is compared with."""
+        self._forget_decoded()
+        self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
+        """Pool, epoch and id of chunks that are stored."""
+        self.memo: Recent[int, Memo] = Recent(VALUES_CACHED_BYTES)
+        """By ``id()`` of an object."""
+
+    def refresh(self) -> None:
+        """Forget what was decoded, if a class was replaced meanwhile (a module loaded anew)."""
+        if self._shapes.take_replaced():
+            self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
         self.values: Recent[tuple[int, bytes], Decoded] = Recent(VALUES_CACHED_BYTES)
         """By pool and manifest."""
         self.parts: Recent[bytes, Decoded] = Recent(VALUES_CACHED_BYTES)
         """By id of the chunk."""
         self.pages: Recent[tuple[int, bytes], Entries] = Recent(VALUES_CACHED_BYTES)
         """By sort of the container and id of the page."""
-        self.known: Recent[tuple[int, int, bytes], bool] = Recent(KNOWN_CHUNKS)
-        """Pool, epoch and id of chunks that are stored."""
-        self.memo: Recent[int, tuple[Any, Any, bytes, object]] = Recent(_MEMO)
-        """By ``id()`` of an object: it, its tree, its node, and for whom that holds."""

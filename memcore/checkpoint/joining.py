@@ -52,24 +52,28 @@ class Joiner:
         self.version = None
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
-            tree = self._tree(node)
+            tree, size = self._tree(node)
             if tree is cache.trees.opaque:
                 return self._decoded(node)
-            kept = Decoded(self._coder.identity, tree)
-            size = len(node) + (0 if self.version is None else self.version.size)
+            kept = Decoded(self._coder.identity, tree, size)
             cache.values.put((self._pool, node), kept, weight=size)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
-    def _tree(self, node: bytes) -> Any:
-        """The value, not to be handed out; opaque if it cannot be copied."""
+    def _tree(self, node: bytes) -> tuple[Any, int]:
+        """The value, not to be handed out, opaque if it cannot be copied; and its size."""
         parsed = parse(node)
         if parsed.sort == Sort.EMPTY:
-            return MISSING
+            return MISSING, len(node)
         if parsed.sort == Sort.CHUNK:
-            return self._chunk(parsed.content).tree
+            part = self._chunk(parsed.content)
+            return part.tree, part.size
         if parsed.sort in (Sort.PART, Sort.PIECES):
-            return self._kept(self._coder.decode(self._typed(parsed)))
+            typed = self._typed(parsed)
+            return self._kept(self._coder.decode(typed)), len(node) + len(typed[1])
         entries = self._entries(parsed.sort, parsed.content)
+        return self._container(parsed, entries), len(node) + entries.size
+
+    def _container(self, parsed: Node, entries: Entries) -> Any:
         opaque = self._cache.trees.opaque
         is_whole = not any(tree is opaque for tree in entries.trees)
         if parsed.sort == Sort.WRAPPED:
@@ -91,14 +95,13 @@ class Joiner:
             if node[0] == Sort.PAGE:
                 found.extend(self._page(container, node[1:]))
             else:
-                size = len(node)
                 if node == EMPTY:
                     raise _malformed("holds an entry that is empty")
-                if node[0] == Sort.CHUNK:
+                if node[0] == Sort.CHUNK:  # most of them are: no call for it
                     part = self._chunk(node[1:])
                     tree, size = part.tree, part.size
                 else:
-                    tree = self._tree(node)
+                    tree, size = self._tree(node)
                 found.add(node, name, tree, size)
         self._depth -= 1
         return found

@@ -27,8 +27,6 @@ __all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _ATTEMPTS_MAX: Final = 16
-_LOST: Final = b"\xff"
-"""In place of a manifest that was lost: there was a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,8 @@ class Planner:
         self._place = place
         self._coder = coder
         self._versions = versions
+        self._known: dict[tuple[int, str, Any], tuple[bool, bool]] = {}
+        """By namespace, channel and version, what ``_value`` found."""
 
     def plan(self, rule: Rule) -> Plan:
         """What goes and what stays."""
@@ -118,35 +118,41 @@ class Planner:
         missing = {
             channel: _is_delta(one.metadata, channel)
             for channel, version in self._versions(one.body).items()
-            if self._node(number, channel, version) == EMPTY
+            if not self._value(number, channel, version)[0]
         }
         needed: set[str] = set()
-        path: list[str] = []
+        path: set[str] = set()
         at = None if one.parent is None else found.get(one.parent)
         while at is not None and missing and at.checkpoint not in path:
-            path.append(at.checkpoint)
+            path.add(at.checkpoint)
             there = self._versions(at.body)
             for channel in list(missing):
                 missing[channel] |= _is_delta(at.metadata, channel)
-                node = self._node(number, channel, there.get(channel))
-                if node == EMPTY:
-                    continue
+                stored, snapshot = self._value(number, channel, there.get(channel))
                 # A snapshot says by its form that the channel is one of deltas.
-                if missing.pop(channel) or node[0] == Sort.WRAPPED:
+                if stored and (missing.pop(channel) or snapshot):
                     needed.update(path)
             at = None if at.parent is None else found.get(at.parent)
         if any(missing.values()):
             needed.update(path)  # no value anywhere: rebuilt from the very first write
         return needed
 
-    def _node(self, number: int, channel: str, version: Any) -> bytes:
+    def _value(self, number: int, channel: str, version: Any) -> tuple[bool, bool]:
+        """Whether there is one, and whether it is a snapshot; looked up once."""
         if version is None:
-            return EMPTY
-        key = rows.value_key(self._place, number, channel, version)
-        value = self._txn.get(key)
-        if value is not None and rows.is_lost(key, value):
-            return _LOST
-        return rows.node_of(self._txn, key, self._coder) or EMPTY
+            return False, False
+        named = number, channel, version
+        found = self._known.get(named)
+        if found is None:
+            key = rows.value_key(self._place, number, channel, version)
+            value = self._txn.get(key)
+            if value is not None and rows.is_lost(key, value):
+                found = True, False  # there was one
+            else:
+                node = rows.node_of(self._txn, key, self._coder) or EMPTY
+                found = node != EMPTY, node[0] == Sort.WRAPPED
+            self._known[named] = found
+        return found
 
 
 def _is_delta(metadata: Any, channel: str) -> bool:

@@ -103,6 +103,7 @@ class Reading:
         return self._read(look)  # type: ignore[no-any-return]
 
     def _view(self, txn: ReadTxn, name: str, coder: Coder) -> View | None:
+        self._cache.refresh()
         scope = self._find(txn)
         thread = None if scope is None else threads.thread_of(txn, scope, name)
         if thread is None:

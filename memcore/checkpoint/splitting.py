@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from memcore.checkpoint.cache import Cache, Version
+from memcore.checkpoint.cache import MEMO_WEIGHT_MIN, Cache, Memo, Version
 from memcore.checkpoint.coding import Coder, Typed, Wrapper
 from memcore.checkpoint.nodes import (
     ID_BYTES,
@@ -43,10 +43,9 @@ class Splitter:
         self._pool = pool
         self._epoch = epoch
         self._secret = secret
-        self._owner = (secret, epoch, coder.identity)
         self.fresh: dict[bytes, Typed] = {}
         self.encoded = 0
-        """Bytes serialised so far."""
+        """Bytes of the parts that were serialised so far, or known by identity."""
 
     def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
         """The manifest of a value, and what to compare the next one with.
@@ -185,17 +184,22 @@ class Splitter:
         seen = self._cache.memo.get(id(value))
         if (
             seen is not None
-            and seen[0] is value
-            and seen[3] == self._owner
-            and self._is_stored(seen[2])
-            and self._cache.trees.same(seen[1], value)
+            and seen.value is value
+            and seen.identity is self._coder.identity
+            and seen.secret == self._secret
+            and self._is_stored(seen.node)
+            and self._cache.trees.same(seen.tree, value)
         ):
-            return seen[2], seen[1]
+            self.encoded += seen.size
+            return seen.node, seen.tree
         # The copy is what is serialised: another thread may change the value meanwhile, and back.
         tree = self._cache.trees.copy(value)
+        encoded = self.encoded
         node = self._serialised(value if tree is self._cache.trees.opaque else tree, path)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
-            self._cache.memo.put(id(value), (value, tree, node, self._owner))
+            size = self.encoded - encoded
+            memo = Memo(value, tree, node, self._secret, self._coder.identity, size)
+            self._cache.memo.put(id(value), memo, weight=max(size, MEMO_WEIGHT_MIN))
         return node, tree
 
     def _is_stored(self, node: bytes) -> bool:
@@ -212,6 +216,7 @@ class Splitter:
             kind, content = self._coder.encode(value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
+        content = bytes(content)  # some serialisers hand out the caller's own bytearray
         self.encoded += len(content) + ID_BYTES
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from memcore.store.base import Store, Txn
 
-__all__ = ["Closure", "Stale", "Steps", "take"]
+__all__ = ["Closure", "Orphaned", "Stale", "Steps", "take"]
 
 T = TypeVar("T")
 Closure = Callable[[Txn], Any]
@@ -21,6 +21,10 @@ Steps = Generator[Closure, Any, T]
 
 class Stale(Exception):  # noqa: N818 - never leaves this package
     """What was prepared does not fit the store any more: prepare it again."""
+
+
+class Orphaned(Stale):
+    """The parent of a checkpoint was pruned, and values that it held may have gone with it."""
 
 
 def take(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from memcore import names
@@ -24,7 +24,7 @@ from memcore.checkpoint.pool import (
 )
 from memcore.checkpoint.rows import CheckpointRow, Place, Write
 from memcore.checkpoint.splitting import Splitter
-from memcore.checkpoint.steps import Stale, Steps
+from memcore.checkpoint.steps import Orphaned, Stale, Steps
 from memcore.codec import seal_value
 from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
 from memcore.limits import STAGED_BYTES
@@ -74,8 +74,12 @@ class _Basis:
     place: Place | None
     pool: Pool
     secret: bytes
+    identity: object
+    """The coder's."""
 
 
+Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
+"""Prepares what a closure writes; told whether the parent was found to be gone."""
 Prepared = Callable[[Txn, Place, int], None]
 """Writes the prepared rows of a namespace."""
 Admit = Callable[[Txn, Place | None, int | None, Pool], None]
@@ -100,7 +104,8 @@ class Writing:
         self._find = find
         self._ensure = ensure
         self._now_ms = now_ms
-        self._bases: Recent[tuple[str, object], _Basis] = Recent(_BASES)
+        self._bases: Recent[tuple[str, int], _Basis] = Recent(_BASES)
+        """By thread and ``id()`` of the coder's identity, which need not be hashable."""
 
     def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> Steps[None]:
         """Store a checkpoint, in one commit but for large new values, which go before it.
@@ -111,9 +116,11 @@ class Writing:
         """
         rows.checkpoint_id_key(new.checkpoint)
         made: dict[str, Version] = {}
-        whole: list[bool] = []
+        whole = False
 
-        def prepare(splitter: Splitter, basis: _Basis) -> Prepared:
+        def prepare(splitter: Splitter, basis: _Basis, orphaned: bool) -> Prepared:
+            nonlocal whole
+            whole = whole or orphaned
             made.clear()
             values = {**new.others, **new.values} if whole else new.values
             nodes = self._values(splitter, basis, namespace, values, made)
@@ -124,7 +131,9 @@ class Writing:
             def store(txn: Txn, place: Place, number: int) -> None:
                 for channel, version, node in nodes:
                     key = rows.value_key(place, number, channel, version)
-                    rows.put_sealed(txn, key, coder, rows.NODE, node)
+                    # What did not change and is there still may be another checkpoint's, too.
+                    if channel in new.values or txn.get(key) is None:
+                        rows.put_sealed(txn, key, coder, rows.NODE, node)
                 key = rows.checkpoint_key(place, number, new.checkpoint)
                 txn.put(key, seal_value(key, row))
 
@@ -134,8 +143,7 @@ class Writing:
             if new.follows:
                 _need_newest(txn, place, number, new)
             if pool.epoch > 1 and not whole and not _has_parent(txn, place, number, new):
-                whole.append(True)
-                raise Stale
+                raise Orphaned
 
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
         for channel, version in made.items():
@@ -170,7 +178,7 @@ class Writing:
         """
         rows.checkpoint_id_key(new.checkpoint)
 
-        def prepare(splitter: Splitter, _: _Basis) -> Prepared:
+        def prepare(splitter: Splitter, _basis: _Basis, _orphaned: bool) -> Prepared:
             writes = []
             for index, channel, value in new.writes:
                 node, _version = splitter.split(value, None, f"the write to channel {channel!r}")
@@ -198,27 +206,29 @@ class Writing:
         thread: str,
         namespace: str,
         coder: Coder,
-        prepare: Callable[[Splitter, _Basis], Prepared],
+        prepare: Prepare,
         admit: Admit | None,
     ) -> Steps[tuple[Place, Pool]]:
         """Prepare and store until what was prepared fits the store."""
+        orphaned = False
         for _ in range(ATTEMPTS_MAX):
             basis = self._basis(thread, coder)
             number = 0 if basis.place is None else basis.place.pool
             splitter = Splitter(
                 self._cache, coder, pool=number, epoch=basis.pool.epoch, secret=basis.secret
             )
-            store = prepare(splitter, basis)
+            store = prepare(splitter, basis, orphaned)
             try:
                 chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
                 basis, chunks = yield from self._stage(thread, basis, chunks)
                 place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
-            except Stale:
-                self._bases.drop((thread, coder.identity))
+            except Stale as stale:
+                # Not told by the closure itself, which may run again after it was refused.
+                orphaned = isinstance(stale, Orphaned)
+                self._bases.drop((thread, id(coder.identity)))
                 continue
             if basis.place is None:
-                kept = _Basis(place, basis.pool, basis.secret)
-                self._bases.put((thread, coder.identity), kept)
+                self._bases.put((thread, id(coder.identity)), replace(basis, place=place))
             for part in splitter.fresh:
                 self._cache.known.put((place.pool, basis.pool.epoch, part), True)
             return place, basis.pool
@@ -236,7 +246,7 @@ class Writing:
                 return place
 
             place = yield closure
-            basis = _Basis(place, basis.pool, basis.secret)
+            basis = replace(basis, place=place)
         return basis, last
 
     def _closure(
@@ -266,8 +276,8 @@ class Writing:
 
     def _basis(self, thread: str, coder: Coder) -> _Basis:
         """The thread as it is, or what a new one would be made of."""
-        kept = self._bases.get((thread, coder.identity))
-        if kept is not None:
+        kept = self._bases.get((thread, id(coder.identity)))
+        if kept is not None and kept.identity is coder.identity:
             return kept
 
         def look(txn: ReadTxn) -> threads.Thread | None:
@@ -277,9 +287,10 @@ class Writing:
         found = self._read(look)
         if found is None:
             pool, secret = new_pool(coder)
-            return _Basis(None, pool, secret)
-        basis = _Basis(found.place, found.pool, key_of(found.pool, coder))
-        self._bases.put((thread, coder.identity), basis)
+            return _Basis(None, pool, secret, coder.identity)
+        secret = key_of(found.pool, coder)
+        basis = _Basis(found.place, found.pool, secret, coder.identity)
+        self._bases.put((thread, id(coder.identity)), basis)
         return basis
 
     def _place(self, txn: Txn, thread: str, basis: _Basis) -> Place | None:

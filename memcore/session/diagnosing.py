@@ -203,6 +203,8 @@ def diagnose(
             found.readable.append((owner, seq))
     if survivors.missing_records:
         found.findings.append("its index does not hold all of its items")
+    if survivors.head is not None and survivors.stop > survivors.head.next_seq:
+        found.findings.append("it has items that its head does not know: the head is an older one")
     _look_at_views(found)
     _look_at_counts(found)
     if not found.findings:

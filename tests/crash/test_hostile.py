@@ -173,8 +173,14 @@ def test_a_session_without_its_head_is_corrupt_and_not_empty(tmp_path) -> None:
             chat.append({"role": "user", "content": "y"})
         with pytest.raises(CorruptValueError, match="head"):
             chat.tail(1)
-    with memcore.open(path) as db, pytest.raises(CorruptValueError, match="head"):
-        db.session("chat")
+    with memcore.open(path) as db:
+        chat = db.session("chat")
+        assert chat.exists()
+        with pytest.raises(CorruptValueError, match="head"):
+            len(chat)
+        assert chat.recover().status == "recovered"
+        assert [item.message["content"] for item in chat] == ["x"]
+        assert db.check() == []
 
 
 def test_rows_that_the_head_does_not_know_are_found(tmp_path) -> None:

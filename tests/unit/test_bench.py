@@ -111,5 +111,11 @@ def test_only_the_rivals_modules_import_rivals():
         text = path.read_text(encoding="utf-8")
         for rival in ("from agents", "import sqlite3", "import lmdb", "import tiktoken"):
             assert rival not in text or path.name == "rivals.py", path
-        for rival in ("from langchain", "from llama_index", "from autogen", "from google"):
+        for rival in (
+            "from langchain",
+            "from langgraph",
+            "from llama_index",
+            "from autogen",
+            "from google",
+        ):
             assert rival not in text or path.name.startswith("rivals_"), path

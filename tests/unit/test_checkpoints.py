@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -357,6 +358,47 @@ def test_what_came_back_is_counted_by_the_counter_of_now(branched, db):
     branched.recount("bytes/4")
     assert branched.rewind("three").tokens == branched.get_checkpoint("three").tokens
     assert fork.counter == "bytes/3"
+
+
+def test_counts_are_those_of_the_items_and_not_of_their_places(session):
+    session.extend([user("1"), user("long " * 40)])
+    long = session.checkpoint()
+    session.undo()
+    session.append(user("2"))
+    session.recount("bytes/3")
+    fork = session.fork("fork", at=long)
+    assert fork.tokens == sum(item.tokens for item in fork) > session.tokens
+    short = session.checkpoint()
+    closure = session.checkpointing.rewind(long)
+
+    def change(txn: Any) -> None:
+        closure(txn)
+        reader = Thread(target=lambda: seen.append(session.tokens))  # who reads it meanwhile
+        reader.start()
+        reader.join()
+
+    seen: list[int] = []
+    session.store.transact(change)
+    assert seen == [short.tokens]
+    assert session.tokens == fork.tokens
+    assert [item.tokens for item in session] == [item.tokens for item in fork]
+
+
+def test_a_batch_may_be_run_again(branched):
+    batch = branched.plan_batch(None)
+    batch.checkpoint("once")
+    batch.append(user("6"))
+    closure = batch.closure()
+
+    def fail(txn: Any) -> None:
+        closure(txn)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        branched.store.transact(fail)
+    branched.store.transact(closure)
+    assert [found.name for found in batch.checkpoints] == ["once"]
+    assert len(list(branched.checkpoints())) == 3
 
 
 def test_forward_again_after_a_recount(session):

@@ -600,3 +600,20 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds(db, session):
     reader.join()
     assert code == 0
     assert texts(session) == ["parent", "child"]
+
+
+def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(session):
+    """It reads the old head into the log that the change has begun anew."""
+    session.extend(turns(2))
+    closure = session.changes.set_policy("langchain")
+    seen: list[str] = []
+
+    def change(txn: Any) -> None:
+        closure(txn)
+        reader = threading.Thread(target=lambda: seen.append(session.policy))
+        reader.start()
+        reader.join()
+
+    session.store.transact(change)
+    assert seen == ["openai_chat"]
+    assert session.policy == "langchain"

@@ -19,7 +19,7 @@ from memcore._fast import Trees, page_stops, sized
 from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.coding import JsonCoder, Typed
 from memcore.checkpoint.nodes import Reader
-from memcore.checkpoint.shapes import classify, new_trees
+from memcore.checkpoint.shapes import Shapes, classify
 from memcore.checkpoint.splitting import Splitter
 from strategies import no_deadline
 
@@ -179,7 +179,7 @@ trees_of = st.recursive(atoms, _wider, max_leaves=12)
 @no_deadline
 @given(trees_of)
 def test_copies_are_those_of_the_twin(value: Any) -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     try:
         wanted = twin_copy(value)
     except UnknownError:
@@ -206,7 +206,7 @@ def shared(a: Any, b: Any) -> bool:
 @no_deadline
 @given(trees_of, trees_of)
 def test_sameness_is_that_of_the_twin(a: Any, b: Any) -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     assert trees.same(a, b) == twin_same(a, b)
     copied = trees.copy(a)
     if copied is not trees.opaque:
@@ -222,7 +222,7 @@ def test_head_counts_what_is_the_same_as_either(a: Any, b: Any, values: Any) -> 
         if at >= len(a) or not any(twin_same(one, value) for one in either):
             break
         wanted += 1
-    assert new_trees().head(a, b, values) == wanted
+    assert Shapes().trees.head(a, b, values) == wanted
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,14 @@ def test_head_counts_what_is_the_same_as_either(a: Any, b: Any, values: Any) -> 
     ],
 )
 def test_what_is_written_differently_is_not_the_same(a: Any, b: Any) -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     assert not trees.same(a, b)
     assert not trees.same([a], [b])
     assert not trees.same({"x": a}, {"x": b})
 
 
 def test_a_slot_that_was_never_set() -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     bare, full = object.__new__(Slots), Slots(1, 2)
     copied = trees.copy(bare)
     assert not hasattr(copied, "value")
@@ -272,7 +272,7 @@ def test_the_code_of_objects_is_never_run() -> None:
 
 
 def test_what_is_too_deep_is_opaque() -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     deep: list[Any] = []
     other: list[Any] = []
     for _ in range(10_000):
@@ -350,7 +350,7 @@ def test_an_entry_lives_while_it_is_looked_at() -> None:
 
 
 def test_a_second_thread_may_change_what_is_copied_and_compared() -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     value: dict[str, Any] = {str(n): [n, {"a": Box([n])}] for n in range(40)}
     stop = threading.Event()
 
@@ -436,7 +436,7 @@ def test_a_sized_text_is_read_as_it_was(size: int) -> None:
 
 
 def test_what_of_a_dict_is_carried_over() -> None:
-    trees = new_trees()
+    trees = Shapes().trees
     before = {"a": 0, "b": 1, "c": 2}
     kept = [[1], [2], [3]]
     keys, nodes, entries, found, fresh = trees.carried(  # type: ignore[misc]

@@ -15,7 +15,9 @@ import memcore
 import memcore.aio
 import raw
 from memcore import keys
+from memcore.codec import open_value, seal_value
 from memcore.keys import Row
+from memcore.log.head import head_key
 from messages import assistant, call, result, texts, turns, user
 
 Damage = Callable[..., None]
@@ -294,6 +296,33 @@ def test_the_head_is_rebuilt_from_a_checkpoint(db, damage, gone):
     assert len(session) == 10
     assert db.check() == []
     usable(session)
+
+
+def test_an_older_head_gives_no_seq_twice(db, session):
+    session.extend(turns(2))
+    key = head_key(1, 1)
+    older = raw.rows(db.backing.store)[key]
+    session.extend(turns(3))
+    db.backing.store.transact(lambda txn: txn.put(key, older))
+    found = memcore.open(db.path, counter="bytes/4").session("chat").recover()
+    assert names(found) == [("mend", True)]
+    assert (len(session), session.append(user()).seq) == (4, 11)
+    assert db.check() == []
+    usable(session)
+
+
+def test_a_checkpoint_of_other_items_is_not_gone_back_to(db, session, damage):
+    session.extend(turns(2))
+    session.checkpoint()
+    session.extend(turns(1))
+    key = keys.session_row(1, 1, Row.ITEM, 2)
+    _, body = open_value(key, raw.rows(db.backing.store)[key])
+    other = seal_value(key, body.replace(b"a0", b"b0"))
+    db.backing.store.transact(lambda txn: txn.put(key, other))
+    damage(Row.ITEM, 6)
+    found = session.recover(plan=True)
+    assert names(found) == [("mend", False), ("checkpoint", False), ("log", True)]
+    assert "not those that it was made of" in found.steps[1].reason
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -32,8 +32,8 @@ _WRAPPERS: Final = {
 }
 _SEALED: Final = "+"
 """Between the type and the cipher's name, as EncryptedSerializer writes it."""
-_OURS: Final = frozenset(("bytes", "node", "page", "writes"))
-"""Types of the graph store's own content, which no serialiser made."""
+_OURS: Final = frozenset(("node", "page", "writes"))
+"""Types of the graph store's own content that no serialiser has."""
 
 
 @dataclass(frozen=True, slots=True)

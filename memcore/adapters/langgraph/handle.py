@@ -38,7 +38,11 @@ class Handle(BaseCheckpointSaver[str]):
                 options["allow_unsafe"] = True  # type: ignore[assignment]
             database = self._owned = open_database(database, **options)  # type: ignore[arg-type]
         self.database = database
-        self._graph: GraphStore = database.scope(user=user, app=app).graph
+        try:
+            self._graph: GraphStore = database.scope(user=user, app=app).graph
+        except BaseException:
+            self.close()
+            raise
         self._compare_parent = compare_parent
         self._last_coder: SerdeCoder | None = None
 

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
+from langchain_core.messages import (
+    BaseMessage,
+    RemoveMessage,
+    message_to_dict,
+    messages_from_dict,
+)
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.binop import _get_overwrite
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 
 from memcore.context import fit
 from memcore.errors import InvalidItemError, NotFoundError
@@ -43,7 +49,7 @@ def channel_messages(
         msg = f"thread {str(thread_id)[:40]!r} has no checkpoint {checkpoint_id or ''!r:.42}"
         raise NotFoundError(msg)
     if channel in found.checkpoint["channel_values"]:
-        return _listed(found.checkpoint["channel_values"][channel], channel)
+        return _listed(_seed(found.checkpoint["channel_values"][channel]), channel)
     if channel not in found.checkpoint["channel_versions"]:
         known = ", ".join(sorted(found.checkpoint["channel_versions"]))
         msg = f"the checkpoint has no channel {channel!r}; it has {known or 'none'}"
@@ -54,11 +60,31 @@ def channel_messages(
 def _rebuilt(saver: BaseCheckpointSaver[str], config: RunnableConfig, channel: str) -> list[Any]:
     """A channel that is stored as deltas."""
     history = saver.get_delta_channel_history(config=config, channels=[channel])[channel]
-    seed: Any = history.get("seed", [])
-    messages = _listed(getattr(seed, "value", seed), channel)
+    messages = _listed(_seed(history.get("seed", [])), channel)
     for _, _, written in history["writes"]:
-        messages = _listed(add_messages(messages, written), channel)
+        replaced, value = _get_overwrite(written)
+        if replaced:
+            messages = _listed(value or [], channel)
+        else:
+            messages = _listed(add_messages(messages, _fitting(messages, written)), channel)
     return messages
+
+
+def _seed(value: Any) -> Any:
+    """The content of a snapshot of deltas; a value that is none as it is."""
+    return value.value if isinstance(value, _DeltaSnapshot) else value
+
+
+def _fitting(messages: Sequence[Any], written: Any) -> Any:
+    """A write without removals of messages that are not there: channels of deltas allow them."""
+    known = {getattr(message, "id", None) for message in messages} | {REMOVE_ALL_MESSAGES}
+    fitting = []
+    for message in written if isinstance(written, list) else [written]:
+        if isinstance(message, RemoveMessage) and message.id not in known:
+            continue
+        fitting.append(message)
+        known.add(getattr(message, "id", None))
+    return fitting
 
 
 def _listed(value: Any, channel: str) -> list[Any]:

@@ -45,7 +45,8 @@ class MemcoreSaver(Retaining):
     Args:
         database: an open Database, or the path of a file (which ``close`` then closes).
         serde: LangGraph's serialiser; by default JsonPlusSerializer. An EncryptedSerializer
-            encrypts all content; file names, thread ids, channel names and versions stay in clear.
+            encrypts all content; ids of threads, checkpoints and tasks, namespaces, channel names,
+            versions and names of types stay in clear.
         user, app: whose threads these are: a saver reaches no other scope.
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
@@ -79,11 +80,13 @@ class MemcoreSaver(Retaining):
         """Checkpoints, the newest first; a consumer that stops half-way holds nothing up.
 
         Args:
-            config: whose ``checkpoint_ns`` and ``checkpoint_id`` narrow it down; None: all threads.
+            config: whose ``checkpoint_ns`` and ``checkpoint_id`` narrow it down; None or empty: all
+                threads.
             filter: metadata that must be equal.
             before: only ids below its id.
             limit: at most so many.
         """
+        config, before = config or None, before or None
         thread = None if config is None else str(config["configurable"]["thread_id"])
         namespace = None if config is None else config["configurable"].get("checkpoint_ns")
         for found in self._graph.checkpoints(
