@@ -217,7 +217,7 @@ def deletion(lane: Lane) -> Iterator[Operation]:
 @workload()
 def graphs(lane: Lane) -> Iterator[Operation]:
     """Threads of graphs: checkpoints, writes, prunes, copies and deletions; some values staged."""
-    for turn in range(18):
+    for turn in range(14):
         name = f"g{turn % 3}"
         sizes = [lane.rng.choice((20, 400, 3000)) for _ in range(lane.rng.randint(1, 4))]
         if lane.rng.random() < 0.15:
@@ -238,7 +238,7 @@ def graphs(lane: Lane) -> Iterator[Operation]:
             yield ("collect",)
 
 
-@workload(threads=2, processes=2, kills=8)
+@workload(processes=2, kills=6)
 def graph_kills(lane: Lane) -> Iterator[Operation]:
     """Processes that are killed while they put, prune, copy and delete threads."""
     for turn in range(12):
@@ -247,7 +247,7 @@ def graph_kills(lane: Lane) -> Iterator[Operation]:
             yield "prune", "own", 1
         if turn % 4 == 2:
             yield "copy", "own", f"twin{turn}"
-            yield "advance", "own", 150 * KIB
+            yield "advance", "own", 140 * KIB
             yield "forget", f"twin{turn}" if turn % 8 == 2 else "own"
 
 
