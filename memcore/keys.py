@@ -210,7 +210,7 @@ def unpack_text(packed: bytes) -> str:
     Raises:
         CorruptValueError: it is no packed text.
     """
-    if packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped, as in nearly all of them
+    if packed and packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped, as in most
         try:
             return packed[:-1].decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as exc:

@@ -260,6 +260,12 @@ def register_namespace(txn: Txn, scope: int, name: str, namespace: int) -> None:
     txn.put(key, seal_value(key, keys.u64(namespace) + _pack(name)))
 
 
+def thread_row(scope: int, name: str, thread: int) -> tuple[bytes, bytes]:
+    """Key and value of the name of a thread whose number was given out before."""
+    key = _thread_key(scope, name)
+    return key, seal_value(key, keys.u64(thread) + _pack(name))
+
+
 def register_last(txn: Txn, which: int, number: int) -> None:
     """Say which number of a sort was the last one given out."""
     key = keys.counter(which)

@@ -1,12 +1,14 @@
 """Checkpoints of graph runtimes: channel values by version, stored with what they share."""
 
 from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.care import check_threads
 from memcore.checkpoint.coding import Coder, JsonCoder, Typed, Wrapper
 from memcore.checkpoint.graph import GraphStore
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
 from memcore.checkpoint.reading import Delta, Found, ThreadEntry
 from memcore.checkpoint.retention import keep_rule, run_rule
+from memcore.checkpoint.threads import scopes_with_threads
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "ThreadEntry",
     "Typed",
     "Wrapper",
+    "check_threads",
     "keep_rule",
     "run_rule",
+    "scopes_with_threads",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcore import keys, names
 from memcore.checkpoint import threads
 from memcore.checkpoint.pool import Pool
+from memcore.checkpoint.removal import start_removal
 from memcore.checkpoint.rows import checkpoints_of
 from memcore.codec import open_value, seal_value
 from memcore.errors import InvalidOptionError
@@ -26,6 +27,8 @@ def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) 
     if found is None or source == target:
         return found is not None
     _need_free(txn, scope, target)
+    start_removal(txn, scope, target)  # writes that came before their checkpoint
+    found = threads.read_thread(txn, scope, found.place.thread)  # they may share the pool
     pool = found.pool
     joined = Pool(pool.epoch, pool.members + 1, pool.sweeping, pool.key)
     place = threads.create_thread(

@@ -9,15 +9,18 @@ from typing import Any
 from memcore import names
 from memcore.checkpoint import sweeping, threads
 from memcore.checkpoint.cache import Cache
+from memcore.checkpoint.care import check_threads
+from memcore.checkpoint.checking import Checking, Judge
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.copying import copy_thread
 from memcore.checkpoint.deltas import Deltas
 from memcore.checkpoint.listing import Listing
 from memcore.checkpoint.pruning import Plan, Planner, Pruned, Rule, prune
-from memcore.checkpoint.removal import remove_piece, start_removal
+from memcore.checkpoint.removal import remove_piece, start_removal, under_way
 from memcore.checkpoint.rows import Place, Version
 from memcore.checkpoint.steps import Steps, take
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites, Writing
+from memcore.errors import CorruptValueError
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["GraphStore"]
@@ -26,6 +29,14 @@ __all__ = ["GraphStore"]
 def _versions(body: Any) -> Mapping[str, Version]:
     versions = body.get("channel_versions") if isinstance(body, dict) else None
     return versions if isinstance(versions, dict) else {}
+
+
+def _go_on(txn: Txn, row: bytes) -> list[bytes]:
+    """Remove a piece of what another deletion left; a damaged mark is check()'s to report."""
+    try:
+        return remove_piece(txn, row)
+    except CorruptValueError:
+        return []
 
 
 class GraphStore(Listing, Deltas):
@@ -84,6 +95,20 @@ class GraphStore(Listing, Deltas):
         """The steps of ``put_writes``."""
         return self._writing.put_writes(thread, namespace, new, coder)
 
+    def check(self, coder: Coder, judge: Judge) -> list[str]:
+        """What is wrong with the threads of the scope, in words; empty: nothing.
+
+        Args:
+            coder: the serialiser that wrote them.
+            judge: what is wrong with the value of a channel, by position in it.
+        """
+        scope = self._read(self._find)
+        if scope is None:
+            return []
+        found = check_threads(self._read, scope)
+        checking = Checking(Cache(), self._read, self._find, self._versions)
+        return found + list(checking.findings(coder, judge))
+
     # --- threads ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread: str, coder: Coder) -> bool:
@@ -102,12 +127,19 @@ class GraphStore(Listing, Deltas):
         while work:
             row = work.pop()
             work += yield partial(remove_piece, row=row)
+        left = self._read(self._leaving)
+        while left:  # of deletions that were cut short
+            left += yield partial(_go_on, row=left.pop())
         if shared is not None:
             scope, pool = shared.scope, shared.pool
             epoch = yield partial(sweeping.begin, scope=scope, pool=pool)
             if epoch is not None:
                 yield from sweeping.sweep(self._read, scope, pool, epoch, coder)
         return bool(found)
+
+    def _leaving(self, txn: ReadTxn) -> list[bytes]:
+        scope = self._find(txn)
+        return [] if scope is None else under_way(txn, scope)
 
     def copy_thread(self, source: str, target: str) -> bool:
         """Copy checkpoints and writes of a thread to a new one, in one commit; share the values.

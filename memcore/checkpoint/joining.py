@@ -7,7 +7,7 @@ from typing import Any
 
 from memcore.checkpoint.cache import Cache, Decoded, Entries, Version
 from memcore.checkpoint.coding import Coder, Typed
-from memcore.checkpoint.nodes import Node, Sort, entries_in, ids, parse
+from memcore.checkpoint.nodes import DEPTH_MAX, EMPTY, Node, Sort, entries_in, ids, parse
 from memcore.checkpoint.pool import id_of
 from memcore.errors import CorruptValueError
 
@@ -37,6 +37,7 @@ class Joiner:
         self._fetch = fetch
         self._pool = pool
         self._secret = secret
+        self._depth = 0
         self.version: Version | None = None
         """The parts of the last value that ``join`` returned, if it was a list or dict."""
 
@@ -47,6 +48,7 @@ class Joiner:
             CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
         """
         cache = self._cache
+        self._depth = 0
         self.version = None
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
@@ -86,16 +88,22 @@ class Joiner:
     def _entries(self, container: int, body: bytes) -> Entries:
         """The entries of a container, those of its pages among them."""
         found = Entries()
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _malformed("runs into itself")
         for node, name in entries_in(container, body):
             if node[0] == Sort.PAGE:
                 found.extend(self._page(container, node[1:]))
             else:
+                if node == EMPTY:
+                    raise _malformed("holds an entry that is empty")
                 if node[0] == Sort.CHUNK:  # most of them are: no call for it
                     part = self._chunk(node[1:])
                     tree, size = part.tree, part.size
                 else:
                     tree, size = self._tree(node)
                 found.add(node, name, tree, size)
+        self._depth -= 1
         return found
 
     def _page(self, container: int, part: bytes) -> Entries:
@@ -147,7 +155,10 @@ class Joiner:
     def _made(self, wrapper: str, fields: list[Any]) -> Any:
         for name, known in self._coder.wrappers.values():
             if name == wrapper:
-                return known.make(fields)
+                try:
+                    return known.make(fields)
+                except (LookupError, TypeError, ValueError) as exc:
+                    raise _malformed(f"names no {wrapper} ({exc})") from exc
         msg = f"a value of the wrapper {wrapper[:40]!r} was not written by this serialiser"
         raise CorruptValueError(msg, key=b"")
 
@@ -158,3 +169,8 @@ class Joiner:
             msg = f"the chunk {part.hex()} holds other content than its id says"
             raise CorruptValueError(msg, key=part)
         return typed
+
+
+def _malformed(what: str) -> CorruptValueError:
+    msg = f"the manifest of a checkpoint's value {what}; run 'memcore check'"
+    return CorruptValueError(msg, key=b"")

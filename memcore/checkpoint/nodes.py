@@ -32,6 +32,8 @@ from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MA
 __all__ = ["EMPTY", "Node", "Reader", "Sort", "chunk_node", "parse", "part_node"]
 
 ID_BYTES: Final = 16
+DEPTH_MAX: Final = 100
+"""Nodes within nodes, pages included; what is written is nested far less."""
 _PAGE_END: Final = 31
 """An entry whose last byte has these bits clear ends a page."""
 _MORE: Final = 0x80
@@ -52,6 +54,7 @@ class Sort:
 
 
 EMPTY: Final = bytes((Sort.EMPTY,))
+_CONTAINERS: Final = (Sort.LIST, Sort.DICT, Sort.WRAPPED)
 _CHUNK: Final = bytes((Sort.CHUNK,))
 _PAGE: Final = bytes((Sort.PAGE,))
 
@@ -94,7 +97,11 @@ def unpack_typed(body: bytes) -> tuple[str, bytes]:
         CorruptValueError: it is none.
     """
     reader = Reader(body)
-    return _utf8(reader.text()), body[reader.at :]
+    kind = reader.text()
+    try:
+        return kind.decode(), body[reader.at :]
+    except UnicodeDecodeError as exc:
+        raise _malformed(body) from exc
 
 
 def part_node(kind: str, content: bytes) -> bytes:
@@ -249,7 +256,13 @@ def parse(node: bytes) -> Node:
 
 
 def ids(content: bytes) -> list[bytes]:
-    """The ids of pieces."""
+    """The ids of pieces.
+
+    Raises:
+        CorruptValueError: the last one is cut off.
+    """
+    if len(content) % ID_BYTES:
+        raise _malformed(content)
     return [content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)]
 
 
@@ -278,21 +291,21 @@ def rows_of(node: bytes) -> Iterator[tuple[int, bytes]]:
 
 def rows_in(container: int, body: bytes) -> Iterator[tuple[int, bytes]]:
     """As ``rows_of``, of the entries of a list or dict (the content of a page of it)."""
-    for node, _ in entries_in(container, body):
-        if node[0] == Sort.CHUNK:
-            yield 0, node[1:]
-        elif node[0] == Sort.PAGE:
-            yield container, node[1:]
-        elif node[0] != Sort.PART:
-            yield from _rows_below(node)
-
-
-def _rows_below(node: bytes) -> Iterator[tuple[int, bytes]]:
-    parsed = parse(node)
-    if parsed.sort == Sort.PIECES:
-        yield from ((0, part) for part in ids(parsed.content))
-    elif parsed.sort != Sort.EMPTY:
-        yield from rows_in(Sort.DICT if parsed.sort == Sort.DICT else Sort.LIST, parsed.content)
+    work = [(container, body, 0)]
+    while work:
+        container, body, depth = work.pop()
+        if depth > DEPTH_MAX:
+            raise _malformed(body)
+        for node, _ in entries_in(container, body):
+            if node[0] == Sort.CHUNK:
+                yield 0, node[1:]
+            elif node[0] == Sort.PAGE:
+                yield container, node[1:]
+            elif node[0] == Sort.PIECES:
+                yield from ((0, part) for part in ids(parse(node).content))
+            elif node[0] in _CONTAINERS:
+                below = Sort.DICT if node[0] == Sort.DICT else Sort.LIST
+                work.append((below, parse(node).content, depth + 1))
 
 
 def _malformed(body: bytes) -> CorruptValueError:

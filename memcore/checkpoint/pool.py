@@ -19,7 +19,7 @@ from typing import Final
 from memcore import keys
 from memcore.checkpoint.coding import Coder, Typed
 from memcore.checkpoint.nodes import ID_BYTES, pack_typed, unpack_typed
-from memcore.codec import open_value, seal_value
+from memcore.codec import HEADER_BYTES, is_proven, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.store.base import ReadTxn, Txn
 
@@ -27,8 +27,9 @@ __all__ = ["Pool", "chunk_key", "id_of", "put_chunk", "read_chunk", "read_pool",
 
 _POOL: Final = Struct(">IIB")
 _EPOCH: Final = Struct(">I")
+_CHUNK_BYTES_MIN: Final = HEADER_BYTES + _EPOCH.size
 KEY_BYTES: Final = 32
-_KEY: Final = "bytes"
+KEY: Final = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Pool:
 def new_pool(coder: Coder) -> tuple[Pool, bytes]:
     """A pool of one thread, and its key in clear."""
     secret = os.urandom(KEY_BYTES)
-    return Pool(1, 1, sweeping=False, key=coder.seal((_KEY, secret))), secret
+    return Pool(1, 1, sweeping=False, key=coder.seal((KEY, secret))), secret
 
 
 def key_of(pool: Pool, coder: Coder) -> bytes:
@@ -66,7 +67,7 @@ def key_of(pool: Pool, coder: Coder) -> bytes:
         CorruptValueError: the pool is of another cipher, or was written without one.
     """
     kind, secret = coder.open(pool.key)
-    if kind != _KEY or len(secret) != KEY_BYTES:
+    if kind != KEY or len(secret) != KEY_BYTES:
         msg = (
             "the thread was stored with another serialiser or encryption key than this one: open "
             "it with the one that wrote it"
@@ -79,8 +80,15 @@ def read_pool(txn: ReadTxn, scope: int, pool: int) -> Pool | None:
     """The pool's row."""
     key = keys.chunk_prefix(scope, pool)
     value = txn.get(key)
-    if value is None:
-        return None
+    return None if value is None else unpack_pool(key, value)
+
+
+def unpack_pool(key: bytes, value: bytes) -> Pool:
+    """A pool's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
     body = open_value(key, value)[1]
     try:
         epoch, members, sweeping = _POOL.unpack_from(body)
@@ -113,10 +121,16 @@ def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
     txn.put(key, seal_value(key, _EPOCH.pack(epoch) + pack_typed(*stored)))
 
 
+def is_stored(txn: ReadTxn, key: bytes) -> bool:
+    """Whether the chunk is there; one that is damaged is not: whoever asks is about to write it."""
+    value = txn.get(key)
+    return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
+
+
 def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
     """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there."""
     value = txn.get(key)
-    if value is None:
+    if value is None or not is_stored(txn, key):
         return False
     body = open_value(key, value)[1]
     if _EPOCH.unpack_from(body)[0] != epoch:
@@ -142,4 +156,13 @@ def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
             "from a backup"
         )
         raise CorruptValueError(msg, key=key)
+    return unpack_chunk(key, value)
+
+
+def unpack_chunk(key: bytes, value: bytes) -> Typed:
+    """What a chunk's row holds.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
     return unpack_typed(open_value(key, value)[1][_EPOCH.size :])

@@ -17,6 +17,7 @@ from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.nodes import EMPTY, Sort
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.steps import Stale, Steps
+from memcore.codec import checksum_of
 from memcore.errors import OutpacedError
 from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
@@ -26,8 +27,6 @@ __all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _ATTEMPTS_MAX: Final = 16
-_PIECE: Final = 1024
-"""Checkpoints that one transaction removes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ class Plan:
     kept: dict[int, list[str]] = field(default_factory=dict)
     needed: dict[int, list[str]] = field(default_factory=dict)
     """Those the rule would have taken, but others are rebuilt from."""
+    stored: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """By namespace, keys and checksums of the checkpoints that were planned with."""
     values: set[bytes] = field(default_factory=set)
     """Keys of the values that the kept ones refer to."""
 
@@ -98,6 +99,7 @@ class Planner:
             plan.doomed[number] = [name for name in found if name in going]
             plan.kept[number] = [name for name in found if name not in going]
             plan.needed[number] = sorted(doomed & needed)
+            plan.stored[number] = _stored(self._txn, self._place, number)
             for name in plan.kept[number]:
                 for channel, version in self._versions(found[name].body).items():
                     plan.values.add(rows.value_key(self._place, number, channel, version))
@@ -143,8 +145,13 @@ class Planner:
         found = self._known.get(named)
         if found is None:
             key = rows.value_key(self._place, number, channel, version)
-            node = rows.node_of(self._txn, key, self._coder) or EMPTY
-            found = self._known[named] = node != EMPTY, node[0] == Sort.WRAPPED
+            value = self._txn.get(key)
+            if value is not None and rows.is_lost(key, value):
+                found = True, False  # there was one
+            else:
+                node = rows.node_of(self._txn, key, self._coder) or EMPTY
+                found = node != EMPTY, node[0] == Sort.WRAPPED
+            self._known[named] = found
         return found
 
 
@@ -196,10 +203,17 @@ def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
     _need_unchanged(txn, plan)
     epoch = sweeping.begin(txn, plan.place.scope, plan.place.pool)
     gone = 0
+    piece = Piece()
     for number, doomed in plan.doomed.items():
-        for checkpoint in doomed[: _PIECE - gone]:
-            txn.delete(rows.checkpoint_key(plan.place, number, checkpoint))
+        for checkpoint in doomed:
+            key = rows.checkpoint_key(plan.place, number, checkpoint)
             writes = rows.writes_of(plan.place, number, checkpoint)
+            sizes = [len(txn.get(key) or b"")]
+            sizes += [len(value) for _, value in txn.scan(writes, keys.after(writes))]
+            # A checkpoint never goes without its writes, however many they are.
+            if not all(piece.admits(size) for size in sizes) and gone:
+                return gone, epoch
+            txn.delete(key)
             txn.delete_range(writes, keys.after(writes))
             gone += 1
     return gone, epoch
@@ -208,11 +222,15 @@ def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
 def _need_unchanged(txn: ReadTxn, plan: Plan) -> None:
     if not threads.is_alive(txn, plan.place):
         raise Stale
-    for number, doomed in plan.doomed.items():
-        prefix = rows.checkpoints_of(plan.place, number)
-        found = [rows.id_in(key) for key, _ in txn.scan(prefix, keys.after(prefix))]
-        if sorted(doomed + plan.kept[number]) != found:
+    for number, stored in plan.stored.items():
+        if _stored(txn, plan.place, number) != stored:
             raise Stale
+
+
+def _stored(txn: ReadTxn, place: Place, number: int) -> list[tuple[bytes, bytes]]:
+    """The checkpoints of a namespace as they are: one that was replaced may need other values."""
+    prefix = rows.checkpoints_of(place, number)
+    return [(key, checksum_of(value)) for key, value in txn.scan(prefix, keys.after(prefix))]
 
 
 def _remove_values(

@@ -11,12 +11,13 @@ from memcore import keys, names
 from memcore.checkpoint import threads
 from memcore.checkpoint.pool import Pool, read_pool, write_pool
 from memcore.checkpoint.rows import Place
-from memcore.codec import seal_value
+from memcore.codec import open_value, seal_value
 from memcore.keys import Kind
+from memcore.limits import PIECE_ROWS
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["is_unused", "remove_piece", "start_removal"]
+__all__ = ["is_unused", "remove_piece", "start_removal", "under_way"]
 
 
 def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[bytes]]:
@@ -54,10 +55,27 @@ def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
     return txn.get(key) is None
 
 
+def under_way(txn: ReadTxn, scope: int) -> list[bytes]:
+    """The ``REMOVAL`` rows of threads and pools of a scope, at most a piece of them."""
+    found: list[bytes] = []
+    for kind in (Kind.THREAD, Kind.CHUNK):
+        start = keys.removal_row(keys.scoped(kind, scope))
+        found += [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
+    return found
+
+
 def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
-    """Remove the next piece of the range that a ``REMOVAL`` row names; the row, if more is left."""
+    """Remove the next piece of the range that a ``REMOVAL`` row names; the row, if more is left.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
     prefix = keys.split_removal_row(row)
-    if txn.get(row) is None or not is_unused(txn, prefix):
+    value = txn.get(row)
+    if value is None:
+        return []
+    open_value(row, value)
+    if not is_unused(txn, prefix):
         return []  # somebody else was here; what is in use is check()'s to report
     stop = keys.after(prefix)
     piece, until = Piece(), stop

@@ -20,6 +20,10 @@ __all__ = ["CheckpointRow", "Place", "Write"]
 
 NODE: Final = "node"
 WRITES: Final = "writes"
+LOST: Final = "lost"
+"""Of a row in place of one that cannot be read any more; it holds nothing."""
+SEALED: Final = "+"
+"""Between a type and the name of the cipher that its content is under."""
 _INDEX_BIAS: Final = 64
 """Indices of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
@@ -97,7 +101,7 @@ class CheckpointRow:
         """
         reader = Reader(open_value(key, value)[1])
         flags = reader.take(1)[0]
-        parent = reader.text().decode("utf-8", "surrogatepass")
+        parent = reader.string()
         metadata = unpack_typed(reader.text())
         body = unpack_typed(reader.rest())
         return cls(id_in(key), parent if flags & _HAS_PARENT else None, metadata, body)
@@ -154,6 +158,11 @@ def checkpoint_key(place: Place, namespace: int, checkpoint: str) -> bytes:
 def id_in(key: bytes) -> str:
     """The checkpoint id of a checkpoint's key."""
     return keys.unpack_text(key[22:])
+
+
+def namespace_in(key: bytes) -> int:
+    """The number of the namespace of a checkpoint's, a value's or writes' key."""
+    return int.from_bytes(key[18:22], "big")
 
 
 def bound(checkpoint: str) -> bytes:
@@ -214,7 +223,14 @@ def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
     Raises:
         CorruptValueError: damaged, of another cipher, or of another row.
     """
-    found, content = _open(coder, unpack_typed(open_value(key, value)[1]), key[_THREAD_BYTES:])
+    typed = unpack_typed(open_value(key, value)[1])
+    if typed[0] == LOST:
+        msg = (
+            f"the value {key.hex()} of a checkpoint was lost in a file that was salvaged: go on "
+            "from an older checkpoint, or delete the thread"
+        )
+        raise CorruptValueError(msg, key=key)
+    found, content = _open(coder, typed, key[_THREAD_BYTES:])
     if found != kind:
         msg = f"the row {key.hex()} holds {found[:40]!r}, not {kind!r}; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
@@ -251,6 +267,36 @@ def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
     """The manifest of a channel's value, None if none is stored under this version."""
     value = txn.get(key)
     return None if value is None else open_sealed(key, value, coder, NODE)
+
+
+def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
+    """The manifests in a row of ``put_sealed``; none if it is encrypted.
+
+    Raises:
+        CorruptValueError: the row is damaged, or no such row.
+    """
+    found, content = unpack_typed(open_value(key, value)[1])
+    if found == LOST or found.startswith(kind + SEALED):
+        return []
+    if found != kind:
+        msg = f"it holds {found[:40]!r}, not {kind!r}"
+        raise CorruptValueError(msg, key=key)
+    return [content] if kind == NODE else [write.node for write in unpack_writes(content)]
+
+
+def is_sealed(key: bytes, value: bytes) -> bool:
+    """Whether the content of a row of ``put_sealed`` is encrypted."""
+    return SEALED in unpack_typed(open_value(key, value)[1])[0]
+
+
+def lost_row(key: bytes) -> bytes:
+    """The value that says that the one of this key was lost."""
+    return seal_value(key, pack_typed(LOST, b""))
+
+
+def is_lost(key: bytes, value: bytes) -> bool:
+    """Whether the row stands for a value of which a salvage found too little."""
+    return unpack_typed(open_value(key, value)[1])[0] == LOST
 
 
 def pack_writes(task: str, writes: list[Write]) -> bytes:

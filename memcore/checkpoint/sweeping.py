@@ -138,9 +138,12 @@ def _mark(
 def _manifests(txn: ReadTxn, place: Place, coder: Coder) -> Iterator[bytes]:
     values = keys.thread_rows(place.scope, place.thread, ThreadRow.VALUE)
     for key, value in txn.scan(values, keys.after(values)):
-        yield rows.open_sealed(key, value, coder, rows.NODE)
+        if not rows.is_lost(key, value):
+            yield rows.open_sealed(key, value, coder, rows.NODE)
     writes = keys.thread_rows(place.scope, place.thread, ThreadRow.WRITES)
     for key, value in txn.scan(writes, keys.after(writes)):
+        if rows.is_lost(key, value):
+            continue
         for write in rows.unpack_writes(rows.open_sealed(key, value, coder, rows.WRITES)):
             yield write.node
 

@@ -72,12 +72,27 @@ def read_head(txn: ReadTxn, scope: int, number: int) -> tuple[int, int]:
     if value is None:
         msg = f"the head of thread {number} is missing; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
+    return unpack_head(key, value)
+
+
+def unpack_head(key: bytes, value: bytes) -> tuple[int, int]:
+    """``(pool, created ms)`` of a thread's head.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
     try:
-        pool, created_ms = _HEAD.unpack(open_value(key, value)[1])
+        pool, created_ms = _HEAD.unpack(body)
     except error as exc:
         msg = f"the head {key.hex()} of a thread is malformed; run 'memcore check'"
         raise CorruptValueError(msg, key=key) from exc
     return pool, created_ms
+
+
+def pack_head(key: bytes, pool: int, created_ms: int) -> bytes:
+    """The value of a thread's head."""
+    return seal_value(key, _HEAD.pack(pool, created_ms))
 
 
 def create_thread(
@@ -89,7 +104,7 @@ def create_thread(
         number = names.next_number(txn, Counter.POOL)
     write_pool(txn, scope, number, pool)
     key = head_key(scope, thread)
-    txn.put(key, seal_value(key, _HEAD.pack(number, now_ms)))
+    txn.put(key, pack_head(key, number, now_ms))
     return Place(scope, thread, number)
 
 
@@ -112,7 +127,13 @@ def namespace_of(txn: ReadTxn, place: Place, name: str) -> int | None:
     """The number of a namespace of the thread, None if nothing was stored in it."""
     key = _namespace_key(place, name)
     value = txn.get(key)
-    return None if value is None else _NUMBER.unpack_from(open_value(key, value)[1])[0]
+    return None if value is None else unpack_namespace(key, value)[0]
+
+
+def pack_namespace(place: Place, name: str, number: int) -> tuple[bytes, bytes]:
+    """Key and value of a namespace's row."""
+    key = _namespace_key(place, name)
+    return key, seal_value(key, _NUMBER.pack(number) + name.encode("utf-8", "surrogatepass"))
 
 
 def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
@@ -120,20 +141,39 @@ def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
     found = namespace_of(txn, place, name)
     if found is None:
         found = names.next_number(txn, Counter.GRAPH_NAMESPACE)
-        key = _namespace_key(place, name)
-        txn.put(key, seal_value(key, _NUMBER.pack(found) + name.encode("utf-8", "surrogatepass")))
+        txn.put(*pack_namespace(place, name, found))
     return found
 
 
 def namespaces_of(txn: ReadTxn, place: Place) -> list[tuple[int, str]]:
     """``(number, name)`` in the order in which they came into being."""
     prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
-    found = []
-    for key, value in txn.scan(prefix, keys.after(prefix)):
-        body = open_value(key, value)[1]
-        found.append(
-            (_NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass"))
-        )
+    return sorted(unpack_namespace(*row) for row in txn.scan(prefix, keys.after(prefix)))
+
+
+def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
+    """``(number, name)`` of a namespace's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
+    try:
+        return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass")
+    except (error, UnicodeDecodeError) as exc:
+        msg = f"the namespace {key.hex()} of a thread is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key) from exc
+
+
+def scopes_with_threads(txn: ReadTxn) -> list[int]:
+    """Numbers of the scopes in which threads or chunks have rows."""
+    found = set()
+    for kind in (Kind.THREAD, Kind.CHUNK):
+        start, stop = bytes((kind,)), bytes((kind + 1,))
+        while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+            scope = keys.split_scoped(row[0])[0]
+            found.add(scope)
+            start = keys.after(keys.scoped(kind, scope))
     return sorted(found)
 
 

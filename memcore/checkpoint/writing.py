@@ -15,6 +15,7 @@ from memcore.checkpoint.nodes import EMPTY
 from memcore.checkpoint.pool import (
     Pool,
     chunk_key,
+    is_stored,
     key_of,
     new_pool,
     put_chunk,
@@ -366,6 +367,6 @@ def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
     """
     for part, stored in chunks:
         key = chunk_key(place.scope, place.pool, part)
-        there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else txn.get(key) is not None
+        there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
         if not there:
             put_chunk(txn, key, pool.epoch, stored)

@@ -9,6 +9,7 @@ from typing import Final
 
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts
+from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
 from memcore.errors import (
@@ -74,9 +75,12 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
     for scope in scopes:
         findings += backing.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
         named.update(_names_of(backing, scope, findings))
+        findings += check_threads(backing.store.read, scope)
     sessions = backing.store.read(sessions_of)
     for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
         findings.append(f"scope {scope} has sessions, but no row names it")
+    for scope in sorted(set(backing.store.read(scopes_with_threads)) - set(scopes)):
+        findings.append(f"scope {scope} has threads, but no row names it")
     for done, (scope, session) in enumerate(sessions):
         name = named.get((scope, session))
         where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from memcore import names
+from memcore import keys, names
 from memcore.compaction import CompactionPolicy
 from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
@@ -17,6 +17,7 @@ from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
 from memcore.database.scope import Scope
+from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Backing, Session
@@ -193,6 +194,7 @@ class Database:
                 tokens += entry.tokens
         found.update(scopes=scopes, sessions=sessions, items=items, tokens=tokens)
         found["calibrated_sessions"] = self._backing.store.read(_calibrated)
+        found["threads"] = self._backing.store.read(_threads)
         return found
 
     def backup(
@@ -318,3 +320,9 @@ class Database:
 def _calibrated(txn: ReadTxn) -> int:
     """How many sessions have a usage row."""
     return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
+
+
+def _threads(txn: ReadTxn) -> int:
+    """How many threads of graphs there are."""
+    start = bytes((Kind.THREAD_NAME,))
+    return sum(1 for _ in txn.scan(start, keys.after(start)))

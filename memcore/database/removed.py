@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memcore import keys
 from memcore.blobs.rows import SLOT_BYTES
+from memcore.codec import HEADER_BYTES
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
 from memcore.log import Head
@@ -24,28 +25,41 @@ if TYPE_CHECKING:
 
 __all__ = ["forget_removed", "was_hidden"]
 
+Slots = set[tuple[int, bytes]]
+_GRAPH_KINDS = (Kind.THREAD, Kind.CHUNK)
+_PLACE_BYTES = 17
 _BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
 
 
 def forget_removed(wreck: Wreck) -> set[Place]:
     """Forget the rows of what was being removed; the sessions among it."""
     sessions: set[Place] = set()
-    slots: set[tuple[int, bytes]] = set()
+    slots: Slots = set()
+    graphs: set[bytes] = set()
     for row, found in wreck.rows.items():
         if row[0] == Kind.REMOVAL:
             prefix = keys.split_removal_row(row)
             if prefix[0] == Kind.SESSION:
                 sessions.add(keys.split_session_prefix(prefix))
+            elif prefix[0] in _GRAPH_KINDS:
+                graphs.add(prefix)
             elif found[0].rank <= Rank.IN_USE:
                 slots.add(keys.split_scoped(prefix))
-    if sessions or slots:
+    if sessions or slots or graphs:
         _add_parents(wreck, sessions)
-        for key in [key for key in wreck.rows if _is_of(key, sessions, slots)]:
+        for key in [key for key in wreck.rows if _is_of(wreck, key, sessions, slots, graphs)]:
             del wreck.rows[key]
     return sessions
 
 
-def _is_of(key: bytes, sessions: set[Place], slots: set[tuple[int, bytes]]) -> bool:
+def _is_of(
+    wreck: Wreck, key: bytes, sessions: set[Place], slots: Slots, graphs: set[bytes]
+) -> bool:
+    if key[0] in _GRAPH_KINDS:
+        return key[:_PLACE_BYTES] in graphs
+    if key[0] == Kind.THREAD_NAME:
+        number = wreck.value(key, wreck.rows[key][0])[HEADER_BYTES : HEADER_BYTES + 8]
+        return bytes((Kind.THREAD,)) + key[1:9] + number in graphs
     if key[0] == Kind.SESSION:
         scope, session = keys.split_session_prefix(key)
         if keys.row_of(key) == Row.CHILD and (scope, keys.number_of(key)) in sessions:

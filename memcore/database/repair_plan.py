@@ -51,6 +51,11 @@ class Damage(Enum):
         "keeps the others, and loses these and the items that refer to them",
         "put the same content again",
     )
+    THREAD = (
+        "threads of graphs: their checkpoints, values and chunks",
+        "keeps what is whole; a value of which a part is lost says so when it is read",
+        "go on from an older checkpoint, or put the value again: its parts are stored anew",
+    )
     KEY_VALUE = (
         "key/value entries",
         "keeps the others, and loses these",
@@ -132,6 +137,9 @@ _KINDS: Final = {
     Kind.KV: Damage.KEY_VALUE,
     Kind.EXPIRY: Damage.MARK,
     Kind.REMOVAL: Damage.MARK,
+    Kind.THREAD_NAME: Damage.NAME,
+    Kind.THREAD: Damage.THREAD,
+    Kind.CHUNK: Damage.THREAD,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,
@@ -162,6 +170,7 @@ _WORDS: Final = tuple(
         (r"index page|index record|its index\b|the index of session", Damage.INDEX),
         (r"item \d+ (cannot be decoded|of session \d+ is missing)", Damage.ITEM),
         (r"has no name row|no row names it|rows but no name|session names of scope", Damage.NAME),
+        (r"^thread |^the pool \d+ of scope|thread names of scope", Damage.THREAD),
         (r"^session ", Damage.HEAD),
         (r"^scope \d+: ", Damage.NAME),
     )

@@ -21,6 +21,7 @@ from memcore.database.remains import Remains
 from memcore.database.salvaged import SalvagedSession, SalvageReport
 from memcore.database.shape import is_row
 from memcore.database.sieve import Place, Sieve
+from memcore.database.threads import Threads, count_numbers
 from memcore.errors import (
     CorruptValueError,
     NotFoundError,
@@ -112,6 +113,8 @@ class _Salvage:
         record = self._format or new_record("full")
         self._record = record
         self._sieve = Sieve(wreck, None if self._new_seed else record.seed)
+        self._threads = Threads(self._sieve)
+        count_numbers(self._sieve)
         self._lost: list[str] = []
         self._sessions: list[SalvagedSession] = []
         self._items_lost = 0
@@ -146,6 +149,7 @@ class _Salvage:
             entries=entries,
             blobs=len(sieve.blobs),
             blobs_lost=sieve.blobs_lost,
+            threads=self._threads.count,
             pages_unread=sieve.wreck.unread,
             damaged=tuple(self._sessions),
             lost=tuple(self._lost),
@@ -189,6 +193,8 @@ class _Salvage:
                 yield key, sieve.value(key)
         for (scope, slot), size in sieve.blobs.items():
             yield from sieve.chunks(scope, slot, size)
+        yield from self._threads.rows()
+        self._lost += self._threads.lost
 
     def _is_kept(self, key: bytes) -> bool:
         """Whether a session's row is taken over as it is."""
@@ -325,6 +331,9 @@ class _Salvage:
             if key[0] == Kind.SESSION:
                 place = keys.split_session_prefix(key)
                 counted[f"session {self._named.get(place, str(place[1]))!r}"] += 1
+            elif key[0] == Kind.THREAD:
+                place = keys.split_session_prefix(key)
+                counted[f"thread {self._sieve.threads.get(place, str(place[1]))!r}"] += 1
             elif key[0] == Kind.KV:
                 place = keys.split_session_prefix(key)
                 counted[f"namespace {self._sieve.namespaces[place]!r}"] += 1

@@ -36,6 +36,8 @@ class SalvageReport:
     """Key/value entries."""
     blobs: int
     blobs_lost: int
+    threads: int
+    """Threads of graphs."""
     pages_unread: int | None
     """Pages in use that could not be read in full; None if the list of free pages is lost."""
     damaged: tuple[SalvagedSession, ...]

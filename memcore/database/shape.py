@@ -13,6 +13,7 @@ from memcore import keys
 from memcore._fast import record_spans
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, unpack_header
+from memcore.checkpoint.parts import is_pool_row, is_thread_row
 from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, HEADER_BYTES, decode_json, is_proven
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
@@ -126,6 +127,14 @@ def _is_usage(key: bytes, value: bytes, body: bytes) -> bool:
     return keys.number_of(key) == 0 and isinstance(unpack_usage(key, body, value[1]), list)
 
 
+def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_thread_row(key, value)
+
+
+def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_pool_row(key, value)
+
+
 def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     if not keys.number_of(key):
         return unpack_last(key, body) > 0
@@ -145,6 +154,9 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.BLOB_ADDRESS: _is_reference,
     Kind.KV: _is_entry,
     Kind.REMOVAL: _is_removal,
+    Kind.THREAD_NAME: _is_name,
+    Kind.THREAD: _is_thread_row,
+    Kind.CHUNK: _is_pool_row,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

@@ -36,7 +36,10 @@ _COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
 _SEQ_BYTES: Final = 16
 """What a seq takes in a file at the very least: its item's row and its index record take more."""
 _SESSION_ROW_AT: Final = 17
-_SCOPED: Final = range(Kind.SESSION_NAME, Kind.KV + 1)
+_NAMES: Final = (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
+_SCOPED: Final = (
+    *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK
+)  # fmt: skip
 
 
 class Sieve:
@@ -63,6 +66,8 @@ class Sieve:
         self.names: dict[Place, str] = {}
         self._name_keys: dict[Place, bytes] = {}
         self.namespaces: dict[tuple[int, int], str] = {}
+        self.threads: dict[Place, str] = {}
+        """The names of threads of graphs."""
         self.last: dict[int, int] = defaultdict(int)
         """By sort, the largest number that is known to have been given out."""
         self.blobs: dict[tuple[int, bytes], int] = {}
@@ -120,7 +125,9 @@ class Sieve:
                     return int(Head.unpack(key, value).revision)
                 return -1
             return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
-        if key[0] in (Kind.COUNTER, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE):
+        if key[0] == Kind.CHUNK:  # the epoch, of a pool as of a chunk
+            return int.from_bytes(body[:4], "big")
+        if key[0] in (*_NAMES, Kind.COUNTER):
             return int.from_bytes(body[:8], "big")
         return body[0] if key[0] == Kind.BLOB and body else 0
 
@@ -196,17 +203,8 @@ class Sieve:
             elif kind == Kind.SCOPE:
                 texts = keys.unpack_texts(self.value(key)[HEADER_BYTES:])
                 self.scopes[keys.number_of(key)] = texts[0], texts[1]
-            elif kind in (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE):
-                number, found = names.unpack_name(self.value(key)[HEADER_BYTES:])
-                if kind == Kind.SCOPE_NAME:
-                    self.scopes.setdefault(number, (found[0], found[1]))
-                elif kind == Kind.SESSION_NAME:
-                    place = keys.split_scoped(key)[0], number
-                    if place not in self._removed:
-                        self.names[place] = found[0]
-                        self._name_keys[place] = key
-                else:
-                    self.namespaces[keys.split_scoped(key)[0], number] = found[0]
+            elif kind in _NAMES:
+                self._read_name(key)
         for key in self.chosen:
             if key[0] in _SCOPED:
                 scope = keys.split_scoped(key)[0]
@@ -223,6 +221,21 @@ class Sieve:
             (keys.Counter.NAMESPACE, [n for _, n in self.namespaces]),
         ):
             self.last[which] = max(self.last[which], *numbers, 0)
+
+    def _read_name(self, key: bytes) -> None:
+        kind = key[0]
+        number, found = names.unpack_name(self.value(key)[HEADER_BYTES:])
+        if kind == Kind.SCOPE_NAME:
+            self.scopes.setdefault(number, (found[0], found[1]))
+            return
+        place = keys.split_scoped(key)[0], number
+        if kind == Kind.THREAD_NAME:
+            self.threads[place] = found[0]
+        elif kind == Kind.KV_NAMESPACE:
+            self.namespaces[place] = found[0]
+        elif place not in self._removed:
+            self.names[place] = found[0]
+            self._name_keys[place] = key
 
     # --- blobs --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from collections import deque
 from contextlib import suppress
 
 from memcore import blobs, keys, names
+from memcore.checkpoint import removal
 from memcore.codec import FLAG_BLOB, open_value, seal_value
 from memcore.errors import CorruptValueError, MemcoreError
 from memcore.keys import Kind, Row
@@ -100,6 +101,8 @@ def _piece(txn: Txn, row: bytes) -> list[bytes]:
     open_value(row, value)
     prefix = keys.split_removal_row(row)
     scope, slot = keys.split_scoped(prefix)
+    if prefix[0] in (Kind.THREAD, Kind.CHUNK):
+        return removal.remove_piece(txn, row)
     if prefix[0] == Kind.SESSION:
         place = keys.split_session_prefix(prefix)
         head = _read_head(txn, *place)
@@ -227,7 +230,9 @@ def check_removals(txn: ReadTxn) -> list[str]:
             findings.append(f"the row under key {row.hex()} is no mark of a removal")
             continue
         try:
-            if prefix[0] == Kind.SESSION:
+            if prefix[0] in (Kind.THREAD, Kind.CHUNK):
+                sound = removal.is_unused(txn, prefix)
+            elif prefix[0] == Kind.SESSION:
                 head = _read_head(txn, *place)
                 sound = head is not None and head.hidden
             else:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import memcore
+from memcore.checkpoint import JsonCoder, NewCheckpoint
 from memcore.errors import StoreFullError
 
 __all__ = ["LONG", "Workload", "plant"]
@@ -55,6 +56,8 @@ class Workload:
         }
         self._state = dict(db.scope().kv("state").scan())
         self._blobs: dict[str, bytes] = {}
+        self._takes_back = (self._undo, self._delete, self._erase, self._prune, self._forget)
+        self._threads = self._read_threads(db)
         self._steps: list[tuple[int, Callable[[], None]]] = [
             (8, lambda: self._append(100)),
             (4, lambda: self._append(40_000)),
@@ -67,6 +70,9 @@ class Workload:
             (1, self._compact),
             (1, self._delete),
             (1, self._erase),
+            (2, self._advance),
+            (1, self._prune),
+            (1, self._forget),
         ]
 
     def step(self) -> None:
@@ -76,7 +82,7 @@ class Workload:
         try:
             operation()
         except StoreFullError:
-            if self._may_take_back and operation in (self._undo, self._delete, self._erase):
+            if self._may_take_back and operation in self._takes_back:
                 raise
             self.refused += 1
 
@@ -102,10 +108,24 @@ class Workload:
                 found.append(f"{name}: {len(stored)} items, expected {len(expected)}, or others")
         if dict(db.scope().kv("state").scan()) != self._state:
             found.append("the key/value entries differ")
+        if self._read_threads(db) != self._threads:
+            found.append("the threads differ")
         for address, content in self._blobs.items():
             if db.scope().blobs.get(address) != content:
                 found.append(f"the blob {address} differs")
         return found
+
+    @staticmethod
+    def _read_threads(db: memcore.Database) -> dict[str, list[tuple[str, list[str]]]]:
+        graph = db.scope().graph
+        return {
+            entry.thread: [
+                (one.checkpoint, one.values["messages"])
+                for one in graph.checkpoints(entry.thread, "", JsonCoder())
+            ]
+            for entry in graph.threads()
+            if entry.newest is not None
+        }
 
     def delete_long(self) -> None:
         """Free the device."""
@@ -166,6 +186,34 @@ class Workload:
         finally:
             if not self.db.session(name).exists():  # gone, even if rows of it are not yet
                 self._sessions.pop(name, None)
+
+    def _advance(self) -> None:
+        name, text = self._random.choice("tuv"), self._text(self._random.choice((900, 90_000)))
+        points = self._threads.get(name, [])
+        messages = [*(points[0][1] if points else []), text]
+        checkpoint = f"{self._serial:06}"
+        body = {"channel_versions": {"messages": checkpoint}}
+        values = {"messages": (checkpoint, messages)}
+        parent = points[0][0] if points else None
+        new = NewCheckpoint(checkpoint, parent, body, {}, values)
+        self.db.scope().graph.put(name, "", new, JsonCoder())
+        self._threads[name] = [(checkpoint, messages), *points]
+
+    def _prune(self) -> None:
+        name = self._random.choice("tuv")
+        rule = lambda found: {one.checkpoint for one in found[:-1]}  # noqa: E731
+        self.db.scope().graph.prune(name, rule, JsonCoder())
+        if name in self._threads:
+            del self._threads[name][1:]
+
+    def _forget(self) -> None:
+        name = self._random.choice("tuv")
+        try:
+            found = self.db.scope().graph.delete_thread(name, JsonCoder())
+            assert found or name not in self._threads
+        finally:
+            if self.db.scope().graph.get(name, "", None, JsonCoder()) is None:
+                self._threads.pop(name, None)
 
     def _erase(self) -> None:
         self.db.scope().kv("state").delete_range("k1", "k2")

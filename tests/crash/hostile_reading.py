@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import memcore
+from memcore.checkpoint import JsonCoder
 from memcore.errors import CallerError, InternalError, MemcoreError
 
 Place = tuple[str, str, str]
@@ -23,6 +24,7 @@ class Atlas:
     sessions: list[Place] = field(default_factory=list)
     spaces: list[Place] = field(default_factory=list)
     blobs: list[str] = field(default_factory=list)
+    threads: list[str] = field(default_factory=list)
 
     def learn(self, db: memcore.Database) -> None:
         """Add what the database holds now."""
@@ -30,6 +32,9 @@ class Atlas:
             place = (entry.app, entry.user, entry.session_id)
             if place not in self.sessions:
                 self.sessions.append(place)
+        for entry in db.scope().graph.threads():
+            if entry.thread not in self.threads:
+                self.threads.append(entry.thread)
         for app, user in db.scopes():
             for name in ("state", "n" * 700):
                 if (app, user, name) not in self.spaces:
@@ -70,6 +75,8 @@ def observe(db: memcore.Database, atlas: Atlas) -> Observed:
         _session(found, db, place)
     for place in atlas.spaces:
         _space(found, db, place)
+    for thread in atlas.threads:
+        _thread(found, db, thread)
     for address in atlas.blobs:
         found.ask(
             ("blob", address),
@@ -125,6 +132,25 @@ def _plain(item: memcore.Item) -> str:
     return repr(item)
 
 
+def _thread(found: Observed, db: memcore.Database, name: str) -> None:
+    graph = db.scope().graph
+
+    def newest() -> str:
+        one = graph.get(name, "", None, JsonCoder())
+        return "" if one is None else repr((one.checkpoint, one.parent, one.writes))
+
+    def read() -> list[str]:
+        ids = []
+        for one in graph.checkpoints(name, None, JsonCoder()):
+            ids.append(one.checkpoint)
+            for channel, value in one.values.items():
+                found.answers["channel", name, one.checkpoint, channel] = repr(value)
+        return ids
+
+    found.ask(("newest", name), newest)
+    found.ask(("checkpoints", name), read)
+
+
 def _space(found: Observed, db: memcore.Database, place: Place) -> None:
     app, user, name = place
     space = db.scope(app=app, user=user).kv(name)
@@ -162,7 +188,7 @@ def differences(found: Observed, truth: Observed, past: list[Observed]) -> tuple
         if answer in (None, "NotFoundError"):
             other += question in truth.answers
             continue
-        if question[0] in ("item", "value", "blob") and not any(
+        if question[0] in ("item", "value", "blob", "channel") and not any(
             state.answers.get(question) == answer for state in (truth, *past)
         ):
             wrong.append(f"{question}: {str(answer)[:200]}")

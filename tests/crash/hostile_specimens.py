@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import memcore
+from memcore.checkpoint import JsonCoder, NewCheckpoint, NewWrites
 from memcore.store import steady
 
 from .hostile_reading import Atlas, Observed, observe
@@ -150,6 +151,26 @@ def _history(path: Path, dice: random.Random, atlas: Atlas) -> Iterator[bytes]:
     yield path.read_bytes()
 
 
+def _graph(db: memcore.Database, dice: random.Random, name: str, steps: int) -> None:
+    """A thread with a value of many parts, a large one, and writes that wait."""
+    graph, coder = db.scope().graph, JsonCoder()
+    found = graph.get(name, "", None, coder)
+    messages = [] if found is None else found.values["messages"]
+    parent = None if found is None else found.checkpoint
+    for number in range(steps):
+        messages = [*messages, *(dice.randbytes(90).hex() for _ in range(9))]
+        one = f"{parent or 'c'}{number}"
+        versions = {"messages": one, "large": "1"}
+        values: dict[str, Any] = {"messages": (one, messages)}
+        if parent is None:
+            values["large"] = ("1", {"bytes": dice.randbytes(9_000).hex(), "n": [1, 2, 3, 4, 5]})
+        body = {"channel_versions": versions}
+        graph.put(name, "", NewCheckpoint(one, parent, body, {"step": number}, values), coder)
+        parent = one
+    assert parent is not None
+    graph.put_writes(name, "", NewWrites(parent, "task", "", [(0, "messages", messages)]), coder)
+
+
 def _conversations(db: memcore.Database, dice: random.Random) -> None:
     long = db.session("long")
     for start in range(0, 280, 20):
@@ -173,6 +194,8 @@ def _conversations(db: memcore.Database, dice: random.Random) -> None:
     parent = db.session("parent")
     parent.extend([m for n in range(6) for m in turn(dice, n)])
     parent.fork("child", at=13).extend(turn(dice, 50))
+    for name in ("graph", "leaves"):
+        _graph(db, dice, name, 3)
     short = db.session("short")
     short.append(user("the first"))
     other = db.scope(user="u2", app="a2")
@@ -192,6 +215,11 @@ def _changes(db: memcore.Database, dice: random.Random) -> None:
     for number in range(9):
         long.state.update({"number": number, "text": dice.randbytes(300).hex()})
     long.fork("branch", at=500).append(user("elsewhere"))
+    graph = db.scope().graph
+    graph.copy_thread("graph", "twin")
+    _graph(db, dice, "graph", 2)
+    graph.prune("graph", lambda found: {one.checkpoint for one in found[:1]}, JsonCoder())
+    graph.delete_thread("leaves", JsonCoder())
     db.delete_session("gone")
     db.delete_session("parent")
     db.session("undone").rewind(81)

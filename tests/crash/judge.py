@@ -15,6 +15,7 @@ from memcore.store import steady
 from . import replay
 from .children import Children, ending
 from .controls import Control
+from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
 from .stage import FILE
 from .timeline import Bounds, Timeline, compare
@@ -167,6 +168,7 @@ class Judge:
                 findings.append("afterwards: the three more changes are not all there")
             if again != before:
                 findings.append("afterwards: what was there has changed")
+            findings += go_on(db)
         return findings + [f"verify: {finding}" for finding in verify(str(path), subdir=False)]
 
     def _judge_copies(self, directory: Path, cut: int, facts: dict[str, int]) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import memcore
 
+from . import graph_ledgers
+
 COMMON = "common"
 TOTAL = "total"
 SAVED = "saved"
@@ -35,6 +37,7 @@ class Model(NamedTuple):
     notes: tuple[tuple[str, int], ...] = ()
     saved: tuple[str, ...] | None = None
     """The items at the newest checkpoint; None if there is none."""
+    threads: graph_ledgers.Threads = ()
 
 
 class WrongError(Exception):
@@ -79,18 +82,18 @@ def choose(random: Random, model: Model, number: int) -> Op:
         ["append"] * 6
         + ["extend", "pair", "total", "put"] * 2
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
-        + ["recount", "save", "return", "branch"]
+        + ["recount", "save", "return", "branch", "step", "step", *graph_ledgers.OPERATIONS]
     )
+    if name in graph_ledgers.OPERATIONS:
+        return graph_ledgers.choose(random, name, number, model.threads)
     if name in ("return", "branch") and model.saved is None:
         name = "save"
     if name in ("fork", "branch") and len(model.forks) >= FORKS_MAX:
         return ["drop", number, model.forks[0][0]]
     if name in ("undo", "fork", "compact", "uncompact", "recount", "save") and not model.items:
         name = "append"
-    if name == "extend":
-        return [name, number, random.randint(2, 6)]
-    if name == "undo":
-        return [name, number, random.randint(1, 4)]
+    if name in ("extend", "undo"):
+        return [name, number, random.randint(*(2, 6) if name == "extend" else (1, 4))]
     if name in ("put", "erase"):
         return [name, number, f"k{random.randint(0, 5)}"]
     return [name, number]
@@ -134,7 +137,11 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         notes[op[2]] = number
     elif name == "erase":
         notes.pop(op[2], None)
-    return model._replace(forks=tuple(sorted(forks.items())), notes=tuple(sorted(notes.items())))
+    return model._replace(
+        forks=tuple(sorted(forks.items())),
+        notes=tuple(sorted(notes.items())),
+        threads=graph_ledgers.applied(model.threads, owner, op),
+    )
 
 
 def perform(db: memcore.Database, owner: str, op: Op) -> None:
@@ -168,7 +175,10 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
         "erase": lambda: notes.delete(op[2]),
         "look": lambda: (session.context(), list(notes.scan()), db.session(COMMON).tail(5)),
     }
-    acts[name]()
+    if name in acts:
+        acts[name]()
+    else:
+        graph_ledgers.perform(db.scope().graph, owner, op)
 
 
 def observed(db: memcore.Database, owner: str) -> Model:
@@ -184,7 +194,8 @@ def observed(db: memcore.Database, owner: str) -> Model:
     if any(session.checkpoints()):
         there = db.compare(session, session, at=SAVED, other_at=0).only_a
         saved = tuple(seen(item.message) for item in there)
-    return Model(items, tuple(sorted(found.items())), notes, saved)
+    threads = graph_ledgers.observed(db, owner)
+    return Model(items, tuple(sorted(found.items())), notes, saved, threads)
 
 
 # --- the file of intents and acknowledgements ----------------------------------------------------

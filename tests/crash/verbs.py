@@ -516,7 +516,9 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
 
 
 def _beside_sessions(place: Place, blobs: list[str]) -> State:
-    state: State = {}
+    from .graphs import threads_of
+
+    state = threads_of(place.scope.graph)
     for key, value in place.kv.scan():
         state[f"k/{key}"] = tag_in(value)
     for tag in blobs:

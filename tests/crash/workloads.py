@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
+from . import graphs as _graphs  # noqa: F401 - registers its verbs
 from .verbs import State
 
 Operation = tuple[Any, ...]
@@ -211,6 +212,43 @@ def deletion(lane: Lane) -> Iterator[Operation]:
         yield "append", f"s{turn % 5}", *[lane.rng.choice((100, 3000, 20 * KIB))] * 3
         if turn % 5 == 4:
             yield "delete", f"s{lane.rng.randrange(5)}"
+
+
+@workload()
+def graphs(lane: Lane) -> Iterator[Operation]:
+    """Threads of graphs: checkpoints, writes, prunes, copies and deletions; some values staged."""
+    for turn in range(14):
+        name = f"g{turn % 3}"
+        sizes = [lane.rng.choice((20, 400, 3000)) for _ in range(lane.rng.randint(1, 4))]
+        if lane.rng.random() < 0.15:
+            sizes.append(lane.rng.choice((90, 200)) * KIB)
+        yield "advance", name, *sizes
+        if turn % 2:
+            yield "pend", name, 20, lane.rng.choice((500, 3000))
+        if turn % 5 == 4:
+            yield "shorten", name, 3
+        if turn % 6 == 5:
+            yield "copy", name, f"t{turn}"
+            yield "advance", f"t{turn}", 700
+        if turn % 4 == 3:
+            yield "prune", name, lane.rng.randint(1, 2)
+        if turn % 9 == 8:
+            yield "forget", f"g{lane.rng.randrange(3)}"
+            yield "blob", 90 * KIB
+            yield ("collect",)
+
+
+@workload(processes=2, kills=6)
+def graph_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed while they put, prune, copy and delete threads."""
+    for turn in range(12):
+        yield "advance", "own", *[lane.rng.choice((30, 900, 9000))] * lane.rng.randint(1, 3)
+        if turn % 3 == 1:
+            yield "prune", "own", 1
+        if turn % 4 == 2:
+            yield "copy", "own", f"twin{turn}"
+            yield "advance", "own", 140 * KIB
+            yield "forget", f"twin{turn}" if turn % 8 == 2 else "own"
 
 
 @workload()

@@ -5,12 +5,19 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from memcore import codec, keys
 from memcore._fast import pack_event, pack_facts
 from memcore.calibration import Anchor, Learned
+from memcore.checkpoint import Cache, JsonCoder
+from memcore.checkpoint.nodes import EMPTY, pack_typed
+from memcore.checkpoint.nodes import text as packed_text
+from memcore.checkpoint.pool import Pool
+from memcore.checkpoint.rows import CheckpointRow, Write, pack_writes
+from memcore.checkpoint.splitting import PAGE, Splitter
 from memcore.log import index
 from memcore.log.head import Head, Segment
 from memcore.log.item import prepare_item
@@ -136,11 +143,39 @@ def _structure() -> list[bytes]:
     return [content[: 8192 + 4096 * 8], *(metas + page + b"".join(trees[:3]) for page in moved)]
 
 
+def _nodes() -> list[bytes]:
+    """Manifests of several values, their pages, and one that names a page."""
+    secret = bytes(32)
+    splitter = Splitter(Cache(), JsonCoder(), pool=1, epoch=1, secret=secret)
+    values: list[Any] = [
+        None, 7, "text" * 30, "x" * 70_000, [], ["a", "b" * 90] * 3, {"k": [1, 2, 3, 4], "l": {}},
+        [f"entry {at} " * 9 for at in range(400)], {f"key {at}": at for at in range(300)},
+        [[[[["deep" * 20] * 4] * 4] * 4] * 4],
+    ]  # fmt: skip
+    found = [splitter.split(value, None, "value")[0] for value in values]
+    pages = [content for kind, content in splitter.fresh.values() if kind == PAGE]
+    nested = b"\x01\x04json\x011"
+    for _ in range(300):
+        nested = b"\x03" + packed_text(nested)
+    return [*found, *pages[:6], b"\x03" + packed_text(b"\x06" + bytes(16)), EMPTY, nested]
+
+
+def _graph_rows() -> list[bytes]:
+    row = CheckpointRow("parent", ("json", b"{}"), ("json", b'{"channel_versions":{}}'))
+    writes = [Write("task", "path", at, "channel", node) for at, node in enumerate(_nodes()[:4])]
+    return [row.pack(), pack_writes("task", writes), pack_typed("node", _nodes()[5]),
+            pack_typed("writes", pack_writes("task", writes)), pack_typed("lost", b""),
+            Pool(3, 1, sweeping=False, key=("bytes", bytes(32))).pack(), bytes(16),
+            b"\0\0\0\1name"]  # fmt: skip
+
+
 _MAKERS = {
     "bpe": _bpe,
+    "graph_rows": _graph_rows,
     "index": _index,
     "json": _json,
     "keys": _keys,
+    "nodes": _nodes,
     "redo": _redo,
     "rows": _rows,
     "structure": _structure,

@@ -29,6 +29,7 @@ from memcore.store.structure import DamageError, Tree, Walk
 from memcore.tokens import get_counter
 
 from .bpe import bpe, vocabularies
+from .graphs import graph_rows, nodes
 
 Target = Callable[[bytes], None]
 SEED = bytes(range(16))
@@ -230,9 +231,11 @@ def structures(data: bytes) -> None:
 
 TARGETS: dict[str, Target] = {
     "bpe": bpe,
+    "graph_rows": graph_rows,
     "index": index_pages,
     "json": json_values,
     "keys": packed_keys,
+    "nodes": nodes,
     "redo": redo_records,
     "rows": rows,
     "structure": structures,

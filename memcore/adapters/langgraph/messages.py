@@ -20,10 +20,11 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 
 from memcore.context import fit
 from memcore.errors import InvalidItemError, NotFoundError
+from memcore.formats import find_violations, get_policy
 from memcore.model import Context
 from memcore.tokens import TokenCounter
 
-__all__ = ["channel_messages", "messages_context"]
+__all__ = ["channel_messages", "message_faults", "messages_context"]
 
 
 def channel_messages(
@@ -110,6 +111,15 @@ def messages_context(
     objects = any(isinstance(message, BaseMessage) for message in messages)
     shown = [given[id(m)] if id(m) in given else _made(m, objects) for m in context.messages]
     return replace(context, messages=shown)
+
+
+def message_faults(value: Any) -> list[tuple[int, str]]:
+    """Where a channel's messages break the pairing of tool calls and results; of others nothing."""
+    value = value.value if isinstance(value, _DeltaSnapshot) else value
+    if not isinstance(value, list) or not all(isinstance(m, BaseMessage) for m in value):
+        return []
+    found = find_violations([message_to_dict(m) for m in value], get_policy("langchain"))
+    return [(one.position, f"{one.rule}: {one.reason}") for one in found]
 
 
 def _made(message: Any, as_object: bool) -> Any:

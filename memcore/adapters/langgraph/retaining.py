@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from memcore.adapters.langgraph.handle import Handle
-from memcore.adapters.langgraph.messages import channel_messages, messages_context
+from memcore.adapters.langgraph.messages import channel_messages, message_faults, messages_context
 from memcore.aio.commit import commit_to
 from memcore.checkpoint import Rule, ThreadEntry, keep_rule, run_rule
 from memcore.errors import HistoryNeededError, InvalidOptionError
@@ -63,6 +63,19 @@ class Retaining(Handle):
         return messages_context(
             messages, budget_tokens, reserve_tokens=reserve_tokens, policy=policy, counter=by
         )
+
+    def check(self) -> list[str]:
+        """What is wrong with the threads of the saver's scope, in words; empty: nothing.
+
+        Besides what ``Database.check`` looks at: whether bodies, values and pending writes can be
+        decoded, and whether tool results in lists of messages have their calls, and calls their
+        results. A finding names thread, checkpoint, channel and position.
+        """
+        return self._graph.check(self._coder, message_faults)
+
+    async def acheck(self) -> list[str]:
+        """As ``check``, in a thread."""
+        return await asyncio.to_thread(self.check)
 
     def threads(self) -> Iterator[ThreadEntry]:
         """The threads by name, with their newest checkpoint; no state is read."""
