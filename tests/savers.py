@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -52,6 +52,20 @@ class Model(BaseModel):
     name: str = "model"
     extra: Any = None
     _secret: Any = PrivateAttr(default=None)
+
+
+class Meddler(BaseModel):
+    """When it is serialised it does the last thing of ``meddling``, as another thread may."""
+
+    content: str = "x" * 40
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        if meddling:
+            meddling.pop()()
+        return super().model_dump(**options)
+
+
+meddling: list[Callable[[], Any]] = []
 
 
 def config(thread: Any = "t", ns: str = "", checkpoint: str | None = None) -> RunnableConfig:

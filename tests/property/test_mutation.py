@@ -7,6 +7,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 from pydantic import BaseModel
 
 import memcore
 import savers
 from memcore.adapters.langgraph import MemcoreSaver
-from savers import checkpoint_of, config, exact, through
+from savers import Note, checkpoint_of, config, exact, through
 
 EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 40
 relaxed = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -180,6 +182,73 @@ def test_what_was_handed_out_is_the_callers(
         found.metadata["step"] = 99
         found.checkpoint["channel_versions"].clear()
         found.config["configurable"].clear()
+
+
+M = savers.Meddler()
+NINE = range(9)
+
+
+def set_in(outer: Any, inner: Any, entry: Any, value: Any) -> None:
+    value[outer][inner] = entry
+
+
+@pytest.mark.parametrize(
+    ("value", "meddle", "undo"),
+    [
+        ([M, 1, 2], lambda value: value.clear(), lambda value: value.extend([M, 1, 2])),
+        (
+            [M, 1, 2],
+            lambda value: value.extend(NINE),
+            lambda value: [value.pop() for _ in NINE],
+        ),
+        ({"m": M, "a": [1]}, lambda value: value.clear(), lambda value: value.update(m=M, a=[1])),
+        (
+            {"m": M, "a": 1},
+            lambda value: value.update(dict.fromkeys(map(str, NINE))),
+            lambda value: [value.pop(str(number)) for number in NINE],
+        ),
+        ([[1, 2, 3, M]], partial(set_in, 0, 0, 99), partial(set_in, 0, 0, 1)),
+        ([[1, 2, 3, [4, M]]], partial(set_in, 0, 3, 0), partial(set_in, 0, 3, [4, M])),
+        ([{"m": M, "a": 1}], partial(set_in, 0, "a", 2), partial(set_in, 0, "a", 1)),
+        (
+            [Note(M, [1])],
+            lambda value: value[0].tags.append(2),
+            lambda value: value[0].tags.pop(),
+        ),
+        (
+            [Send("node", [M, [1]])],
+            lambda value: value[0].arg.pop(),
+            lambda value: value[0].arg.append([1]),
+        ),
+        (
+            _DeltaSnapshot([M, {"a": 1}]),
+            lambda value: value.value[1].clear(),
+            lambda value: value.value[1].update(a=1),
+        ),
+    ],
+)
+def test_what_changes_while_it_is_stored_is_not_taken_for_what_was(
+    db: memcore.Database, value: Any, meddle: Callable[[Any], Any], undo: Callable[[Any], Any]
+) -> None:
+    saver = MemcoreSaver(db, user=f"user {next(numbers)}")
+    value = copy.deepcopy(value)
+    before = exact(through(SERDE, value))
+    savers.meddling.append(lambda: meddle(value))
+    put(saver, 0, value)
+    assert not savers.meddling
+    changed = exact(through(SERDE, value))
+    assert changed != before
+    put(saver, 1, value)
+    undo(value)
+    assert exact(through(SERDE, value)) == before
+    put(saver, 2, value)
+    savers.meddling.append(lambda: meddle(value))
+    put(saver, 3, [value])
+    undo(value)
+    put(saver, 4, [value])
+    assert exact(read(saver, 1)) == changed
+    assert exact(read(saver, 2)) == before
+    assert exact(read(saver, 4)) == (list, [before])
 
 
 @relaxed
