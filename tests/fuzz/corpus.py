@@ -161,7 +161,7 @@ def _nodes() -> list[bytes]:
 
 
 def _graph_rows() -> list[bytes]:
-    row = CheckpointRow("parent", ("json", b"{}"), ("json", b'{"channel_versions":{}}'))
+    row = CheckpointRow("0001", "parent", ("json", b"{}"), ("json", b'{"channel_versions":{}}'))
     writes = [Write("task", "path", at, "channel", node) for at, node in enumerate(_nodes()[:4])]
     return [row.pack(), pack_writes("task", writes), pack_typed("node", _nodes()[5]),
             pack_typed("writes", pack_writes("task", writes)), pack_typed("lost", b""),
