@@ -21,7 +21,6 @@ from savers import Large, checkpoint_of, config, exact, exact_tuple, ordered
 EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 25
 """``MEMCORE_LONG_TESTS=300`` for so many."""
 
-NUL_IDS = ("", "a", "a\x00", "a\x00b", "a\x01", "\x00")
 threads = st.sampled_from(("a", "a\x00", "", "t" * 600, "ü\ud800"))
 namespaces = st.sampled_from(("", "sub", "sub\x00", "n" * 600, "a|b:\udc80"))
 ids = st.sampled_from(("a", "a\x00", "a\x00b", "a\x01", "b", "ü", "z" * 300, "\ud7ff"))
@@ -37,53 +36,45 @@ metadata = st.fixed_dictionaries(
     optional={"run_id": st.sampled_from(("r1", "r2")), "deep": st.just({"a": [1]})},
 )
 specials = st.sampled_from(("__error__", "__interrupt__", "__resume__", "__scheduled__"))
-places = st.tuples(threads, namespaces)
-few = {"max_size": 3}
+filters = st.sampled_from(
+    ({}, {"source": "loop"}, {"step": 1, "source": "input"}, {"deep": {"a": [1]}}, {"x": 1})
+)
+listings = st.sampled_from(("all", "thread", "ns", "id"))
 
 
-def op(name: str, *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.tuples(st.just(name), places, *parts)
+def operations_in(world: tuple[list[Any], list[str], list[str]]) -> st.SearchStrategy[Any]:
+    """Operations on a few places, ids and tasks, so that they meet."""
+    places, names, workers = map(st.sampled_from, world)
+    maybe = st.one_of(st.none(), names)
+    before = st.one_of(names, st.sampled_from(("", "aa", "z" * 500, "zz")))
+    wheres = st.fixed_dictionaries({}, optional={"filter": filters, "before": before})
+    changed = st.dictionaries(channels, st.tuples(versions, savers.channel_values), max_size=3)
+    others = st.dictionaries(channels, versions, max_size=3)
+    written = st.tuples(st.one_of(channels, channels, specials), savers.values)
+    writes = st.one_of(
+        st.lists(written, max_size=3),
+        st.lists(st.tuples(channels, st.integers(0, 99)), min_size=9, max_size=14),
+    )
+
+    def op(name: str, *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.tuples(st.just(name), places, *parts)
+
+    put = op("put", names, st.one_of(maybe, st.just("none")), changed, others, metadata)
+    write = op("write", names, writes, workers, paths)
+    history = op("history", maybe, st.lists(channels, max_size=3, unique=True))
+    listed = op("list", listings, names, wheres, st.integers(-1, 3))
+    return st.lists(
+        st.one_of(put, put, put, write, write, op("get", maybe), listed, history, op("delete")),
+        min_size=3,
+        max_size=14,
+    )
 
 
-puts = op(
-    "put",
-    ids,
-    st.one_of(st.none(), ids, st.just("none")),
-    st.dictionaries(channels, st.tuples(versions, savers.channel_values), max_size=3),
-    st.dictionaries(channels, versions, **few),
-    metadata,
-)
-writes = op(
-    "write",
-    ids,
-    st.lists(st.tuples(st.one_of(channels, channels, specials), savers.values), max_size=14),
-    tasks,
-    paths,
-)
-wheres = st.fixed_dictionaries(
-    {},
-    optional={
-        "filter": st.sampled_from(
-            ({}, {"source": "loop"}, {"step": 1, "source": "input"}, {"deep": {"a": [1]}}, {"x": 1})
-        ),
-        "before": st.one_of(ids, st.sampled_from(("", "aa", "z" * 500, "zz"))),
-    },
-)
-lists = op("list", st.sampled_from(("all", "thread", "ns", "id")), ids, wheres, st.integers(-1, 3))
-operations = st.lists(
-    st.one_of(
-        puts,
-        puts,
-        puts,
-        writes,
-        op("get", st.one_of(st.none(), ids)),
-        lists,
-        op("history", st.one_of(st.none(), ids), st.lists(channels, max_size=3, unique=True)),
-        op("delete"),
-    ),
-    min_size=3,
-    max_size=14,
-)
+operations = st.tuples(
+    st.lists(st.tuples(threads, namespaces), min_size=1, max_size=3),
+    st.lists(ids, min_size=1, max_size=3),
+    st.lists(tasks, min_size=1, max_size=3),
+).flatmap(operations_in)
 
 
 class Reference(InMemorySaver):
@@ -188,6 +179,14 @@ numbers = count()
     steps=[
         ("put", ("a", ""), "a", None, {}, {}, {"source": "loop", "step": 0}),
         ("write", ("a", ""), "a\x00", [("a", 1)], "", ""),
+    ]
+)
+@example(
+    steps=[
+        ("write", ("a", ""), "a", [("a", n) for n in range(12)], "t", "~2"),
+        ("write", ("a", ""), "a", [("a", [bytearray(b"b")])], "u", "~10"),
+        ("write", ("a", ""), "a", [("a", "again"), ("__resume__", 1), ("a", "more")], "t", ""),
+        ("put", ("a", ""), "a", None, {"a": ("1", [bytearray(b"b")])}, {}, {"source": "loop"}),
     ]
 )
 def test_any_operations_give_what_the_memory_saver_gives(home: Path, steps: list[Any]) -> None:
