@@ -229,7 +229,8 @@ def _told(key: bytes) -> str:
     """A row in words."""
     what = {ThreadRow.CHECKPOINT: "checkpoint", ThreadRow.VALUE: "the value of channel and version"}
     try:
-        texts = keys.unpack_texts(key[22:])
+        # Behind the id of a checkpoint, the key of its writes has a byte of its own.
+        texts = keys.unpack_texts(key[22:].replace(b"\0\1", b"\0", 1))
     except CorruptValueError:
         texts = ("?",)
     return f"{what.get(key[_ROW_AT], 'the writes of checkpoint and task')} {texts!r:.120}"

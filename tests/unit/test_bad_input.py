@@ -205,13 +205,20 @@ def test_undo_takes_a_positive_count(full, count):
 
 @pytest.mark.parametrize("seq", [-1, "1", 1.5, None, True], ids=repr)
 def test_a_seq_is_a_non_negative_int(full, seq):
-    for attempt in (full.rewind, full.get, full.items, lambda s: full.items(0, s or "x")):
+    for attempt in (full.get, full.items, lambda s: full.items(0, s or "x"), full.tail):
         with pytest.raises(memcore.InvalidOptionError):
             list(attempt(seq) or ())
+
+
+@pytest.mark.parametrize("position", [-1, 1.5, True, b"x", [1]], ids=repr)
+def test_a_position_is_a_seq_or_a_checkpoint(full, position):
+    for attempt in (full.rewind, lambda at: full.fork("fork", at=at)):
+        with pytest.raises(memcore.InvalidOptionError):
+            attempt(position)
+        with pytest.raises(memcore.NotFoundError, match="no checkpoint 'nowhere'"):
+            attempt("nowhere")
     with pytest.raises(memcore.InvalidOptionError):
-        full.fork("fork", at="x" if seq is None else seq)
-    with pytest.raises(memcore.InvalidOptionError):
-        full.tail(seq)
+        full.rewind(None)
 
 
 def test_what_is_not_there_is_named(full):

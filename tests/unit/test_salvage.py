@@ -71,6 +71,9 @@ def fill(db: memcore.Database, rng: random.Random) -> dict[Who, dict[int, Any]]:
             session.append({"role": "user", "content": "large " + "z" * 200_000})
         if number % 5 == 0:
             fork = session.fork(f"f{number}")
+            # What was undone before it may be live where no head tells otherwise.
+            note(session, name, owner)
+            ever["app", owner, f"f{number}"] = dict(ever["app", owner, name])
             fork.extend([user(at, rng) for at in range(8)])
             session.extend([user(at, rng) for at in range(3)])
             note(fork, f"f{number}", owner)
