@@ -112,7 +112,7 @@ class Writing:
 
         Raises:
             InvalidItemError: a value cannot be serialised.
-            RevisionConflict: ``follows``, and the parent is not the newest checkpoint.
+            StaleParentError: ``follows``, and the parent is not the newest checkpoint.
         """
         rows.checkpoint_id_key(new.checkpoint)
         if new.parent is not None:

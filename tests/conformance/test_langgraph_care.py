@@ -677,3 +677,14 @@ def test_writes_of_ids_that_begin_alike(saver: MemcoreSaver) -> None:
     saver.prune(["t"], keep_last=1)
     left = [one.pending_writes for one in saver.list(config())]
     assert left == [[("", "w", "ab"), ("k" * 600, "w", "ab")]]
+
+
+def test_an_asynchronous_database_serves_too_and_stays_open(tmp_path) -> None:
+    async def run() -> None:
+        async with memcore.aio.open(tmp_path / "a.memcore") as db:
+            async with MemcoreSaver(db) as saver:
+                assert saver.database is db.sync
+                assert await saver.aget_tuple({"configurable": {"thread_id": "none"}}) is None
+            assert await db.check() == []
+
+    asyncio.run(run())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.rows import address, exact_range, named
-from memcore.adapters.langgraph.source import Source, scope_of
+from memcore.adapters.langgraph.source import Opened, Source, scope_of
 from memcore.aio.commit import settled
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
@@ -27,7 +26,7 @@ Key = tuple[tuple[str, ...], str]
 Row = tuple[str, bytes, float | None]
 
 
-class MemcoreCache(BaseCache[ValueT]):
+class MemcoreCache(Opened, BaseCache[ValueT]):
     """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
 
     Every method may be called with and without ``await`` (``get``, ``aget``, ...), by any thread;
@@ -78,33 +77,6 @@ class MemcoreCache(BaseCache[ValueT]):
         return cls(
             path, serde=serde, durability=durability, namespace=namespace, app=app, user=user
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
-    def close(self) -> None:
-        """Close the file if the cache opened it. Idempotent."""
-        if self._owned is not None:
-            self._owned.close()
 
     def sweep(self) -> int:
         """Remove what has expired from the file; how many values. Nobody could see them before."""

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
+from memcore.adapters.langgraph.source import Opened, scope_of
+from memcore.aio import AsyncDatabase
 from memcore.checkpoint import GraphStore
-from memcore.database import Database, open_database
+from memcore.database import Database
 
 __all__ = ["Handle"]
 
 
-class Handle(BaseCheckpointSaver[str]):
+class Handle(Opened, BaseCheckpointSaver[str]):
     """A saver's file, scope and serialiser."""
 
     def __init__(
         self,
-        database: Database | str | os.PathLike[str],
+        database: Database | AsyncDatabase | str | os.PathLike[str],
         *,
         serde: SerializerProtocol | None = None,
         user: str = "default",
@@ -31,18 +31,10 @@ class Handle(BaseCheckpointSaver[str]):
         compare_parent: bool = False,
     ) -> None:
         super().__init__(serde=serde)
-        self._owned: Database | None = None
-        if not isinstance(database, Database):
-            options = {} if durability is None else {"durability": durability}
-            if durability == "none":
-                options["allow_unsafe"] = True  # type: ignore[assignment]
-            database = self._owned = open_database(database, **options)  # type: ignore[arg-type]
-        self.database = database
-        try:
-            self._graph: GraphStore = database.scope(user=user, app=app).graph
-        except BaseException:
-            self.close()
-            raise
+        scope, self._owned = scope_of(database, app=app, user=user, durability=durability)
+        given = database.sync if isinstance(database, AsyncDatabase) else database
+        self.database = given if isinstance(given, Database) else cast("Database", self._owned)
+        self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
         self._last_coder: SerdeCoder | None = None
 
@@ -74,33 +66,6 @@ class Handle(BaseCheckpointSaver[str]):
 
     def setup(self) -> None:
         """Nothing is to be set up."""
-
-    def close(self) -> None:
-        """Close the file, if this saver opened it. Idempotent."""
-        if self._owned is not None:
-            self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.close)
 
     @property
     def _coder(self) -> SerdeCoder:

@@ -43,7 +43,7 @@ class MemcoreSaver(Retaining):
     have a ``serde`` of its own, which is read at every call.
 
     Args:
-        database: an open Database, or the path of a file (which ``close`` then closes).
+        database: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         serde: LangGraph's serialiser; by default JsonPlusSerializer. An EncryptedSerializer
             encrypts all content; ids of threads, checkpoints and tasks, namespaces, channel names,
             versions and names of types stay in clear.

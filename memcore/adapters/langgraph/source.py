@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from memcore.aio import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
 
-__all__ = ["Source", "scope_of"]
+__all__ = ["Opened", "Source", "scope_of"]
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """What an adapter is made of."""
+
+
+class Opened:
+    """Closes the file that it opened, and no other; for ``with`` and ``async with``."""
+
+    __slots__ = ()
+    _owned: Database | None
+
+    def close(self) -> None:
+        """Close the file, if it was opened here. Idempotent."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
 
 
 def scope_of(

@@ -6,14 +6,13 @@ import asyncio
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self
 
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
 from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.plan import Plan
-from memcore.adapters.langgraph.source import Source, scope_of
+from memcore.adapters.langgraph.source import Opened, Source, scope_of
 from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
@@ -21,7 +20,7 @@ from memcore.aio.commit import settled
 __all__ = ["MemcoreStore"]
 
 
-class MemcoreStore(BaseStore):
+class MemcoreStore(Opened, BaseStore):
     """Items under namespaces, with search by filter and by meaning, and times to live.
 
     Every method may be called with and without ``await`` (``put``, ``aput``, ...), by any thread. A
@@ -87,36 +86,13 @@ class MemcoreStore(BaseStore):
             durability=durability,
         )  # fmt: skip
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
     def setup(self) -> None:
         """Nothing is to be set up; other stores need it."""
 
     def close(self) -> None:
         """End the sweeper, and close the file if the store opened it. Idempotent."""
         self._sweeper.stop()
-        if self._owned is not None:
-            self._owned.close()
+        super().close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """The results of the operations, in their order.
