@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
 from memcore.cli.options import (
     App,
     AsJson,
@@ -21,10 +20,11 @@ from memcore.cli.options import (
     User,
     Yes,
     find_session,
+    need_choice,
     reading,
     writing,
 )
-from memcore.cli.output import clip, complain, emit_json, escape, print_table
+from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
 from memcore.compaction import CompactionPolicy
 
@@ -60,9 +60,7 @@ def compact_session(
 
     The log keeps every item; only contexts change.
     """
-    if dry_run == yes:
-        complain("say --dry-run to see what would be folded, or --yes to compact")
-        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    need_choice(dry_run, yes, see="what would be folded", do="compact")
     rule = _policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 import memcore
-from memcore.cli.output import warn
+from memcore.cli.exits import ExitCode
+from memcore.cli.output import complain, warn
 
 __all__ = [
     "App",
@@ -24,6 +25,7 @@ __all__ = [
     "VerifyCopy",
     "Yes",
     "find_session",
+    "need_choice",
     "reading",
     "writing",
 ]
@@ -44,6 +46,13 @@ VerifyCopy = Annotated[
     typer.Option("--verify/--no-verify", help="Check the copy in full, or its structure only."),
 ]
 SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.")]
+
+
+def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
+    """End the program unless exactly one of --dry-run and --yes was given."""
+    if dry_run == yes:
+        complain(f"say --dry-run to see {see}, or --yes to {do}")
+        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
 
 
 @contextmanager

@@ -10,9 +10,18 @@ import typer
 
 import memcore
 from memcore.checkpoint import Coder, GraphStore, JsonCoder, Rule, keep_rule
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, reading, writing
-from memcore.cli.output import complain, emit_json, print_table
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    StorePath,
+    User,
+    Yes,
+    need_choice,
+    reading,
+    writing,
+)
+from memcore.cli.output import emit_json, print_table
 
 __all__ = ["prune_threads"]
 
@@ -42,9 +51,7 @@ def prune_threads(
 
     Checkpoints that delta channels of later ones are rebuilt from stay.
     """
-    if dry_run == yes:
-        complain("say --dry-run to see what would go, or --yes to prune")
-        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    need_choice(dry_run, yes, see="what would go", do="prune")
     age = None if max_age_days is None else max_age_days * _DAY_SECONDS
     rule = keep_rule(keep_last=keep_last, max_age_seconds=age)
     with reading(store) if dry_run else writing(store) as db:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
 from memcore.cli.options import (
     App,
     AsJson,
@@ -17,10 +16,11 @@ from memcore.cli.options import (
     User,
     Yes,
     find_session,
+    need_choice,
     reading,
     writing,
 )
-from memcore.cli.output import complain, emit_json, print_table
+from memcore.cli.output import emit_json, print_table
 
 __all__ = ["repair_session"]
 
@@ -46,9 +46,7 @@ def repair_session(
 
     The log keeps every item; only contexts change.
     """
-    if dry_run == yes:
-        complain("say --dry-run to see what is broken, or --yes to repair")
-        raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
+    need_choice(dry_run, yes, see="what is broken", do="repair")
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         result = session.repair(mode, plan=dry_run, close_open=close_open)
