@@ -8,7 +8,6 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Final, Self
 
 from deepagents.backends.protocol import (
@@ -39,8 +38,9 @@ from memcore.adapters.deepagents.listing import Listing, rooted
 from memcore.adapters.deepagents.matching import lines_with, matched
 from memcore.adapters.deepagents.namespaces import Namespace, named
 from memcore.adapters.deepagents.rows import FileRow
-from memcore.database import Database, Scope, open_database
-from memcore.errors import InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
+from memcore.aio.source import Opened, Source, scope_of
+from memcore.database import open_database
+from memcore.errors import InvalidItemError, ReadOnlyError, StorageError
 
 __all__ = ["MemcoreBackend"]
 
@@ -53,7 +53,7 @@ _NAMESPACES: Final = 64
 """Namespaces whose file rows one backend keeps in memory."""
 
 
-class MemcoreBackend(BackendProtocol):
+class MemcoreBackend(Opened, BackendProtocol):
     """DeepAgents' files in one memcore file: durable, shared by threads and processes.
 
     Args:
@@ -69,29 +69,14 @@ class MemcoreBackend(BackendProtocol):
 
     def __init__(
         self,
-        source: Database | Scope | str | os.PathLike[str],
+        source: Source,
         *,
         namespace: Namespace = "files",
         app: str | None = None,
         user: str | None = None,
     ) -> None:
-        self._owned: Database | None = None
         self._name = None if callable(namespace) else named(namespace)
-        if isinstance(source, Scope):
-            if app is not None or user is not None:
-                msg = "app, user: a Scope has its own; leave them out, or give the Database"
-                raise InvalidOptionError(msg)
-            self._scope = source
-        else:
-            db = source
-            if not isinstance(db, Database):
-                if not isinstance(db, str | os.PathLike):
-                    msg = f"source: expected a Database, a Scope or a path, got {type(db).__name__}"
-                    raise InvalidOptionError(msg)
-                self._owned = db = open_database(db)
-            self._scope = db.scope(
-                app="default" if app is None else app, user="default" if user is None else user
-            )
+        self._scope, self._owned = scope_of(source, app=app, user=user)
         self._namespace = namespace
         self._spaces: dict[str, Files] = {}
 
@@ -118,24 +103,8 @@ class MemcoreBackend(BackendProtocol):
         made._owned = db
         return made
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"MemcoreBackend({self._scope!r}, namespace={self._namespace!r})"
-
-    def close(self) -> None:
-        """Close the file if the backend opened it. Idempotent."""
-        if self._owned is not None:
-            self._owned.close()
 
     @property
     def _files(self) -> Files:

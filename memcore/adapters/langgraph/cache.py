@@ -11,8 +11,8 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.rows import address, exact_range, named
-from memcore.adapters.langgraph.source import Opened, Source, scope_of
 from memcore.aio.commit import settled
+from memcore.aio.source import Opened, Source, scope_of
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
 

@@ -9,8 +9,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
-from memcore.adapters.langgraph.source import Opened, scope_of
 from memcore.aio import AsyncDatabase
+from memcore.aio.source import Opened, scope_of
 from memcore.checkpoint import GraphStore
 from memcore.database import Database
 

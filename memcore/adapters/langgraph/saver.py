@@ -19,8 +19,8 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from memcore.adapters.langgraph.driving import drive
 from memcore.adapters.langgraph.retaining import Retaining
+from memcore.aio.driving import drive
 from memcore.checkpoint import (
     MISSING,
     Found,

@@ -12,10 +12,10 @@ from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
 from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.plan import Plan
-from memcore.adapters.langgraph.source import Opened, Source, scope_of
 from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
+from memcore.aio.source import Opened, Source, scope_of
 
 __all__ = ["MemcoreStore"]
 

@@ -7,11 +7,11 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from memcore.aio import AsyncDatabase
+from memcore.aio.database import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
 
-__all__ = ["Opened", "Source", "scope_of"]
+__all__ = ["Opened", "Source", "database_of", "scope_of"]
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """What an adapter is made of."""
@@ -51,16 +51,38 @@ class Opened:
         await asyncio.to_thread(self.close)
 
 
+def database_of(source: Any, *, durability: str | None = None) -> tuple[Database, Database | None]:
+    """The database to work in, and the same again if it was opened here and is to be closed.
+
+    Args:
+        source: a database, or the path of a file, made if it is missing; ``":memory:"`` is a
+            private one that is gone when it is closed.
+        durability: of a file that is made here, as in ``memcore.open``; ``"none"`` is consent.
+
+    Raises:
+        InvalidOptionError: the source is neither.
+    """
+    if isinstance(source, AsyncDatabase):
+        source = source.sync
+    if isinstance(source, Database):
+        return source, None
+    if not isinstance(source, str | os.PathLike):
+        msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
+        raise InvalidOptionError(msg)
+    database = open_database(source, durability=durability, allow_unsafe=durability == "none")
+    return database, database
+
+
 def scope_of(
     source: Any, *, app: str | None, user: str | None, durability: str | None = None
 ) -> tuple[Scope, Database | None]:
     """The scope to work in, and the database if it was opened here and is to be closed.
 
     Args:
-        source: a database, a scope of one, or the path of a file, made if it is missing.
+        source: as ``database_of``, or a scope of a database.
         app: the application; None: ``"default"``. A scope has its own.
         user: the user; as ``app``.
-        durability: of a file that is made here, as in ``memcore.open``; ``"none"`` is consent.
+        durability: as ``database_of``.
 
     Raises:
         InvalidOptionError: the source is none of these, or a scope came with an app or user.
@@ -70,17 +92,11 @@ def scope_of(
             msg = f"{source!r} has its app and user: leave them out, or pass the database"
             raise InvalidOptionError(msg)
         return source, None
+    database, owned = database_of(source, durability=durability)
     at = {"app": "default" if app is None else app, "user": "default" if user is None else user}
-    if isinstance(source, AsyncDatabase):
-        source = source.sync
-    if isinstance(source, Database):
-        return source.scope(**at), None
-    if not isinstance(source, str | os.PathLike):
-        msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
-        raise InvalidOptionError(msg)
-    database = open_database(source, durability=durability, allow_unsafe=durability == "none")
     try:
-        return database.scope(**at), database
+        return database.scope(**at), owned
     except BaseException:
-        database.close()
+        if owned is not None:
+            owned.close()
         raise
