@@ -134,13 +134,18 @@ def _scopes(backing: Backing, findings: list[str]) -> list[int]:
             found.append(scope)
             try:
                 app, user = names.scope_names(txn, scope)
-                if names.scope_of(txn, app, user) != scope:
+                if _numbered(txn, app, user) != scope:
                     findings.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
             except MemcoreError as exc:
                 findings.append(f"scope {scope}: {exc}")
         return found
 
     return backing.store.read(collect)
+
+
+def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
+    """The scope of a name row; without a user it is the application's."""
+    return names.scope_of(txn, app, user) if user else names.app_scope_of(txn, app)
 
 
 def _names_of(backing: Backing, scope: int, findings: list[str]) -> dict[tuple[int, int], str]:

@@ -17,7 +17,7 @@ from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Address, Backing, Session, SessionOptions, delete_session
-from memcore.state import state_schema
+from memcore.state import SharedState, state_schema
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
@@ -28,7 +28,7 @@ _ORPHANS = ("raise", "keep")
 
 
 class Scope:
-    """Everything of one ``(app, user)``. No method of it reaches another scope."""
+    """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
 
     def __init__(self, backing: Backing, app: str, user: str) -> None:
         self._backing = backing
@@ -178,6 +178,26 @@ class Scope:
             return scope, names.ensure_namespace(txn, scope, namespace)
 
         return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
+
+    @property
+    def state(self) -> SharedState:
+        """The user's state: what all their sessions in the application see as ``user:NAME``."""
+        label = f"user {self._user!r} in app {self._app!r}"
+        return SharedState(self._backing.store, self._find, self._ensure, label=label)
+
+    @property
+    def app_state(self) -> SharedState:
+        """The application's state: what the sessions of all its users see as ``app:NAME``.
+
+        It is all that users share: any handle of the application reads and writes it.
+        """
+        app = self._app
+        return SharedState(
+            self._backing.store,
+            lambda txn: names.app_scope_of(txn, app),
+            lambda txn: names.ensure_app_scope(txn, app),
+            label=f"app {app!r}",
+        )
 
     @property
     def graph(self) -> GraphStore:

@@ -131,6 +131,10 @@ def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_thread_row(key, value)
 
 
+def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_state_row(key, value)
+
+
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
@@ -157,6 +161,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.THREAD_NAME: _is_name,
     Kind.THREAD: _is_thread_row,
     Kind.CHUNK: _is_pool_row,
+    Kind.STATE: _is_state,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,
