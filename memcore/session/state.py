@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError, InvalidUpdateError, NotFoundError
 from memcore.log import Draft
 from memcore.log.saved import saved_states
 from memcore.options import checked_bool, checked_int
@@ -87,8 +87,10 @@ class SessionState:
         return found[0]
 
     def __contains__(self, key: object) -> bool:
-        is_name = isinstance(key, str) and key != prefix_of(key)
-        return is_name and self._value(str(key)) is not None
+        try:
+            return self._value(key) is not None  # type: ignore[arg-type]
+        except InvalidUpdateError:  # what cannot be a name is none of them
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())

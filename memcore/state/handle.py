@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from memcore.errors import NotFoundError
+from memcore.errors import InvalidUpdateError, NotFoundError
 from memcore.state.change import StateChange
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.trace import Trace
@@ -69,7 +69,10 @@ class SharedState:
         return found[0]
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(key) and self._value(key) is not None
+        try:
+            return self._value(key) is not None  # type: ignore[arg-type]
+        except InvalidUpdateError:  # what cannot be a name is none of them
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.read(lambda txn: fields_at(txn, self._scope(txn), 0)))
