@@ -12,6 +12,7 @@ from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
+from memcore.database.references import check_references
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -96,7 +97,7 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
 
 def _blobs_of(txn: ReadTxn, scope: int) -> list[str]:
     try:
-        return blobs.check(txn, scope)
+        return [*blobs.check(txn, scope), *check_references(txn, scope)]
     except MemcoreError as exc:
         return [f"the blobs of scope {scope} cannot be checked: {exc}"]
 

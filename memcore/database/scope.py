@@ -177,7 +177,8 @@ class Scope:
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, namespace)
 
-        return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
+        backing = self._backing
+        return KeyValue(backing.store, find, ensure, now_ms=backing.now_ms, seed=self._blob_seed())
 
     @property
     def state(self) -> SharedState:
@@ -210,8 +211,11 @@ class Scope:
     @property
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
-        seed = int.from_bytes(self._backing.seed[:8], "little")
-        return BlobStore(self._backing.store, self._find, seed=seed, ensure=self._ensure)
+        store, seed = self._backing.store, self._blob_seed()
+        return BlobStore(store, self._find, seed=seed, ensure=self._ensure)
+
+    def _blob_seed(self) -> int:
+        return int.from_bytes(self._backing.seed[:8], "little")
 
     def _find(self, txn: ReadTxn) -> int | None:
         return names.scope_of(txn, self._app, self._user)
