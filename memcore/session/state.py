@@ -221,10 +221,9 @@ class SessionState:
         """What stores a change; without fields of its own the session need not exist."""
         address = self._address
 
-        def work(draft: Draft) -> int:
-            return change.run(draft.txn, draft.log.place, address)
-
-        own: Closure[int] = Changes(address).change(work, create=change.writes, revised=False)
+        own: Closure[int] = Changes(address).change(
+            lambda draft: self.write(change, draft), create=change.writes, revised=False
+        )
 
         def closure(txn: Txn) -> int:
             place = address.find(txn)
@@ -236,6 +235,10 @@ class SessionState:
             return 0 if place is None else read_header(txn, *place).counter
 
         return closure
+
+    def write(self, change: ScopedChange, draft: Draft) -> int:
+        """Store a change with others of the session, in their transaction; the counter after it."""
+        return change.run(draft.txn, draft.log.place, self._address)
 
     def _commit(self, change: ScopedChange) -> int:
         if change.is_temporary:
