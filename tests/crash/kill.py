@@ -30,7 +30,7 @@ from .outcome import Outcome, Say
 
 PROCESSES = 3
 THREADS = 3
-KILLS_SHORT, ROUNDS_SHORT = 16, 1
+KILLS_SHORT, ROUNDS_SHORT = 10, 1
 KILLS_LONG, ROUNDS_LONG = 250, 10
 """For each mode."""
 MODES = ("full", "relaxed")

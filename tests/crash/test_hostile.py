@@ -1,4 +1,4 @@
-"""A few hundred hostile images; ``python -m tests.crash hostile --long`` opens ten thousand."""
+"""Some hostile images; ``python -m tests.crash hostile --long`` opens ten thousand."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def lab() -> Iterator[hostile.Laboratory]:
 
 def test_hostile_images_are_refused_or_reported(lab) -> None:
     lines: list[str] = []
-    outcome = lab.examine(range(300), lines.append)
-    assert outcome.done == 300
+    outcome = lab.examine(range(150), lines.append)
+    assert outcome.done == 150
     assert outcome.findings == [], "\n".join(lines)
-    assert outcome.facts["sound"] > 10
-    assert outcome.facts["reported"] > 10
-    assert outcome.facts["refused"] > 50
+    assert outcome.facts["sound"] > 5
+    assert outcome.facts["reported"] > 5
+    assert outcome.facts["refused"] > 25
 
 
 def test_an_image_is_the_same_whenever_it_is_made(lab) -> None:

@@ -451,7 +451,7 @@ def test_killed_at_any_line_the_file_is_whole(db, path) -> None:
 
     lines = int(run(0))
     expected = 21
-    for at in range(1, lines, max(lines // 12, 1)):
+    for at in range(1, lines, max(lines // 6, 1)):
         assert run(at) == ""
         expected += 1
         with memcore.open(path) as again:
