@@ -26,6 +26,7 @@ _TOKEN_PAGE = Struct(">BQQBQQ")
 _U32 = Struct(">I")
 _LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
 _DIGEST_BYTES: Final = 32
+_SCOPED_BYTES: Final = 9
 
 
 class Kind:
@@ -47,6 +48,7 @@ class Kind:
     THREAD_NAME: Final = 0x0E
     THREAD: Final = 0x0F
     CHUNK: Final = 0x10
+    STATE: Final = 0x11
 
 
 class Row:
@@ -139,8 +141,28 @@ def split_token_page(key: bytes) -> tuple[int, int]:
     return number, first
 
 
+def state_rows(scope: int, session: int) -> bytes:
+    """The prefix of the rows of a session's state; session 0: of the scope's own."""
+    if session:
+        return session_rows(scope, session, Row.STATE)
+    return scoped(Kind.STATE, scope)
+
+
+def state_place(key: bytes) -> tuple[int, int]:
+    """``(scope, session)`` of a row of a state, as ``state_rows`` takes them.
+
+    Raises:
+        CorruptValueError: the key is too short for one.
+    """
+    if key[:1] != bytes((Kind.STATE,)):
+        return split_session_prefix(key)
+    if len(key) < _SCOPED_BYTES:
+        raise _malformed(key)
+    return split_scoped(key)[0], 0
+
+
 def state_field(rows: bytes, packed: bytes) -> bytes:
-    """The prefix of the versions of a state's field: ``rows`` are the session's of that sort.
+    """The prefix of the versions of a state's field, behind ``state_rows``.
 
     A longer name that has a NUL there goes on with ``FF``, with which no counter begins.
     """
@@ -153,7 +175,7 @@ def split_state_row(key: bytes) -> tuple[str, int]:
     Raises:
         CorruptValueError: the key is none of a version.
     """
-    rows = _U64_2.size + 1
+    rows = _SCOPED_BYTES if key[:1] == bytes((Kind.STATE,)) else _U64_2.size + 1
     field = unpack_text(key[rows:-8])
     if len(key) < rows + 10 or not field:
         raise _malformed(key)

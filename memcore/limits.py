@@ -109,6 +109,8 @@ KNOWN_CHUNKS: Final = 500_000
 # --- state ------------------------------------------------------------------------------------
 STATE_FIELD_BYTES_MAX: Final = 480
 STATE_VALUE_BYTES_MAX: Final = 64 * 1024**2
+STATE_DELETIONS_TOLD: Final = 256
+"""Changes of what sessions share after which a watcher is not told any more what was deleted."""
 STATE_PAGE: Final = 4096
 """Versions of fields that one transaction of a trim looks at."""
 

@@ -9,6 +9,7 @@ session can never be taken for a row of a later one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from memcore import keys
 from memcore.codec import open_value, seal_value
@@ -18,8 +19,11 @@ from memcore.limits import NAME_CHARS_MAX
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
+    "app_scope_of",
+    "app_scopes",
     "check_name",
     "drop_session_name",
+    "ensure_app_scope",
     "ensure_namespace",
     "ensure_scope",
     "namespace_of",
@@ -31,6 +35,9 @@ __all__ = [
     "session_of",
     "sessions",
 ]
+
+_NOBODY: Final = ""
+"""The user of the scope that belongs to an application itself."""
 
 
 def check_name(name: object, what: str) -> None:
@@ -76,10 +83,35 @@ def ensure_scope(txn: Txn, app: str, user: str) -> int:
         InvalidOptionError: a name is not legal.
     """
     scope = scope_of(txn, app, user)
-    if scope is None:
-        scope = _intern(txn, _scope_key(app, user), Counter.SCOPE, app, user)
-        key = keys.scoped(Kind.SCOPE, scope)
-        txn.put(key, seal_value(key, _pack(app, user)))
+    return _new_scope(txn, app, user) if scope is None else scope
+
+
+def app_scope_of(txn: ReadTxn, app: str) -> int | None:
+    """The number of the scope that belongs to the application itself, or None if it has nothing.
+
+    Its user has no name, which no user can have: nobody's handle leads there.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    check_name(app, "app")
+    return _number_of(txn, _scope_key(app, _NOBODY), app, _NOBODY)
+
+
+def ensure_app_scope(txn: Txn, app: str) -> int:
+    """The number of the scope that belongs to the application; the first call gives it one.
+
+    Raises:
+        InvalidOptionError: the name is not legal.
+    """
+    scope = app_scope_of(txn, app)
+    return _new_scope(txn, app, _NOBODY) if scope is None else scope
+
+
+def _new_scope(txn: Txn, app: str, user: str) -> int:
+    scope = _intern(txn, _scope_key(app, user), Counter.SCOPE, app, user)
+    key = keys.scoped(Kind.SCOPE, scope)
+    txn.put(key, seal_value(key, _pack(app, user)))
     return scope
 
 
@@ -99,7 +131,20 @@ def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
 
 
 def scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
-    """``(scope, app, user)`` of all scopes in the order of their numbers."""
+    """``(scope, app, user)`` of the scopes of all users in the order of their numbers."""
+    for scope, app, user in _all_scopes(txn):
+        if user != _NOBODY:
+            yield scope, app, user
+
+
+def app_scopes(txn: ReadTxn) -> Iterator[tuple[int, str]]:
+    """``(scope, app)`` of the scopes that belong to applications."""
+    for scope, app, user in _all_scopes(txn):
+        if user == _NOBODY:
+            yield scope, app
+
+
+def _all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
     prefix = bytes((Kind.SCOPE,))
     for key, value in txn.scan(prefix, keys.after(prefix)):
         app, user = _pair(key, value)

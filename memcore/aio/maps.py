@@ -30,6 +30,7 @@ class AsyncKeyValue:
         self.sync = sync
 
     get = _threaded("get", KeyValue)
+    content = _threaded("content", KeyValue)
     put = _threaded("put", KeyValue)
     put_many = _threaded("put_many", KeyValue)
     delete = _threaded("delete", KeyValue)

@@ -8,7 +8,7 @@ from typing import Any
 
 from memcore.aio.commit import commit
 from memcore.session import Session, SessionState
-from memcore.state import StateChange, StateSchema, Trace, Update
+from memcore.state import ScopedChange, StateSchema, Trace, Update
 
 __all__ = ["AsyncSessionState"]
 
@@ -41,9 +41,9 @@ class AsyncSessionState:
         """As ``SessionState.get``."""
         return self.sync.get(key, default)
 
-    async def all(self) -> dict[str, Any]:
+    async def all(self, *, shared: bool = True) -> dict[str, Any]:
         """As ``SessionState.all``."""
-        return self.sync.all()
+        return self.sync.all(shared=shared)
 
     async def at(self, counter: int) -> dict[str, Any]:
         """As ``SessionState.at``."""
@@ -76,7 +76,10 @@ class AsyncSessionState:
         """As ``SessionState.trim``, in a thread."""
         return await asyncio.to_thread(self.sync.trim, keep=keep)
 
-    async def _commit(self, change: StateChange) -> int:
-        counter = await commit(self._session, self.sync.closure(change))
+    async def _commit(self, change: ScopedChange) -> int:
+        if change.is_temporary:
+            counter = self.counter
+        else:
+            counter = await commit(self._session, self.sync.closure(change))
         change.tell()
         return counter

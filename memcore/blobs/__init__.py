@@ -22,11 +22,11 @@ A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``b
 """
 
 from memcore.blobs.care import check, collect
-from memcore.blobs.content import acquire, exists, read, release, stream, write
+from memcore.blobs.content import acquire, exists, let_go, read, release, stream, write
 from memcore.blobs.handle import BlobStore
-from memcore.blobs.removal import discard, pages_of, removal_of
+from memcore.blobs.removal import discard, finish_leaving, pages_of, removal_of
 from memcore.blobs.rows import STAGING, BlobRef, StagedBlobLost, header_of, references, slot_of
-from memcore.blobs.staging import refer, stage
+from memcore.blobs.staging import refer, stage, unstage
 
 __all__ = [
     "STAGING",
@@ -38,7 +38,9 @@ __all__ = [
     "collect",
     "discard",
     "exists",
+    "finish_leaving",
     "header_of",
+    "let_go",
     "pages_of",
     "read",
     "refer",
@@ -48,5 +50,6 @@ __all__ = [
     "slot_of",
     "stage",
     "stream",
+    "unstage",
     "write",
 ]

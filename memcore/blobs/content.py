@@ -9,7 +9,7 @@ from contextlib import suppress
 from xxhash import xxh3_128_digest
 
 from memcore import keys
-from memcore.blobs.removal import discard
+from memcore.blobs.removal import discard, removal_of
 from memcore.blobs.rows import (
     COMPLETE,
     DISAMBIGUATORS,
@@ -32,7 +32,7 @@ from memcore.errors import CorruptValueError, NotFoundError
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["acquire", "exists", "read", "release", "stream", "write"]
+__all__ = ["acquire", "exists", "let_go", "read", "release", "stream", "write"]
 
 
 def write(txn: Txn, scope: int, payload: bytes, *, seed: int) -> BlobRef:
@@ -101,6 +101,19 @@ def release(txn: Txn, scope: int, ref: BlobRef) -> int:
     if count == 1:
         discard(txn, scope, slot)
     return _set_references(txn, scope, slot, count - 1)
+
+
+def let_go(txn: Txn, scope: int, ref: BlobRef) -> list[bytes]:
+    """As ``release``, where a damaged count is nobody's concern; the rows to go on with.
+
+    That is the ``REMOVAL`` row of the blob, if rows of it are still to go.
+    """
+    slot = slot_of(ref)
+    with suppress(CorruptValueError):  # check() reports it
+        if references(txn, scope, slot):
+            release(txn, scope, ref)
+    row = removal_of(scope, slot)
+    return [] if txn.get(row) is None else [row]
 
 
 def _set_references(txn: Txn, scope: int, slot: bytes, count: int) -> int:

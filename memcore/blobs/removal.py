@@ -8,6 +8,8 @@ wrote it notices. A ``REMOVAL`` row remembers that the rest is to go.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 
 from memcore import keys
 from memcore.blobs.rows import (
@@ -18,11 +20,12 @@ from memcore.blobs.rows import (
     put_header,
 )
 from memcore.codec import seal_value
+from memcore.errors import MemcoreError
 from memcore.keys import Kind
 from memcore.limits import BLOB_CHUNK_BYTES, BLOB_CHUNKS_PIECE, PAGE_BYTES
 from memcore.store.base import Store, Txn
 
-__all__ = ["discard", "finish", "pages_of", "removal_of"]
+__all__ = ["discard", "finish", "finish_leaving", "pages_of", "removal_of"]
 
 _ROW_PAGES = 8
 """What header, count and chunks cost beside the chunks' own pages, about."""
@@ -70,3 +73,13 @@ def finish(store: Store, scope: int, slot: bytes) -> None:
     if store.read(lambda txn: txn.get(marker)) is not None:
         while not store.transact(piece, makes_room=True):
             pass
+
+
+def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
+    """Go on with what ``let_go`` told of, after its commit.
+
+    Nobody waits for these rows: what fails here stays for whoever deletes next.
+    """
+    with suppress(MemcoreError):
+        for row in rows:
+            finish(store, *keys.split_scoped(keys.split_removal_row(row)))

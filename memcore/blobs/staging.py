@@ -30,7 +30,7 @@ from memcore.blobs.sources import Source, changed, opened, rechunked
 from memcore.errors import CorruptValueError, MemcoreError, NotFoundError, StoreLockedError
 from memcore.store.base import Store, Txn
 
-__all__ = ["refer", "refer_source", "stage"]
+__all__ = ["refer", "refer_source", "stage", "unstage"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,21 @@ def stage(store: Store, scope: int, payload: bytes | Iterable[bytes], *, seed: i
     """
     with opened(payload, seed, exported=False) as source:
         return _stage(store, scope, source)
+
+
+def unstage(store: Store, scope: int, ref: BlobRef) -> None:
+    """Remove a staged blob to which nothing came to refer; one that is referred to stays.
+
+    Whoever staged the same content meanwhile finds it gone, and stages it again.
+    """
+
+    def closure(txn: Txn) -> None:
+        slot = slot_of(ref)
+        if exists(txn, scope, ref) and not references(txn, scope, slot):
+            discard(txn, scope, slot)
+
+    store.transact(closure, makes_room=True)
+    finish(store, scope, slot_of(ref))
 
 
 def refer(

@@ -12,6 +12,7 @@ from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
+from memcore.database.references import check_references
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -96,7 +97,7 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
 
 def _blobs_of(txn: ReadTxn, scope: int) -> list[str]:
     try:
-        return blobs.check(txn, scope)
+        return [*blobs.check(txn, scope), *check_references(txn, scope)]
     except MemcoreError as exc:
         return [f"the blobs of scope {scope} cannot be checked: {exc}"]
 
@@ -134,13 +135,18 @@ def _scopes(backing: Backing, findings: list[str]) -> list[int]:
             found.append(scope)
             try:
                 app, user = names.scope_names(txn, scope)
-                if names.scope_of(txn, app, user) != scope:
+                if _numbered(txn, app, user) != scope:
                     findings.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
             except MemcoreError as exc:
                 findings.append(f"scope {scope}: {exc}")
         return found
 
     return backing.store.read(collect)
+
+
+def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
+    """The scope of a name row; without a user it is the application's."""
+    return names.scope_of(txn, app, user) if user else names.app_scope_of(txn, app)
 
 
 def _names_of(backing: Backing, scope: int, findings: list[str]) -> dict[tuple[int, int], str]:

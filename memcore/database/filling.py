@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from memcore import keys
-from memcore.blobs import BlobRef
-from memcore.blobs.rows import slot_of
-from memcore.codec import FLAG_BLOB, HEADER_BYTES, seal_value
+from memcore import keys, names
+from memcore.codec import seal_value
 from memcore.database.check import sessions_of
-from memcore.keys import Kind, Row
+from memcore.database.references import counted_references
+from memcore.keys import Kind
 from memcore.log.head import Head, head_key
-from memcore.log.item import split_body
 from memcore.store import LmdbStore, ReadTxn, Txn
 
 __all__ = ["count_all", "put_rows", "write_references"]
@@ -48,28 +45,11 @@ def _put_all(txn: Txn, rows: list[tuple[bytes, bytes]]) -> None:
 
 def write_references(store: LmdbStore) -> None:
     """Count the references to each blob from the rows that there are."""
-    counts: dict[tuple[int, bytes], int] = defaultdict(int)
-
-    def count(txn: ReadTxn) -> None:
-        counts.clear()
-        for place in sessions_of(txn):
-            start = keys.session_rows(*place, Row.ITEM)
-            for _, value in txn.scan(start, keys.after(start)):
-                if value[1] & FLAG_BLOB:
-                    ref = BlobRef.unpack(split_body(value[HEADER_BYTES:])[3])
-                    counts[place[0], slot_of(ref)] += 1
-        start = bytes((Kind.BLOB_ADDRESS,))
-        for key, value in txn.scan(start, keys.after(start)):
-            ref = BlobRef.unpack(value[HEADER_BYTES:])
-            counts[keys.split_scoped(key)[0], slot_of(ref)] += 1
-
-    def write(txn: Txn) -> None:
-        for (scope, slot), number in counts.items():
-            key = keys.scoped(Kind.BLOB_REFS, scope, slot)
-            txn.put(key, seal_value(key, keys.u64(number)))
-
-    store.read(count)
-    store.transact(write)
+    scopes = store.read(lambda txn: [scope for scope, _, _ in names.scopes(txn)])
+    for scope in scopes:
+        counts = store.read(lambda txn, scope=scope: counted_references(txn, scope))  # type: ignore[misc]
+        rows = [(keys.scoped(Kind.BLOB_REFS, scope, slot), counts[slot]) for slot in counts]
+        put_rows(store, ((key, seal_value(key, keys.u64(count))) for key, count in rows))
 
 
 def count_all(store: LmdbStore) -> tuple[int, int, int]:

@@ -128,8 +128,8 @@ class _Salvage:
                 backing = Backing(store, self._counter, _POLICY)
                 self._write_rows(store)
                 self._mend_sessions(backing)
-                write_references(store)
                 self._drop_what_fails(backing)
+                write_references(store)
                 items, sessions, entries = count_all(store)
 
             def look(path: str) -> list[str]:
@@ -176,12 +176,7 @@ class _Salvage:
                 if self._is_kept(key):
                     yield key, sieve.value(key)
             elif kind == Kind.KV:
-                value = sieve.value(key)
-                yield key, value
-                if value[1] & FLAG_EXPIRES:
-                    expires = int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + 8], "big")
-                    row = keys.expiry_row(expires, key)
-                    yield row, seal_value(row, b"")
+                yield from self._entry(key, sieve.value(key))
             elif kind == Kind.BLOB_ADDRESS:
                 scope, address = keys.split_scoped(key)
                 ref = BlobRef.unpack(sieve.value(key)[HEADER_BYTES:])
@@ -195,6 +190,21 @@ class _Salvage:
             yield from sieve.chunks(scope, slot, size)
         yield from self._threads.rows()
         self._lost += self._threads.lost
+
+    def _entry(self, key: bytes, value: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """A key/value entry with its expiry row; one whose content is lost is left out."""
+        blob = self._sieve.blob_of(key, value)
+        if blob is not None and blob not in self._sieve.blobs:
+            place = keys.split_session_prefix(key)
+            where = self._sieve.namespaces.get(place, f"number {place[1]}")
+            name = keys.unpack_text(key[_KV_PREFIX_BYTES:])
+            self._lost.append(f"entry {name!r} of namespace {where!r}: its content")
+            return
+        yield key, value
+        if value[1] & FLAG_EXPIRES:
+            expires = int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + 8], "big")
+            row = keys.expiry_row(expires, key)
+            yield row, seal_value(row, b"")
 
     def _is_kept(self, key: bytes) -> bool:
         """Whether a session's row is taken over as it is."""

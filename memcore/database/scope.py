@@ -17,7 +17,7 @@ from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Address, Backing, Session, SessionOptions, delete_session
-from memcore.state import state_schema
+from memcore.state import SharedState, state_schema
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
@@ -28,7 +28,7 @@ _ORPHANS = ("raise", "keep")
 
 
 class Scope:
-    """Everything of one ``(app, user)``. No method of it reaches another scope."""
+    """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
 
     def __init__(self, backing: Backing, app: str, user: str) -> None:
         self._backing = backing
@@ -177,7 +177,28 @@ class Scope:
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, namespace)
 
-        return KeyValue(self._backing.store, find, ensure, now_ms=self._backing.now_ms)
+        backing = self._backing
+        return KeyValue(backing.store, find, ensure, now_ms=backing.now_ms, seed=self._blob_seed())
+
+    @property
+    def state(self) -> SharedState:
+        """The user's state: what all their sessions in the application see as ``user:NAME``."""
+        label = f"user {self._user!r} in app {self._app!r}"
+        return SharedState(self._backing.store, self._find, self._ensure, label=label)
+
+    @property
+    def app_state(self) -> SharedState:
+        """The application's state: what the sessions of all its users see as ``app:NAME``.
+
+        It is all that users share: any handle of the application reads and writes it.
+        """
+        app = self._app
+        return SharedState(
+            self._backing.store,
+            lambda txn: names.app_scope_of(txn, app),
+            lambda txn: names.ensure_app_scope(txn, app),
+            label=f"app {app!r}",
+        )
 
     @property
     def graph(self) -> GraphStore:
@@ -190,8 +211,11 @@ class Scope:
     @property
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
-        seed = int.from_bytes(self._backing.seed[:8], "little")
-        return BlobStore(self._backing.store, self._find, seed=seed, ensure=self._ensure)
+        store, seed = self._backing.store, self._blob_seed()
+        return BlobStore(store, self._find, seed=seed, ensure=self._ensure)
+
+    def _blob_seed(self) -> int:
+        return int.from_bytes(self._backing.seed[:8], "little")
 
     def _find(self, txn: ReadTxn) -> int | None:
         return names.scope_of(txn, self._app, self._user)

@@ -17,6 +17,7 @@ from memcore.checkpoint.parts import is_pool_row, is_thread_row
 from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, HEADER_BYTES, decode_json, is_proven
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
+from memcore.kv import reference_in
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
@@ -81,6 +82,8 @@ def _is_reference(_: bytes, __: bytes, body: bytes) -> bool:
 
 def _is_entry(key: bytes, value: bytes, body: bytes) -> bool:
     keys.unpack_text(key[_PLACE_BYTES:])
+    if value[1] & FLAG_BLOB and reference_in(value[1], body).size > BLOB_BYTES_MAX:
+        return False
     return not value[1] & FLAG_EXPIRES or len(body) >= _NUMBER_BYTES
 
 
@@ -131,6 +134,10 @@ def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_thread_row(key, value)
 
 
+def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_state_row(key, value)
+
+
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
@@ -157,6 +164,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.THREAD_NAME: _is_name,
     Kind.THREAD: _is_thread_row,
     Kind.CHUNK: _is_pool_row,
+    Kind.STATE: _is_state,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

@@ -21,6 +21,7 @@ from memcore.codec import FLAG_BLOB, HEADER_BYTES
 from memcore.database.removed import forget_removed, was_hidden
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
+from memcore.kv import reference_in
 from memcore.limits import BLOB_CHUNK_BYTES
 from memcore.log import Head
 from memcore.log.head import head_key
@@ -240,11 +241,10 @@ class Sieve:
     # --- blobs --------------------------------------------------------------------------------
 
     def blob_of(self, key: bytes, value: bytes) -> tuple[int, bytes] | None:
-        """``(scope, slot)`` of the blob that an item's row refers to, None if it holds the item."""
+        """``(scope, slot)`` of the blob that a row of an item or entry refers to, if it does."""
         if not value[1] & FLAG_BLOB:
             return None
-        ref = BlobRef.unpack(split_body(value[HEADER_BYTES:])[3])
-        return keys.split_session_prefix(key)[0], slot_of(ref)
+        return keys.split_session_prefix(key)[0], slot_of(_reference(key, value))
 
     def _references(self) -> Iterator[tuple[int, BlobRef]]:
         for key, at in self.wreck.rows.items():
@@ -253,10 +253,11 @@ class Sieve:
             if key[_SESSION_ROW_AT] == Row.ITEM:
                 value = self.wreck.value(key, at[0])
                 if value[1] & FLAG_BLOB:
-                    packed = split_body(value[HEADER_BYTES:])[3]
-                    yield keys.split_session_prefix(key)[0], BlobRef.unpack(packed)
+                    yield keys.split_session_prefix(key)[0], _reference(key, value)
         for key in self.chosen:
-            if key[0] == Kind.BLOB_ADDRESS:
+            if key[0] == Kind.KV and self.value(key)[1] & FLAG_BLOB:
+                yield keys.split_session_prefix(key)[0], _reference(key, self.value(key))
+            elif key[0] == Kind.BLOB_ADDRESS:
                 packed = self.value(key)[HEADER_BYTES:]
                 yield keys.split_scoped(key)[0], BlobRef.unpack(packed)
 
@@ -293,3 +294,10 @@ class Sieve:
             held += len(body)
         # Without the seed the name proves nothing; each chunk is proven by itself all the same.
         return held == size and (self._seed is None or digest.digest() == slot[:-1])
+
+
+def _reference(key: bytes, value: bytes) -> BlobRef:
+    """The reference in the row of an item or an entry."""
+    if key[0] == Kind.KV:
+        return reference_in(value[1], value[HEADER_BYTES:])
+    return BlobRef.unpack(split_body(value[HEADER_BYTES:])[3])

@@ -1,13 +1,23 @@
 """Plain key/value of a scope: ordered keys, ranges, time to live, transactions over several keys.
 
 An entry is one row ``KV | scope | namespace | packed key``; its codec flags say whether the body
-is JSON or the caller's own bytes and whether an expiry time stands in front of it. An entry with
+is JSON or the caller's own bytes, and whether an expiry time and the reference of a content (a blob
+of the scope, of which the entry holds one reference) stand in front of it. An entry with
 an expiry time has one more row, ``EXPIRY | expires_ms | full key``, that leads the sweeper to it.
 The entry alone decides what is visible: expired entries are hidden at once, swept or not, and an
 expiry row that does not match its entry is only litter.
 """
 
-from memcore.kv.entries import clear_scope, sweep
-from memcore.kv.handle import KeyValue, KeyValueTxn, KeyValueView
+from memcore.kv.entries import clear_scope, reference_in, references, sweep
+from memcore.kv.handle import KeyValue
+from memcore.kv.lent import KeyValueTxn, KeyValueView
 
-__all__ = ["KeyValue", "KeyValueTxn", "KeyValueView", "clear_scope", "sweep"]
+__all__ = [
+    "KeyValue",
+    "KeyValueTxn",
+    "KeyValueView",
+    "clear_scope",
+    "reference_in",
+    "references",
+    "sweep",
+]

@@ -1,4 +1,4 @@
-"""The user's handles: ``KeyValue``, ``KeyValueView`` of a snapshot, ``KeyValueTxn`` to write in."""
+"""The user's handle of a namespace: ``KeyValue``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from memcore.errors import ClosedError, InvalidItemError, InvalidOptionError
-from memcore.kv.entries import (
-    SWEEP_LIMIT,
-    Ensure,
-    Entry,
-    Find,
-    Page,
-    Place,
-    Reader,
-    Writer,
-    scan_pages,
+from memcore import blobs
+from memcore.blobs import BlobRef
+from memcore.errors import InternalError, InvalidOptionError
+from memcore.kv.entries import SWEEP_LIMIT, Ensure, Find, Place
+from memcore.kv.lent import KeyValueTxn, KeyValueView, increment, lent, shown
+from memcore.kv.namespace import Page, Reader, Writer, scan_pages
+from memcore.kv.options import (
+    bounds,
+    checked_content,
+    checked_count,
+    checked_ttl_ms,
+    encoded,
+    packed_key,
 )
-from memcore.kv.options import bounds, checked_count, checked_ttl_ms, encoded, packed_key
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["KeyValue", "KeyValueTxn", "KeyValueView"]
+__all__ = ["KeyValue"]
 
 T = TypeVar("T")
 
@@ -32,115 +34,14 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class KeyValueView:
-    """Several reads of one snapshot: what the function given to ``read`` works with.
-
-    Every method raises ClosedError when the function has returned.
-    """
-
-    def __init__(self, reader: Callable[[], Reader]) -> None:
-        self._reader = reader
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As ``KeyValue.get``."""
-        entry = self._reader().load(packed_key(key))
-        return default if entry is None else entry.value()
-
-    def scan(
-        self,
-        start: str = "",
-        stop: str | None = None,
-        *,
-        prefix: str | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[tuple[str, Any]]:
-        """As ``KeyValue.scan``; in a transaction, its writes between two pages are seen."""
-        self._reader()
-        low, high = bounds(start, stop, prefix)
-
-        def next_page(low: bytes, high: bytes | None, wanted: int) -> Page:
-            return self._reader().page(low, high, reverse=reverse, wanted=wanted)
-
-        count = checked_count(limit, "limit")
-        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
-
-
-class KeyValueTxn(KeyValueView):
-    """Several keys in one transaction: what the function given to ``transact`` works with.
-
-    Reads see the transaction's own writes. Every method raises ClosedError when the function has
-    returned.
-    """
-
-    def __init__(self, writer: Callable[[], Writer]) -> None:
-        super().__init__(writer)
-        self._writer = writer
-
-    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
-        """As ``KeyValue.put``."""
-        self._writer().put(packed_key(key), *encoded(value), checked_ttl_ms(ttl_seconds))
-
-    def delete(self, key: str) -> bool:
-        """As ``KeyValue.delete``."""
-        return self._writer().remove(packed_key(key))
-
-    def increment(self, key: str, n: int = 1) -> int:
-        """As ``KeyValue.increment``."""
-        return _increment(self._writer(), key, n)
-
-
-def _held(of: Reader) -> tuple[list[Any], Callable[[], Any]]:
-    """A list to clear when the function has returned, and what gives the reader until then."""
-    held = [of]
-
-    def current() -> Any:
-        if not held:
-            msg = "this transaction is over: use its handle only inside the function"
-            raise ClosedError(msg)
-        return held[0]
-
-    return held, current
-
-
-def _lent(fn: Callable[[KeyValueTxn], T]) -> Callable[[Writer], T]:
-    """``fn`` with a handle that dies when it returns."""
-
-    def closure(writer: Writer) -> T:
-        held, current = _held(writer)
-        try:
-            return fn(KeyValueTxn(current))
-        finally:
-            held.clear()
-
-    return closure
-
-
-def _increment(writer: Writer, key: str, n: object) -> int:
-    if isinstance(n, bool) or not isinstance(n, int):
-        msg = f"the step of an increment must be an int, got {type(n).__name__}"
-        raise InvalidOptionError(msg)
-    packed = packed_key(key)
-    entry = writer.load(packed)
-    number = 0 if entry is None else entry.value()
-    if isinstance(number, bool) or not isinstance(number, int):
-        msg = (
-            f"the value under {key[:40]!r} is a {type(number).__name__}: expected an int to "
-            "increment; put one first"
-        )
-        raise InvalidItemError(msg)
-    flags, payload = encoded(number + n)
-    writer.write(packed, Entry(flags, payload, None if entry is None else entry.expires_ms))
-    return number + n
-
-
 class KeyValue:
     """An ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
 
     Keys are non-empty strings in code point order, values anything JSON or bytes (a tuple comes
     back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
     namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
-    write, ``now_ms`` is the clock that expiry goes by. Reading never writes.
+    write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
+    store's, for the names of contents.
     """
 
     def __init__(
@@ -150,8 +51,10 @@ class KeyValue:
         ensure: Ensure,
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
+        seed: int | None = None,
     ) -> None:
         self._store = store
+        self._seed = seed
         self._find = find
         self._ensure = ensure
         self._now_ms = now_ms
@@ -168,16 +71,71 @@ class KeyValue:
         entry = self._read(lambda reader: reader.load(packed))
         return default if entry is None else entry.value()
 
-    def put(self, key: str, value: Any, *, ttl_seconds: float | None = None) -> None:
-        """Store a value; the key expires after ``ttl_seconds``, without it never.
+    def content(self, key: str) -> bytes | None:
+        """The content of the entry; None if the key is not there, expired, or has none.
 
         Raises:
-            InvalidOptionError: the key or ``ttl_seconds`` is not legal.
+            InvalidOptionError: the key is not legal.
+            CorruptValueError: the entry or its content is damaged.
+        """
+        packed = packed_key(key)
+        return self._read(lambda reader: reader.content(packed))
+
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl_seconds: float | None = None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """Store a value; the key expires after ``ttl_seconds``, without it never.
+
+        ``content`` are bytes that belong to the entry: equal ones are stored once in the scope,
+        and they leave with the last entry that has them. A large one is stored ahead, in commits of
+        its own.
+
+        Raises:
+            InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
         packed, (flags, payload) = packed_key(key), encoded(value)
-        ttl_ms = checked_ttl_ms(ttl_seconds)
-        self._write(lambda writer: writer.put(packed, flags, payload, ttl_ms))
+        ttl_ms, held = checked_ttl_ms(ttl_seconds), checked_content(content)
+        if not isinstance(held, bytes) or len(held) <= BLOB_INLINE_COMMIT_BYTES_MAX:
+            self._write(lambda writer: writer.put(packed, flags, payload, ttl_ms, held))
+            return
+
+        def closure(txn: Txn, ref: BlobRef) -> list[bytes]:
+            writer = writer_in(txn)
+            writer.put(packed, flags, payload, ttl_ms, ref)
+            return writer.leaving
+
+        (scope, seed), writer_in = self._scope(), self._writers()
+        leaving = blobs.refer(self._store, scope, held, closure, seed=seed)
+        blobs.finish_leaving(self._store, leaving)
+
+    def stage(self, content: bytes) -> BlobRef:
+        """Store a content ahead, in commits of its own, for one of ``transact`` to put.
+
+        Until it is put, ``unstage`` or ``scope.blobs.collect()`` may remove it.
+
+        Raises:
+            InvalidOptionError: no bytes.
+            InvalidItemError: above ``BLOB_BYTES_MAX``.
+        """
+        scope, seed = self._scope()
+        return blobs.stage(self._store, scope, content, seed=seed)
+
+    def unstage(self, ref: BlobRef) -> None:
+        """Remove a staged content again if nothing has it."""
+        blobs.unstage(self._store, self._scope()[0], ref)
+
+    def _scope(self) -> tuple[int, int]:
+        """The number of the scope, given now if it has none, and the seed."""
+        if self._seed is None:
+            raise InternalError("this key/value handle was made without a seed")
+        place = self._store.read(self._place) or self._store.transact(self._ensure)
+        return place[0], self._seed
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
         """Store several values in one commit, all or none; raises what ``put`` raises."""
@@ -259,15 +217,7 @@ class KeyValue:
         It waits for no writer and holds none up, but keeps what it sees on the device until it
         returns: ``fn`` must not wait for anything. Raises whatever ``fn`` raises.
         """
-
-        def closure(reader: Reader) -> T:
-            held, current = _held(reader)
-            try:
-                return fn(KeyValueView(current))
-            finally:
-                held.clear()
-
-        return self._read(closure)
+        return self._read(shown(fn))
 
     def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
         """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
@@ -280,7 +230,7 @@ class KeyValue:
             makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
                 that is kept for this when the device is full.
         """
-        return self._write(_lent(fn), makes_room=makes_room)
+        return self._write(lent(fn), makes_room=makes_room)
 
     def submit(
         self,
@@ -293,7 +243,8 @@ class KeyValue:
 
         A cancelled future is no rollback: ``fn`` is applied all the same.
         """
-        return self._store.submit(self._closure(_lent(fn)), loop, makes_room=makes_room)
+        run, writer_in = lent(fn), self._writers()
+        return self._store.submit(lambda txn: run(writer_in(txn)), loop, makes_room=makes_room)
 
     def increment(self, key: str, n: int = 1) -> int:
         """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
@@ -302,7 +253,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
-        return self._write(lambda writer: _increment(writer, key, n))
+        return self._write(lambda writer: increment(writer, key, n))
 
     def expires(self, key: str) -> int | None:
         """When the key expires, in milliseconds since 1970; None if never or if it is not there.
@@ -340,9 +291,18 @@ class KeyValue:
         return self._known
 
     def _write(self, fn: Callable[[Writer], T], *, makes_room: bool = False) -> T:
-        return self._store.transact(self._closure(fn), makes_room=makes_room)
+        def closure(txn: Txn) -> tuple[T, list[bytes]]:
+            writer = writer_in(txn)
+            return fn(writer), writer.leaving
 
-    def _closure(self, fn: Callable[[Writer], T]) -> Callable[[Txn], T]:
+        writer_in = self._writers()
+        result, leaving = self._store.transact(closure, makes_room=makes_room)
+        if leaving:
+            blobs.finish_leaving(self._store, leaving)
+        return result
+
+    def _writers(self) -> Callable[[Txn], Writer]:
+        """What makes a writer of a transaction."""
         known = self._known
         find = self._find if known is None else lambda _: known
-        return lambda txn: fn(Writer(txn, find, self._ensure, self._now_ms()))
+        return lambda txn: Writer(txn, find, self._ensure, self._now_ms(), seed=self._seed)

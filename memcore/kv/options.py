@@ -6,11 +6,12 @@ from math import ceil
 from typing import Any, Final
 
 from memcore import keys
+from memcore.blobs import BlobRef
 from memcore.codec import FLAG_BYTES, encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
 
-__all__ = ["bounds", "checked_count", "checked_ttl_ms", "encoded", "packed_key"]
+__all__ = ["bounds", "checked_content", "checked_count", "checked_ttl_ms", "encoded", "packed_key"]
 
 _TTL_SECONDS_MAX: Final = 10**15
 """Thirty million years: the sum with any clock stays far below 64 bits of milliseconds."""
@@ -76,6 +77,20 @@ def checked_count(count: object, what: str) -> int | None:
         msg = f"{what} must be None or an int of at least 0, got {_shown(count)}"
         raise InvalidOptionError(msg)
     return count
+
+
+def checked_content(content: object) -> bytes | BlobRef | None:
+    """A content as bytes, one that was staged, or None.
+
+    Raises:
+        InvalidOptionError: none of these.
+    """
+    if content is None or isinstance(content, bytes | BlobRef):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    msg = f"a content is bytes, got {type(content).__name__}"
+    raise InvalidOptionError(msg)
 
 
 def checked_ttl_ms(ttl_seconds: Any) -> int | None:

@@ -8,7 +8,13 @@ from memcore.log.ledger import count_message, new_ledger
 from memcore.log.masked import AnyLedger, MaskedLedger
 from memcore.log.positions import History
 from memcore.log.registry import Drafts, Logs
-from memcore.log.request import Request, find_request, prepare_request, record_request
+from memcore.log.request import (
+    Request,
+    find_request,
+    prepare_request,
+    record_request,
+    request_of,
+)
 
 __all__ = [
     "AnyLedger",
@@ -30,4 +36,5 @@ __all__ = [
     "prepare_item",
     "prepare_request",
     "record_request",
+    "request_of",
 ]

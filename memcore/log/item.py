@@ -214,6 +214,30 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
     return kind, created, body[_HEADER.size : at], body[at:]
 
 
+_META: Final = b'{"meta":'
+_NO_REQUEST: Final = b',"request_id":null}'
+
+
+def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[bytes, bytes]:
+    """``(meta, message)`` of an item's row as JSON, as orjson writes it; meta is empty if absent.
+
+    Nothing is decoded where that is how it was written, and there is no ``request_id``.
+
+    Raises:
+        CorruptValueError: the row is sealed, but no item.
+    """
+    _, _, envelope, message = split_body(body)
+    message = message if payload is None else payload
+    is_plain = flags & codec.FLAG_PLAIN_JSON
+    if not is_plain and not envelope:
+        return b"", message
+    if not is_plain and not envelope[0] and envelope.endswith(_NO_REQUEST):
+        return envelope[1 + len(_META) : -len(_NO_REQUEST)], message
+    item = decode_item(0, body, flags, 0, payload)
+    meta = b"" if item.meta is None else codec.encode_json(item.meta)[0]
+    return meta, codec.encode_json(item.message)[0]
+
+
 def decode_item(
     seq: int, body: bytes, flags: int, tokens: int, payload: bytes | None = None
 ) -> Item:

@@ -2,15 +2,17 @@
 
 The row's body is ``expires ms u64 | content digest 32 | receipt``. The content digest is keyed by
 the store's seed and covers what the caller asked for, so the same key with other content is found
-out. An entry counts only while its seq is live; undo deletes nothing.
+out. An entry counts only while its seq is live; undo deletes nothing. One that never expires has
+the largest number there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
+from typing import Final
 
 from memcore import keys
 from memcore.codec import open_value, seal_value
@@ -20,9 +22,10 @@ from memcore.log.draft import Draft
 from memcore.log.item import Prepared, split_body
 from memcore.model import Receipt
 
-__all__ = ["Request", "find_request", "prepare_request", "record_request"]
+__all__ = ["Request", "find_request", "prepare_request", "record_request", "request_of"]
 
 _BODY = Struct("<Q32sQQQIQ")
+_NEVER: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Request:
     digest: bytes
     content: bytes
     text: str
+    ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000
+    """How long it is remembered; None: as long as its items are live."""
 
 
 def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> Request | None:
@@ -42,6 +47,25 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
     """
     if key is None:
         return None
+    content: list[bytes] = []
+    for item in items:
+        kind, _, envelope, rest = split_body(item.body)
+        content += (bytes((kind,)), envelope, rest if item.payload is None else item.payload)
+    return request_of(key, content, seed=seed)
+
+
+def request_of(
+    key: object,
+    content: Iterable[bytes],
+    *,
+    seed: bytes,
+    ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000,
+) -> Request:
+    """The request with that key, whose content is these parts in this order.
+
+    Raises:
+        InvalidOptionError: the key is no str, empty or too long.
+    """
     if not isinstance(key, str):
         msg = f"idempotency_key: expected a str or None, got {type(key).__name__}"
         raise InvalidOptionError(msg)
@@ -50,15 +74,12 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
             f"idempotency_key: expected 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, got {len(key)}"
         )
         raise InvalidOptionError(msg)
-    content = blake2b(digest_size=32, key=seed)
-    for item in items:
-        kind, _, envelope, rest = split_body(item.body)
-        content.update(bytes((kind,)))
-        for part in (envelope, rest if item.payload is None else item.payload):
-            content.update(len(part).to_bytes(8, "little"))
-            content.update(part)
+    told = blake2b(digest_size=32, key=seed)
+    for part in content:
+        told.update(len(part).to_bytes(8, "little"))
+        told.update(part)
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32, key=seed).digest()
-    return Request(digest, content.digest(), key)
+    return Request(digest, told.digest(), key, ttl_ms)
 
 
 def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | None:
@@ -92,7 +113,7 @@ def record_request(draft: Draft, request: Request, receipt: Receipt, *, now_ms: 
     """Remember the receipt of a request in the transaction that carries it out."""
     key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
     body = _BODY.pack(
-        now_ms + IDEMPOTENCY_TTL_SECONDS * 1000,
+        _NEVER if request.ttl_ms is None else now_ms + request.ttl_ms,
         request.content,
         receipt.seq,
         receipt.revision,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from memcore import names
 from memcore.checkpoint import Cache
@@ -24,7 +24,7 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import head_key
-from memcore.state import StateSchema
+from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
@@ -122,6 +122,7 @@ class Address:
         "name",
         "options",
         "scope",
+        "temporary",
         "user",
     )
 
@@ -137,6 +138,8 @@ class Address:
         self.log: SessionLog | None = None
         self.due: Callable[[], bool] | None = None
         """What the first use of the handle begins with; it tells whether it is done for good."""
+        self.temporary: dict[str, Any] = {}
+        """The fields of the state that are the handle's alone."""
         self._process, self._touching = os.getpid(), RLock()
 
     def touch(self) -> None:
@@ -176,6 +179,18 @@ class Address:
             return None
         session = names.session_of(txn, scope, self.name)
         return None if session is None else (scope, session)
+
+    def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
+        """The scope that holds the fields of a prefix, None if there is none yet."""
+        if prefix == APP:
+            return names.app_scope_of(txn, self.app)
+        return self.scope or names.scope_of(txn, self.app, self.user)
+
+    def ensure_scope(self, txn: Txn, prefix: str) -> int:
+        """As ``find_scope``; it makes the scope."""
+        if prefix == APP:
+            return names.ensure_app_scope(txn, self.app)
+        return names.ensure_scope(txn, self.app, self.user)
 
     def resolve(self) -> SessionLog | None:
         """The session's log, None if there is no such session. Remembers what is committed."""

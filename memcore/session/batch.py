@@ -13,7 +13,7 @@ from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.session.checkpointing import Checkpointing, Position
-from memcore.state import StateChange, Trace, Update
+from memcore.state import ScopedChange, Trace, Update
 
 __all__ = ["Batch"]
 
@@ -36,9 +36,9 @@ class Batch:
         self._changed: list[bool] = []
         self._creates = False
         self._undone: list[Item] = []
-        self._state = StateChange(address.options.state)
+        self._state = self._new_change()
         """The steps on the state that are no part of ``_steps`` yet."""
-        self._states: list[StateChange] = [self._state]
+        self._states: list[ScopedChange] = [self._state]
         self._checkpoints: list[Checkpoint] = []
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
@@ -142,7 +142,10 @@ class Batch:
         expected: int | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """As ``session.state.update``; a step of its own, after those before it."""
+        """As ``session.state.update``; a step of its own, after those before it.
+
+        What is ``app:`` or ``user:`` is stored in the same commit, where others see it.
+        """
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
 
@@ -165,13 +168,16 @@ class Batch:
             return
 
         def step(draft: Draft) -> bool:
-            change.run(draft.txn, *draft.log.place)
+            change.run(draft.txn, draft.log.place, self._address)
             return False
 
-        self._creates = self._creates or change.writes
+        self._creates = self._creates or change.writes or not change.is_own
         self._steps.append(step)
-        self._state = StateChange(self._address.options.state)
+        self._state = self._new_change()
         self._states.append(self._state)
+
+    def _new_change(self) -> ScopedChange:
+        return ScopedChange(self._address.options.state, self._address.temporary)
 
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""

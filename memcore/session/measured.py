@@ -24,6 +24,11 @@ class Measured:
     def __bool__(self) -> bool:
         return True  # an empty session is a session all the same
 
+    @property
+    def reading(self) -> Reading:
+        """Several reads of one snapshot (for memcore's own facades)."""
+        return self._reading
+
     def exists(self) -> bool:
         """Whether anything was ever stored under this name."""
         return self._reading.exists()

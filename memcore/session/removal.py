@@ -187,7 +187,7 @@ def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]
         if ref is not None:
             found.append(ref)
     txn.delete_range(start, until)
-    return until is stop, [row for ref in found for row in _release(txn, scope, ref)]
+    return until is stop, [row for ref in found for row in blobs.let_go(txn, scope, ref)]
 
 
 def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
@@ -198,15 +198,6 @@ def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
         return blobs.BlobRef.unpack(split_body(open_value(key, value)[1])[3])
     except CorruptValueError:
         return None  # its reference is lost with it; check() reports the blob as unreferenced
-
-
-def _release(txn: Txn, scope: int, ref: blobs.BlobRef) -> list[bytes]:
-    slot = blobs.slot_of(ref)
-    with suppress(CorruptValueError):  # a damaged count is check()'s to report
-        if blobs.references(txn, scope, slot):
-            blobs.release(txn, scope, ref)
-    row = blobs.removal_of(scope, slot)
-    return [] if txn.get(row) is None else [row]
 
 
 # --- check ----------------------------------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError, InvalidUpdateError, NotFoundError
 from memcore.log import Draft
 from memcore.log.saved import saved_states
-from memcore.options import checked_int
+from memcore.options import checked_bool, checked_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
 from memcore.state import (
-    StateChange,
+    APP,
+    TEMPORARY,
+    USER,
+    ScopedChange,
     StateSchema,
     Trace,
     Trimmed,
@@ -20,6 +23,7 @@ from memcore.state import (
     Version,
     begin_trim,
     packed_field,
+    prefix_of,
     read_header,
     trim_piece,
     value_at,
@@ -39,6 +43,11 @@ class SessionState:
     Every commit that changes a field gives the state its next *counter*; ``at(counter)`` shows the
     values as they were then. ``undo`` and ``rewind(seq)`` change the log alone; a fork begins with
     the values of its parent. Without a schema any field takes any JSON, and the last value counts.
+
+    The prefix of a name says whose the field is. ``app:NAME`` belongs to the application and
+    ``user:NAME`` to the user: all their sessions read and write it, and it has no history.
+    ``temp:NAME`` belongs to this handle and is never stored; it takes any object. Counters,
+    checkpoints, forks and exports are about the session's own fields.
     """
 
     __slots__ = ("_address",)
@@ -58,7 +67,7 @@ class SessionState:
 
     @property
     def counter(self) -> int:
-        """The number of the last change; what ``expected`` is compared with."""
+        """The number of the last change of its own fields; what ``expected`` is compared with."""
         return self._read(lambda txn, place: read_header(txn, *place).counter, 0)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -78,7 +87,10 @@ class SessionState:
         return found[0]
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(key) and self._value(key) is not None
+        try:
+            return self._value(key) is not None  # type: ignore[arg-type]
+        except InvalidUpdateError:  # what cannot be a name is none of them
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())
@@ -89,17 +101,39 @@ class SessionState:
     def __bool__(self) -> bool:
         return True  # an empty state is a state all the same
 
-    def all(self) -> dict[str, Any]:
-        """Every field that has a value, with it, in the order of their names; one snapshot."""
-        return self._values(None)
+    def all(self, *, shared: bool = True) -> dict[str, Any]:
+        """Every field that has a value, with it, in the order of their names; one snapshot.
+
+        Args:
+            shared: False leaves out the fields with a prefix, which are not the session's own.
+        """
+        checked_bool("shared", shared)
+        return self._address.backing.store.read(lambda txn: self.read(txn, shared=shared))
+
+    def read(self, txn: ReadTxn, *, shared: bool = True) -> dict[str, Any]:
+        """``all`` as a transaction of the session's store sees it."""
+        place = self._address.find(txn)
+        found = {} if place is None else _decoded(values_at(txn, *place))
+        if shared:
+            for prefix in (APP, USER):
+                scope = self._address.find_scope(txn, prefix)
+                if scope is not None:
+                    found |= _decoded(values_at(txn, scope, 0), prefix)
+            found |= self._address.temporary
+        return found
 
     def at(self, counter: int) -> dict[str, Any]:
-        """The values as they were at a counter.
+        """The values of its own fields as they were at a counter.
 
         Raises:
             NotFoundError: there was no such change, or its values were trimmed.
         """
-        return self._values(checked_int("counter", counter))
+        checked_int("counter", counter)
+        found = self._read(lambda txn, place: _decoded(values_at(txn, *place, counter)), None)
+        if found is None and counter:
+            msg = f"there is no session {self._address.name!r}"
+            raise NotFoundError(msg)
+        return found or {}
 
     def visible(self, *, to: str, exclude: Iterable[str] = ()) -> dict[str, Any]:
         """The part of the state that may be handed over; see ``StateSchema.visible``.
@@ -113,23 +147,24 @@ class SessionState:
         return self.schema.visible(self.all(), to=to, exclude=exclude)
 
     def _value(self, key: str) -> tuple[Any] | None:
-        packed_field(key)
+        address, prefix = self._address, prefix_of(key)
+        packed_field(key, prefix=prefix)
+        if prefix == TEMPORARY:
+            found = address.temporary
+            return (found[key],) if key in found else None
 
-        def look(txn: ReadTxn, place: tuple[int, int]) -> tuple[Any] | None:
-            version = value_at(txn, *place, key, read_header(txn, *place).counter)
+        def look(txn: ReadTxn) -> tuple[Any] | None:
+            if prefix:
+                place: tuple[int, int] | None = (address.find_scope(txn, prefix) or 0, 0)
+            else:
+                place = address.find(txn)
+            if place is None:
+                return None
+            name = key.removeprefix(prefix)
+            version = value_at(txn, *place, name, read_header(txn, *place).counter)
             return None if version is None else (version.value(),)
 
-        return self._read(look, None)
-
-    def _values(self, counter: int | None) -> dict[str, Any]:
-        def look(txn: ReadTxn, place: tuple[int, int]) -> dict[str, Version]:
-            return values_at(txn, *place, counter)
-
-        found = self._read(look, None)
-        if found is None and counter:
-            msg = f"there is no session {self._address.name!r}"
-            raise NotFoundError(msg)
-        return {key: version.value() for key, version in (found or {}).items()}
+        return address.backing.store.read(look)
 
     def _read(self, look: Callable[[ReadTxn, tuple[int, int]], T], missing: M) -> T | M:
         def closure(txn: ReadTxn) -> T | M:
@@ -149,6 +184,8 @@ class SessionState:
         trace: Trace | None = None,
     ) -> int:
         """Apply one step and store it; the counter after it (the same if nothing changed).
+
+        Fields of all prefixes are stored in one commit; the counter is that of the session's own.
 
         Reducers run inside the write transaction, on the values that are there then, and maybe
         more than once: they must be pure.
@@ -174,28 +211,40 @@ class SessionState:
         change.delete(fields)
         return self._commit(change)
 
-    def plan(self, expected: int | None = None) -> StateChange:
+    def plan(self, expected: int | None = None) -> ScopedChange:
         """A change that is to be filled, then stored by ``closure``."""
-        change = StateChange(self.schema)
+        change = ScopedChange(self.schema, self._address.temporary)
         change.expect(expected)
         return change
 
-    def closure(self, change: StateChange) -> Closure[int]:
-        """What stores a change."""
+    def closure(self, change: ScopedChange) -> Closure[int]:
+        """What stores a change; without fields of its own the session need not exist."""
+        address = self._address
 
-        def work(draft: Draft) -> int:
-            return change.run(draft.txn, *draft.log.place)
-
-        def missing() -> int:
-            change.check(0)
-            return 0
-
-        return Changes(self._address).change(
-            work, create=change.writes, revised=False, missing=missing
+        own: Closure[int] = Changes(address).change(
+            lambda draft: self.write(change, draft), create=change.writes, revised=False
         )
 
-    def _commit(self, change: StateChange) -> int:
-        counter = self._address.backing.store.transact(self.closure(change))
+        def closure(txn: Txn) -> int:
+            place = address.find(txn)
+            if change.writes or (place is not None and not change.own.is_empty):
+                return own(txn)
+            if place is None:
+                change.check(0)
+            change.run(txn, None, address)
+            return 0 if place is None else read_header(txn, *place).counter
+
+        return closure
+
+    def write(self, change: ScopedChange, draft: Draft) -> int:
+        """Store a change with others of the session, in their transaction; the counter after it."""
+        return change.run(draft.txn, draft.log.place, self._address)
+
+    def _commit(self, change: ScopedChange) -> int:
+        if change.is_temporary:
+            counter = self.counter
+        else:
+            counter = self._address.backing.store.transact(self.closure(change))
         change.tell()
         return counter
 
@@ -229,3 +278,7 @@ class SessionState:
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)
         return Trimmed(0, None) if place is None else trim_piece(txn, *place, start)
+
+
+def _decoded(found: Mapping[str, Version], prefix: str = "") -> dict[str, Any]:
+    return {prefix + key: version.value() for key, version in found.items()}

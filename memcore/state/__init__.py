@@ -1,4 +1,4 @@
-"""State: fields with reducers beside the log of a session."""
+"""State: fields with reducers beside the log of a session, and those that sessions share."""
 
 from memcore.state.care import (
     Trimmed,
@@ -11,7 +11,9 @@ from memcore.state.care import (
 )
 from memcore.state.change import StateChange
 from memcore.state.field import Field
+from memcore.state.handle import SharedState
 from memcore.state.markers import Omit, OmitInput, OmitOutput, Private
+from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.reducers import FileData, append_messages, merge_entries
 from memcore.state.rows import (
     Version,
@@ -25,10 +27,14 @@ from memcore.state.rows import (
     write_values,
 )
 from memcore.state.schema import StateSchema, state_schema
+from memcore.state.scoped import ScopedChange, Scopes
 from memcore.state.trace import Reduction, Trace
 from memcore.state.update import Command, Overwrite, Update
 
 __all__ = [
+    "APP",
+    "TEMPORARY",
+    "USER",
     "Command",
     "Field",
     "FileData",
@@ -38,6 +44,9 @@ __all__ = [
     "Overwrite",
     "Private",
     "Reduction",
+    "ScopedChange",
+    "Scopes",
+    "SharedState",
     "StateChange",
     "StateSchema",
     "Trace",
@@ -53,6 +62,7 @@ __all__ = [
     "mend_state",
     "merge_entries",
     "packed_field",
+    "prefix_of",
     "read_header",
     "restore",
     "state_counter",

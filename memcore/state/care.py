@@ -10,8 +10,7 @@ from typing import NamedTuple
 from memcore import keys
 from memcore.codec import HEADER_BYTES, open_value
 from memcore.errors import CorruptValueError
-from memcore.keys import Row
-from memcore.limits import STATE_PAGE
+from memcore.limits import STATE_DELETIONS_TOLD, STATE_PAGE
 from memcore.state.rows import (
     Header,
     Version,
@@ -26,6 +25,7 @@ __all__ = [
     "Trimmed",
     "begin_trim",
     "check_state",
+    "forget_deletions",
     "header_problem",
     "is_state_row",
     "mend_state",
@@ -47,7 +47,7 @@ def is_state_row(key: bytes, value: bytes) -> bool:
     Raises:
         CorruptValueError: it is none.
     """
-    if key == header_key(*keys.split_session_prefix(key)):
+    if key == header_key(*keys.state_place(key)):
         return bool(Header.unpack(key, value))
     keys.split_state_row(key)
     version = Version(key, *open_value(key, value))
@@ -60,7 +60,7 @@ def _versions(
     txn: ReadTxn, scope: int, session: int, start: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """The rows behind the header."""
-    stop = keys.after(keys.session_rows(scope, session, Row.STATE))
+    stop = keys.after(keys.state_rows(scope, session))
     yield from txn.scan(start or _first(scope, session), stop)
 
 
@@ -179,6 +179,22 @@ def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
     for key in gone:
         txn.delete(key)
     return Trimmed(len(gone), following)
+
+
+def forget_deletions(txn: Txn, scope: int, header: Header) -> Header:
+    """Remove what tells of old deletions in the state that a scope shares; the header after it.
+
+    It grows with the names that were ever used, else.
+    """
+    floor = header.counter - STATE_DELETIONS_TOLD
+    gone = [
+        key
+        for key, value in _versions(txn, scope, 0)
+        if len(value) == HEADER_BYTES and keys.number_of(key) <= floor
+    ]
+    for key in gone:
+        txn.delete(key)
+    return header._replace(floor=floor) if gone else header
 
 
 def _has_older(txn: ReadTxn, key: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""A change of a session's state: what is written in one commit, made ready before it."""
+"""A change of one state: what is written in one commit, made ready before it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, Final
 from memcore import keys
 from memcore.codec import encode_json
 from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
-from memcore.keys import Row
-from memcore.limits import STATE_VALUE_BYTES_MAX
+from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
+from memcore.state.care import forget_deletions
 from memcore.state.copying import copied
 from memcore.state.rows import (
+    fields_at,
     packed_field,
     put_version,
     read_header,
@@ -21,7 +22,7 @@ from memcore.state.rows import (
 )
 from memcore.state.schema import OPEN, StateSchema, state_schema
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Update, Write, fields_of, overwritten, writes_of
+from memcore.state.update import Update, Write, overwritten, writes_of
 from memcore.store.base import Txn
 
 __all__ = ["StateChange"]
@@ -33,16 +34,18 @@ _DAMAGED: Final[_Stored] = (b"", -1)
 
 
 class StateChange:
-    """Steps on the state of one session; ``run`` may be called again by another attempt.
+    """Steps on one state; ``run`` may be called again by another attempt.
 
-    Reducers run inside the write transaction, on the values that are there then.
+    Reducers run inside the write transaction, on the values that are there then. All names begin
+    with ``prefix``, with which the schema and messages know them; rows leave it out.
     """
 
-    __slots__ = ("_expected", "_schema", "_steps", "_traced", "writes")
+    __slots__ = ("_expected", "_prefix", "_schema", "_steps", "_traced", "writes")
 
-    def __init__(self, schema: StateSchema | None) -> None:
+    def __init__(self, schema: StateSchema | None, *, prefix: str = "") -> None:
         self._schema = schema or OPEN
-        self._steps: list[Callable[[_Writer], None]] = []
+        self._prefix = prefix
+        self._steps: list[Callable[[Writer], None]] = []
         self._expected: list[int] = []
         self._traced: list[tuple[Trace, Reduction]] = []
         self.writes = False
@@ -72,31 +75,36 @@ class StateChange:
             InvalidUpdateError: it is no update, or a field that there is not.
             StateSchemaError: ``schema`` is none.
         """
-        self._write(writes_of(update), schema, trace)
-
-    def apply(self, command: Any, *, trace: Trace | None = None) -> None:
-        """The fields of a Command."""
-        self._write(fields_of(command), None, trace)
-
-    def _write(self, writes: list[Write], schema: Any, trace: Trace | None) -> None:
         by = self._schema if schema is None else state_schema(schema)
         checked_callable("trace", trace)
+        self.write(self.kept(writes_of(update), by), by, trace)
+
+    def kept(self, writes: Iterable[Write], schema: StateSchema) -> list[Write]:
+        """Copies of what is to be stored of a step; changes nothing."""
         kept: list[Write] = []
         for key, value in writes:
-            packed_field(key)
-            if by.field(key).stored:
+            self._packed(key)
+            if schema.field(key).stored:
                 kept.append((key, _kept(key, value)))
+        return kept
+
+    def write(self, kept: list[Write], schema: StateSchema, trace: Trace | None) -> None:
+        """One step of what was ``kept``."""
         if kept:
             self.writes = True
-            self._steps.append(lambda writer: writer.step(by, kept, trace))
+            self._steps.append(lambda writer: writer.step(schema, kept, trace))
 
     def delete(self, names: Iterable[str]) -> None:
         """Fields that are to have no value any more."""
         gone = list(names)
         for key in gone:
-            packed_field(key)
+            self._packed(key)
         if gone:
             self._steps.append(lambda writer: writer.delete(gone))
+
+    def clear(self) -> None:
+        """No field is to have a value any more."""
+        self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int) -> int:
         """Write what changes; the counter of the state after it.
@@ -105,12 +113,20 @@ class StateChange:
             RevisionConflict: the state is at another counter than was expected.
             InvalidUpdateError: the schema does not allow it, or a value is no JSON.
         """
+        return self.prepare(txn, scope, session).write(scope)
+
+    def prepare(self, txn: Txn, scope: int, session: int) -> Writer:
+        """All of ``run`` but what it writes; scope 0 stands for one that is yet to be made."""
         self._traced.clear()
-        writer = _Writer(txn, scope, session, self._traced)
+        writer = Writer(txn, (scope, session), self._prefix, self._traced)
         self.check(writer.header.counter)
         for step in self._steps:
             step(writer)
-        return writer.finish()
+        writer.settle()
+        return writer
+
+    def _packed(self, key: str) -> bytes:
+        return packed_field(key, prefix=self._prefix)
 
     def check(self, current: int) -> None:
         """Compare the counters that were expected.
@@ -132,17 +148,23 @@ class StateChange:
             trace(reduction)
 
 
-class _Writer:
-    """The state of one session in one transaction, with the steps that are not written yet."""
+class Writer:
+    """One state in one transaction, with the steps that are not written yet."""
 
     def __init__(
-        self, txn: Txn, scope: int, session: int, traced: list[tuple[Trace, Reduction]]
+        self,
+        txn: Txn,
+        place: tuple[int, int],
+        prefix: str,
+        traced: list[tuple[Trace, Reduction]],
     ) -> None:
-        self.header = read_header(txn, scope, session)
+        self.header = read_header(txn, *place)
         self._txn = txn
-        self._place = (scope, session)
-        self._rows = keys.session_rows(scope, session, Row.STATE)
+        self._place = place
+        self._prefix = prefix
+        self._rows = keys.state_rows(*place)
         self._traced = traced
+        self._changed: dict[str, _Stored] = {}
         self._before: dict[str, _Stored] = {}
         self._damaged: dict[str, CorruptValueError] = {}
         """Fields whose value cannot be read: they can be deleted and overwritten all the same."""
@@ -177,7 +199,7 @@ class _Writer:
         if key in self._before:
             return
         try:
-            version = version_at(self._txn, self._rows, packed_field(key), self.header.counter)
+            version = version_at(self._txn, self._rows, self._packed(key), self.header.counter)
         except CorruptValueError as exc:
             self._damaged[key] = exc
             self._before[key] = _DAMAGED
@@ -186,20 +208,48 @@ class _Writer:
         if version is not None:
             self._values[key] = version.value()
 
-    def finish(self) -> int:
-        """Append the versions of the fields that changed, all under the next counter."""
-        changed: dict[str, _Stored] = {}
+    def fields(self) -> list[str]:
+        """The names of the fields that have a value now, by the rows and the steps so far."""
+        scope, session = self._place
+        stored = (self._prefix + key for key in fields_at(self._txn, scope, session))
+        return [*dict.fromkeys((*stored, *self._values))]
+
+    def settle(self) -> None:
+        """Find out what changes: the last thing that may fail before something is written."""
         for key, before in self._before.items():
             after = _encoded(key, self._values[key]) if key in self._values else None
             if after != before:
-                changed[key] = after
-        if not changed:
-            return self.header.counter
-        counter = self.header.counter + 1
-        for key, stored in changed.items():
-            put_version(self._txn, self._rows, packed_field(key), counter, stored)
-        write_header(self._txn, *self._place, self.header._replace(counter=counter))
+                self._changed[key] = after
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing changes."""
+        return not self._changed
+
+    def write(self, scope: int) -> int:
+        """Append the versions of the fields that change, all under the next counter.
+
+        A state that is shared keeps no older ones.
+        """
+        header, session = self.header, self._place[1]
+        if not self._changed:
+            return header.counter
+        txn, rows = self._txn, keys.state_rows(scope, session)
+        counter = header.counter + 1
+        for key, stored in self._changed.items():
+            packed = self._packed(key)
+            if not session:
+                versions = keys.state_field(rows, packed)
+                txn.delete_range(keys.numbered(versions, 0), keys.numbered(versions, counter))
+            put_version(txn, rows, packed, counter, stored)
+        header = header._replace(counter=counter)
+        if not session and not counter % STATE_DELETIONS_TOLD:
+            header = forget_deletions(txn, scope, header)
+        write_header(txn, scope, session, header)
         return counter
+
+    def _packed(self, key: str) -> bytes:
+        return packed_field(key, prefix=self._prefix)
 
 
 _WHAT: Final = "the value of state field"

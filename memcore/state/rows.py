@@ -1,9 +1,15 @@
-"""The rows of a session's state: a header, and the versions of each field.
+"""The rows of a state: a header, and the versions of each field.
 
-``05 | scope | session | 0B | 0`` is the header, ``05 | scope | session | 0B | field text |
-counter`` a version. Every change of the state has a number, its counter; a change appends a version
-of each field that it changes and rewrites none, so the value of a field at counter c is its newest
-version of at most c. An empty body says that the field was deleted. ``care`` removes versions.
+``05 | scope | session | 0B | 0`` is the header of a session's state, ``05 | scope | session | 0B |
+field text | counter`` a version. Every change of the state has a number, its counter; a change
+appends a version of each field that it changes and rewrites none, so the value of a field at
+counter c is its newest version of at most c. An empty body says that the field was deleted.
+``care`` removes versions.
+
+What the sessions of a scope share lies under ``11 | scope`` in the same rows; in signatures it is
+the state of session 0. It has no past: a version is removed by the next one, and deletions are
+remembered for a while only, for those who watch. Its header's floor is the counter from which on
+all changes can be told.
 """
 
 from __future__ import annotations
@@ -13,15 +19,15 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import HEADER_BYTES, decode_json, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
-from memcore.keys import Row
 from memcore.limits import STATE_FIELD_BYTES_MAX
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
     "Header",
     "Version",
+    "fields_at",
     "header_key",
     "inherit",
     "packed_field",
@@ -103,11 +109,11 @@ class Version(NamedTuple):
 
 def header_key(scope: int, session: int) -> bytes:
     """The key of a state's header."""
-    return keys.session_row(scope, session, Row.STATE, 0)
+    return keys.numbered(keys.state_rows(scope, session), 0)
 
 
-def packed_field(key: str) -> bytes:
-    """A field's name as it stands in keys.
+def packed_field(key: str, *, prefix: str = "") -> bytes:
+    """A field's name as it stands in keys, without its prefix.
 
     Raises:
         InvalidUpdateError: it is no name, or too long.
@@ -115,7 +121,10 @@ def packed_field(key: str) -> bytes:
     if not isinstance(key, str) or not key:
         msg = f"a field of the state has a name: expected a non-empty str, got {key!r:.40}"
         raise InvalidUpdateError(msg)
-    packed = keys.pack_text(key)
+    if prefix and key == prefix:
+        msg = f"a field of the state has a name: {key!r} is a prefix, expected a name behind it"
+        raise InvalidUpdateError(msg, key=key)
+    packed = keys.pack_text(key.removeprefix(prefix))
     if len(packed) > STATE_FIELD_BYTES_MAX:
         msg = (
             f"the field {key[:40]!r}... takes {len(packed)} bytes: expected at most "
@@ -159,7 +168,7 @@ def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> Versio
 
 def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> Version | None:
     """As ``version_at``, by the field's name."""
-    rows = keys.session_rows(scope, session, Row.STATE)
+    rows = keys.state_rows(scope, session)
     return version_at(txn, rows, packed_field(key), counter)
 
 
@@ -180,7 +189,7 @@ def values_at(
             known += f" and {', '.join(map(str, header.kept))}"
         msg = f"the state at counter {at} is not known: it is at {known}"
         raise NotFoundError(msg)
-    rows = keys.session_rows(scope, session, Row.STATE)
+    rows = keys.state_rows(scope, session)
     found: list[tuple[str, Version]] = []
     for packed, key, value in _newest(txn, rows):
         version: Version | None
@@ -191,6 +200,17 @@ def values_at(
         if version is not None and not version.is_deletion:
             found.append((keys.unpack_text(packed), version))
     return dict(reversed(found))
+
+
+def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:
+    """The names of the fields that have a value now, or one that is damaged."""
+    rows = keys.state_rows(scope, session)
+    found = [
+        keys.unpack_text(packed)
+        for packed, _, value in _newest(txn, rows)
+        if len(value) != HEADER_BYTES
+    ]
+    return found[::-1]
 
 
 def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -224,7 +244,7 @@ def restore(txn: Txn, scope: int, session: int, counter: int) -> int:
     """
     wanted = values_at(txn, scope, session, counter)
     header = read_header(txn, scope, session)
-    rows = keys.session_rows(scope, session, Row.STATE)
+    rows = keys.state_rows(scope, session)
     changed: dict[bytes, tuple[bytes, int] | None] = {}
     for packed, _, _ in _newest(txn, rows):
         version = wanted.get(keys.unpack_text(packed))
@@ -262,7 +282,7 @@ def write_values(
     txn: Txn, place: tuple[int, int], states: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> None:
     """Begin a state of which the values (JSON) at some counters are known, ascending."""
-    rows = keys.session_rows(*place, Row.STATE)
+    rows = keys.state_rows(*place)
     before: dict[str, tuple[bytes, int]] = {}
     for counter, values in states:
         stored = {key: encode_json(value) for key, value in values.items()}
@@ -277,7 +297,7 @@ def write_values(
 def _begin(
     txn: Txn, scope: int, session: int, stored: Mapping[str, tuple[bytes, int]], counter: int
 ) -> None:
-    rows = keys.session_rows(scope, session, Row.STATE)
+    rows = keys.state_rows(scope, session)
     for key, value in stored.items():
         put_version(txn, rows, packed_field(key), counter, value)
     write_header(txn, scope, session, Header(counter, counter))

@@ -9,6 +9,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
 from memcore.state.field import MISSING, Field, read_field
+from memcore.state.prefixes import is_shared
 from memcore.state.trace import Trace
 from memcore.state.update import Update, writes_of
 
@@ -70,12 +71,14 @@ class StateSchema:
         return dict(self._fields)
 
     def field(self, key: str) -> Field:
-        """One field.
+        """One field; what sessions share takes any name and, unless the schema has it, any value.
 
         Raises:
             InvalidUpdateError: there is none of this name; the message names the nearest.
         """
         found = self._fields.get(key)
+        if found is None and is_shared(key):  # other sessions write it, too, and by other schemas
+            return Field(key, Any, required=False)
         if found is None:
             near = get_close_matches(key, self._fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self._fields)}"

@@ -17,7 +17,7 @@ from memcore.errors import (
     InvalidOptionError,
 )
 from memcore.keys import Kind
-from memcore.kv import KeyValue, KeyValueTxn, clear_scope, entries, options, sweep
+from memcore.kv import KeyValue, KeyValueTxn, clear_scope, namespace, options, sweep
 from tests.unit.fake_store import STORES, all_rows, damage, opened_store
 
 HOSTILE = ["\x00", "\x00\x00", "a", "a\x00", "a\x00b", "a\x01", "ab", "é", "e\u0301", "\ud800"]
@@ -304,7 +304,7 @@ def test_a_scan_steps_over_expired_keys(kv, clock, reverse):
 
 
 def test_large_values_make_short_pages(clock, tmp_path, monkeypatch):
-    monkeypatch.setattr(entries, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(namespace, "_PAGE_BYTES", 1000)
     with opened_store("fake", tmp_path) as store:
         kv = handle(store, clock)
         kv.put_many({f"{n:02}": b"x" * 400 for n in range(20)})

@@ -1,0 +1,37 @@
+"""memcore behind the services of Google's Agent Development Kit: ``pip install "memcore[adk]"``.
+
+The names are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memcore.adapters.adk.sessions import MemcoreSessionService
+
+__all__ = ["MemcoreSessionService"]
+
+_HOMES = {
+    "MemcoreSessionService": "memcore.adapters.adk.sessions",
+}
+_FRAMEWORK = ("google", "pydantic", "pydantic_core")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOMES:
+        msg = f"module 'memcore.adapters.adk' has no attribute {name!r}"
+        raise AttributeError(msg)
+    try:
+        found = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in _FRAMEWORK:
+            raise
+        msg = f'{name} needs Google ADK: install it with pip install "memcore[adk]" ({exc})'
+        raise ImportError(msg, name=exc.name) from exc
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,166 @@
+"""Storing an event: one commit with what it changes of the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session as AdkSession
+
+from memcore import codec
+from memcore.adapters.adk.events import EVENT, REST, Encoded, Stored
+from memcore.adapters.adk.history import marker_of
+from memcore.errors import InvalidItemError
+from memcore.limits import META_BYTES_MAX
+from memcore.log import Draft, Prepared, Request, find_request, record_request, request_of
+from memcore.log.item import split_body
+from memcore.session import Session
+from memcore.session.appending import ItemOptions
+from memcore.session.changes import Closure, Settled
+
+__all__ = ["Appended", "Appending"]
+
+_STALE: Final = (
+    "The session has been modified in storage since it was loaded: reload it before appending more "
+    "events."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of an event."""
+
+    marker: str
+    """What the session is at now."""
+    is_new: bool
+    """Whether the writer's object is to show it now; False: it was stored before."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a Session object shows of the log: it says whose changes its writer knows."""
+
+    marker: str | None
+    last_event_id: str | None
+
+    @classmethod
+    def of(cls, session: AdkSession) -> View:
+        """The view of an object now."""
+        last = session.events[-1].id if session.events else None
+        return cls(session._storage_update_marker, last)  # noqa: SLF001 - ADK's own slot for it
+
+    def again(self, draft: Draft, revision: int) -> Appended:
+        """What became of an event that was stored as that revision.
+
+        Whoever tries again after an outcome that was never told still shows the log before it.
+        """
+        place, current = draft.log.place, draft.head.revision
+        is_next = revision == current and self.marker == marker_of(place, revision - 1)
+        return Appended(marker_of(place, current), is_new=is_next)
+
+    def check(self, draft: Draft) -> None:
+        """Refuse a writer who does not know the whole log.
+
+        Raises:
+            StaleSessionError: others wrote since, or the session is another one of the same name.
+        """
+        if self.marker is not None and self.marker.startswith("memcore:"):
+            is_current = self.marker == marker_of(draft.log.place, draft.head.revision)
+        else:
+            is_current = self.last_event_id == _last_event_id(draft)
+        if not is_current:
+            raise StaleSessionError(_STALE)
+
+
+class Appending:
+    """Makes the closures that store events in one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def prepare(self, encoded: Encoded) -> list[Prepared]:
+        """The rows of an event.
+
+        Raises:
+            InvalidItemError: it is too large.
+        """
+        appending = self._session.appending
+        content, rest = encoded.content, encoded.rest
+        if content is None:
+            return [appending.prepare_event(EVENT, rest, ItemOptions())]
+        try:
+            return appending.prepare([content], ItemOptions({"adk": rest}))
+        except InvalidItemError:
+            if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
+                raise
+        first = appending.prepare_event(REST, rest, ItemOptions())
+        return [first, *appending.prepare([content], ItemOptions({"adk": None}))]
+
+    def closure(
+        self, event: Event, encoded: Encoded, rows: list[Prepared], view: View
+    ) -> Closure[Appended]:
+        """What stores the rows and the changes of the state, if the writer's view is current.
+
+        Raises (when it runs):
+            SessionNotFoundError, StaleSessionError
+            DuplicateRequestError: another event has this id.
+        """
+        session = self._session
+        request = request_of(event.id, _content(rows), seed=session.store.seed, ttl_ms=None)
+        change = session.state.plan() if encoded.delta else None
+        if change is not None:
+            change.update(encoded.delta)
+
+        def work(draft: Draft) -> Any:
+            first = find_request(draft, request, now_ms=0)
+            if first is not None:
+                return Settled(view.again(draft, first.revision))
+            view.check(draft)
+            if change is not None:
+                session.state.write(change, draft)
+            draft.append(rows, orphans="keep")
+            return None
+
+        return session.changes.change(
+            work,
+            create=False,
+            missing=self._missing,
+            after=lambda draft: self._done(draft, request, len(rows)),
+            atomic=True,
+        )
+
+    def _done(self, draft: Draft, request: Request, count: int) -> Appended:
+        record_request(draft, request, draft.receipt(count), now_ms=0)
+        return Appended(marker_of(draft.log.place, draft.head.revision), is_new=True)
+
+    def _missing(self) -> Any:
+        msg = f"Session {self._session.id} not found."
+        raise SessionNotFoundError(msg)
+
+
+def _content(rows: list[Prepared]) -> list[bytes]:
+    """What of an event must be the same when it comes again."""
+    content: list[bytes] = []
+    for row in rows:
+        _, _, envelope, rest = split_body(row.body)
+        content += (envelope, rest if row.payload is None else row.payload)
+    return content
+
+
+def _last_event_id(draft: Draft) -> str | None:
+    """The id of the last event that is stored, None if there is none."""
+    count = 1
+    while True:
+        found = draft.last_rows(min(count, draft.count))
+        rows = [Stored.of(draft.txn, draft.log.scope, row) for row in found]
+        for at in range(len(rows) - 1, -1, -1):
+            if rows[at].is_event:
+                return rows[at].event_id(rows[at - 1] if at else None)
+        if count >= draft.count:
+            return None
+        count *= 8

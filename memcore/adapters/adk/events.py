@@ -1,0 +1,175 @@
+"""An event of ADK as rows of the log, and back.
+
+Its content is an item in Gemini's wire form, so pairs, token counts and contexts are memcore's own;
+all else is the item's ``meta["adk"]``. An event without parts is an event row that holds all of it.
+What is too large for a meta is a row of its own before the item. Together they are the event's
+JSON as ADK wrote it: fields that this ADK does not know stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from google.adk.events.event import Event
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from memcore import blobs, codec
+from memcore._fast import scan_json
+from memcore.adapters.adk.newer import read_event
+from memcore.errors import CorruptValueError, NotFoundError
+from memcore.log.history import StoredRow
+from memcore.log.item import split_body, stored_json
+from memcore.model import ItemKind
+from memcore.store.base import ReadTxn
+
+__all__ = ["BEGIN", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
+
+logger = logging.getLogger("memcore.adk")
+
+BEGIN: Final = "adk.session"
+"""Type of the row that a session begins with: its initial state, and when that was."""
+EVENT: Final = "adk.event"
+"""Type of the row of an event without parts."""
+REST: Final = "adk.rest"
+"""Type of the row of what was too large for the meta of the item behind it."""
+TEMPORARY: Final = "temp:"
+_META: Final = b'{"adk":'
+_SPLIT: Final = b'{"adk":null}'
+_EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
+_REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
+_NAN: Final = 1
+"""What scan_json says of numbers that JSON has not."""
+
+
+class Encoded(NamedTuple):
+    """An event as it is stored."""
+
+    content: dict[str, Any] | None
+    """None: the event has no parts."""
+    rest: dict[str, Any]
+    """All but the content."""
+    delta: dict[str, Any]
+    """What of the state changes."""
+
+
+def encode_event(event: Event) -> Encoded:
+    """Write an event as JSON; what is temporary is left out."""
+    try:
+        dumped = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    except PydanticSerializationError:
+        logger.warning(
+            "event %s holds values that are no JSON: they are stored as strings", event.id
+        )
+        dumped = event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=repr)
+    delta: dict[str, Any] = {}
+    if event.actions.state_delta:
+        actions = dumped["actions"]
+        if scan_json(event.actions.state_delta) == _NAN:
+            actions["stateDelta"] = json_state(event.actions.state_delta)
+        delta = actions["stateDelta"] = {
+            key: value
+            for key, value in actions["stateDelta"].items()
+            if not key.startswith(TEMPORARY)
+        }
+    content = dumped.get("content")
+    if content and content.get("parts"):
+        del dumped["content"]
+        return Encoded(content, dumped, delta)
+    return Encoded(None, dumped, delta)
+
+
+def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON says them; those that it cannot say as strings, with a warning."""
+    try:
+        if scan_json(state) != _NAN:
+            return dict(to_jsonable_python(state))
+    except PydanticSerializationError:
+        pass
+    logger.warning("the state holds values that are no JSON: they are stored as strings")
+    return dict(to_jsonable_python(state, inf_nan_mode="strings", fallback=repr))
+
+
+class Stored(NamedTuple):
+    """A row of the log as it was read."""
+
+    seq: int
+    body: bytes
+    flags: int
+    payload: bytes | None
+
+    @classmethod
+    def of(cls, txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
+        """A row with its large content.
+
+        Raises:
+            CorruptValueError: that is damaged or missing.
+        """
+        _, seq, flags, body = row
+        if not flags & codec.FLAG_BLOB:
+            return cls(seq, body, flags, None)
+        try:
+            payload = blobs.read(txn, scope, blobs.BlobRef.unpack(split_body(body)[3]))
+        except NotFoundError as exc:
+            msg = f"the large content of item {seq} is missing: {exc}; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"") from exc
+        return cls(seq, body, flags, payload)
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it is an event of ADK, and not a row of another sort."""
+        meta, message = stored_json(self.body, self.flags, self.payload)
+        if self.body[0] == ItemKind.EVENT:
+            return message.startswith(_EVENT_ROW)
+        return meta.startswith(_META)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the row before it holds what is not its content."""
+        return self.body[0] != ItemKind.EVENT and self._meta() == _SPLIT
+
+    def _meta(self) -> bytes:
+        return stored_json(self.body, self.flags, self.payload)[0]
+
+    def decode(self, rest: bytes | None) -> Event | None:
+        """The event; None for a row that is none.
+
+        Args:
+            rest: the JSON of what was too large for its meta: that of the row before it.
+
+        Raises:
+            CorruptValueError: it makes no event.
+        """
+        meta, message = stored_json(self.body, self.flags, self.payload)
+        if self.body[0] == ItemKind.EVENT:
+            if not message.startswith(_EVENT_ROW):
+                return None
+            return read_event(message[len(_EVENT_ROW) : -1], self.seq)
+        if not meta.startswith(_META):
+            return None
+        told = meta[len(_META) : -1]
+        if meta == _SPLIT:
+            if rest is None:
+                msg = f"the row before item {self.seq}, which holds the rest of its event, is gone"
+                raise CorruptValueError(msg, key=b"")
+            told = rest
+        return read_event(b'{"content":%b,%b' % (message, told[1:]), self.seq)
+
+    def event_id(self, before: Stored | None) -> str:
+        """The id of an event's row; ``before`` is the row before it."""
+        meta, message = stored_json(self.body, self.flags, self.payload)
+        if self.body[0] == ItemKind.EVENT:
+            told = message[len(_EVENT_ROW) : -1]
+        elif meta != _SPLIT:
+            told = meta[len(_META) : -1]
+        else:
+            told = (before.rest() if before is not None else None) or b"{}"
+        return str(codec.decode_json(told, 0).get("id"))
+
+    def rest(self) -> bytes | None:
+        """What this row says of the item behind it; None if it is no such row."""
+        if self.body[0] != ItemKind.EVENT:
+            return None
+        _, message = stored_json(self.body, self.flags, self.payload)
+        return message[len(_REST_ROW) : -1] if message.startswith(_REST_ROW) else None

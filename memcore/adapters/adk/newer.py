@@ -1,0 +1,71 @@
+"""Events that a newer ADK wrote: what this one does not know is left out of what is read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from google.adk.events.event import Event
+from pydantic import ValidationError
+
+from memcore.errors import CorruptValueError
+
+__all__ = ["read_event"]
+
+logger = logging.getLogger("memcore.adk")
+_ROUNDS: Final = 8
+_told: set[str] = set()
+
+
+def read_event(text: bytes, seq: int) -> Event:
+    """The event of its JSON. What this ADK does not know, or takes otherwise, is left out.
+
+    The log says once which field that was; the file keeps it.
+
+    Raises:
+        CorruptValueError: what is left is no event.
+    """
+    try:
+        return Event.model_validate_json(text)
+    except ValidationError as exc:
+        error = exc
+    try:
+        # What UTF-8 has not, half of a surrogate pair, is all that pydantic takes for no JSON here.
+        text = text.decode("utf-8", "surrogatepass").encode("utf-8", "replace")
+        found = json.loads(text)
+        for _ in range(_ROUNDS):
+            try:
+                return Event.model_validate_json(json.dumps(found))
+            except ValidationError as exc:
+                error = exc
+            for each in error.errors(include_url=False, include_context=False):
+                _leave_out(found, each["loc"], missing=each["type"] == "missing")
+    except (ValueError, LookupError, TypeError) as exc:
+        raise _unreadable(seq, exc) from exc
+    raise _unreadable(seq, error)
+
+
+def _leave_out(found: Any, where: tuple[int | str, ...], *, missing: bool) -> None:
+    """Take away what stands at a place, or what holds it if the place itself is empty."""
+    path = where[:-1] if missing else where
+    name = ".".join(map(str, where))
+    if name not in _told:
+        _told.add(name)
+        logger.warning("an event holds %s, which this ADK does not read: it is left out", name)
+    holder, at = found, 0
+    while at < len(path) - 1 and _has(holder[path[at]], path[at + 1]):
+        holder = holder[path[at]]
+        at += 1
+    del holder[path[at]]
+
+
+def _has(value: Any, key: int | str) -> bool:
+    if isinstance(value, dict):
+        return key in value
+    return isinstance(value, list) and isinstance(key, int) and key < len(value)
+
+
+def _unreadable(seq: int, why: object) -> CorruptValueError:
+    msg = f"item {seq} is no event that this ADK reads ({why}); session.get({seq}) shows what it is"
+    return CorruptValueError(msg, key=b"")

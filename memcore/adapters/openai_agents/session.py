@@ -1,0 +1,31 @@
+"""MemcoreSession: a drop-in for the SDK's SQLiteSession."""
+
+from __future__ import annotations
+
+from memcore.adapters.openai_agents.history import History
+
+__all__ = ["MemcoreSession"]
+
+
+class MemcoreSession(History):
+    """A session of the OpenAI Agents SDK in a memcore file.
+
+    Arguments are those of ``SQLiteSession``, in their order, and by keyword memcore's own. May be
+    used from any thread and event loop; many instances may share a file, in one process or several.
+
+    Args:
+        session_id: any string.
+        db_path: a file, made if it is missing; ``":memory:"`` is a private one that is gone when it
+            is closed. Or an open Database, AsyncDatabase or Scope, which stays open.
+        sessions_table: with ``messages_table``: other names are another space in the same file.
+        messages_table: see ``sessions_table``.
+        session_settings: the SDK's SessionSettings, or a dict of its fields.
+        user: whose session it is; sessions of different users never meet.
+        app: the application, as ``user``.
+        durability: of a file that is made here: ``"full"`` (the default), ``"relaxed"`` or
+            ``"none"``.
+        scope_of: given the Runner's context wrapper, tells the scope or ``(app, user)`` that a call
+            works in.
+        create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
+        logger: where warnings go; None: ``memcore.openai_agents``.
+    """

@@ -1,0 +1,176 @@
+"""What a function works with inside ``read`` or ``transact``: it dies when the function returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from memcore.blobs import BlobRef
+from memcore.errors import ClosedError, InvalidItemError, InvalidOptionError
+from memcore.kv.entries import Entry
+from memcore.kv.namespace import Page, Reader, Writer, scan_pages
+from memcore.kv.options import (
+    bounds,
+    checked_content,
+    checked_count,
+    checked_ttl_ms,
+    encoded,
+    packed_key,
+)
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+
+__all__ = ["KeyValueTxn", "KeyValueView", "increment", "lent", "shown"]
+
+T = TypeVar("T")
+
+
+class KeyValueView:
+    """Several reads of one snapshot: what the function given to ``read`` works with.
+
+    Every method raises ClosedError when the function has returned.
+    """
+
+    def __init__(self, reader: Callable[[], Reader]) -> None:
+        self._reader = reader
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As ``KeyValue.get``."""
+        entry = self._reader().load(packed_key(key))
+        return default if entry is None else entry.value()
+
+    def content(self, key: str) -> bytes | None:
+        """As ``KeyValue.content``."""
+        return self._reader().content(packed_key(key))
+
+    def content_size(self, key: str) -> int | None:
+        """Bytes of the entry's content, which are not read; None if there is none."""
+        entry = self._reader().load(packed_key(key))
+        return None if entry is None or entry.ref is None else entry.ref.size
+
+    def scan(
+        self,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        prefix: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """As ``KeyValue.scan``; in a transaction, its writes between two pages are seen."""
+        self._reader()
+        low, high = bounds(start, stop, prefix)
+
+        def next_page(low: bytes, high: bytes | None, wanted: int) -> Page:
+            return self._reader().page(low, high, reverse=reverse, wanted=wanted)
+
+        count = checked_count(limit, "limit")
+        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
+
+
+class KeyValueTxn(KeyValueView):
+    """Several keys in one transaction: what the function given to ``transact`` works with.
+
+    Reads see the transaction's own writes. Every method raises ClosedError when the function has
+    returned.
+    """
+
+    def __init__(self, writer: Callable[[], Writer]) -> None:
+        super().__init__(writer)
+        self._writer = writer
+
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl_seconds: float | None = None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """As ``KeyValue.put``; a content above 192 KiB is staged before the transaction.
+
+        A content that was staged makes it raise StagedBlobLost if it vanished: it must be the
+        first that ``fn`` writes, and whoever gave ``fn`` stages it again.
+        """
+        bytes_, ttl_ms = checked_content(content), checked_ttl_ms(ttl_seconds)
+        if isinstance(bytes_, bytes) and len(bytes_) > BLOB_INLINE_COMMIT_BYTES_MAX:
+            msg = (
+                f"a content of {len(bytes_)} bytes is too large for this transaction: give what "
+                "stage() made of it"
+            )
+            raise InvalidOptionError(msg)
+        self._writer().put(packed_key(key), *encoded(value), ttl_ms, bytes_)
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether rows of large contents stay that nothing refers to any more.
+
+        They leave with the next deletion. ``KeyValue.transact`` removes them when it has committed,
+        but nobody does after ``submit``.
+        """
+        return bool(self._writer().leaving)
+
+    def delete(self, key: str) -> bool:
+        """As ``KeyValue.delete``."""
+        return self._writer().remove(packed_key(key))
+
+    def increment(self, key: str, n: int = 1) -> int:
+        """As ``KeyValue.increment``."""
+        return increment(self._writer(), key, n)
+
+
+def _held(of: Reader) -> tuple[list[Any], Callable[[], Any]]:
+    """A list to clear when the function has returned, and what gives the reader until then."""
+    held = [of]
+
+    def current() -> Any:
+        if not held:
+            msg = "this transaction is over: use its handle only inside the function"
+            raise ClosedError(msg)
+        return held[0]
+
+    return held, current
+
+
+def shown(fn: Callable[[KeyValueView], T]) -> Callable[[Reader], T]:
+    """``fn`` with a view that dies when it returns."""
+
+    def closure(reader: Reader) -> T:
+        held, current = _held(reader)
+        try:
+            return fn(KeyValueView(current))
+        finally:
+            held.clear()
+
+    return closure
+
+
+def lent(fn: Callable[[KeyValueTxn], T]) -> Callable[[Writer], T]:
+    """``fn`` with a handle that dies when it returns."""
+
+    def closure(writer: Writer) -> T:
+        held, current = _held(writer)
+        try:
+            return fn(KeyValueTxn(current))
+        finally:
+            held.clear()
+
+    return closure
+
+
+def increment(writer: Writer, key: str, n: object) -> int:
+    """Add ``n`` to an integer; raises what ``KeyValue.increment`` raises."""
+    if isinstance(n, bool) or not isinstance(n, int):
+        msg = f"the step of an increment must be an int, got {type(n).__name__}"
+        raise InvalidOptionError(msg)
+    packed = packed_key(key)
+    entry = writer.load(packed)
+    number = 0 if entry is None else entry.value()
+    if isinstance(number, bool) or not isinstance(number, int):
+        msg = (
+            f"the value under {key[:40]!r} is a {type(number).__name__}: expected an int to "
+            "increment; put one first"
+        )
+        raise InvalidItemError(msg)
+    flags, payload = encoded(number + n)
+    writer.write(packed, Entry(flags, payload, None if entry is None else entry.expires_ms))
+    return number + n

@@ -1,0 +1,212 @@
+"""The entries of one namespace in one snapshot or transaction: ``Reader``, ``Writer``, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from memcore import keys
+from memcore.blobs import BlobRef
+from memcore.kv.content import hold, read_content
+from memcore.kv.entries import (
+    Ensure,
+    Entry,
+    Find,
+    clear_range,
+    due_rows,
+    entry_of,
+    expire_rows,
+    forget,
+    write_entry,
+)
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["Page", "Reader", "Writer", "scan_pages"]
+
+_PAGE_ROWS: Final = 256
+_PAGE_BYTES: Final = 4 * 1024**2
+"""A page of a scan ends here even if it holds fewer rows: values reach 64 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Visible entries of one read."""
+
+    rows: list[tuple[str, Entry]]
+    last: bytes | None
+    """Packed key of the last row looked at; None if the range is done."""
+
+
+_DONE: Final = Page([], None)
+
+
+def _page(
+    txn: ReadTxn,
+    prefix: bytes,
+    low: bytes,
+    high: bytes | None,
+    *,
+    reverse: bool,
+    now_ms: int,
+    wanted: int,
+) -> Page:
+    start = prefix + low
+    stop = keys.after(prefix) if high is None else prefix + high
+    rows: list[tuple[str, Entry]] = []
+    size = 0
+    for seen, (key, value) in enumerate(
+        txn.scan(start, stop, reverse=reverse, limit=_PAGE_ROWS), 1
+    ):
+        packed = key[len(prefix) :]
+        entry = entry_of(key, value)
+        if entry.is_visible(now_ms):
+            rows.append((keys.unpack_text(packed), entry))
+        size += len(value)
+        if seen == _PAGE_ROWS or size >= _PAGE_BYTES or len(rows) == wanted:
+            return Page(rows, packed)
+    return Page(rows, None)
+
+
+def scan_pages(
+    next_page: Callable[[bytes, bytes | None, int], Page],
+    low: bytes,
+    high: bytes | None,
+    *,
+    reverse: bool,
+    limit: int | None,
+) -> Iterator[tuple[str, Any]]:
+    """Decoded entries, one page after the other, until ``limit`` or the end of the range."""
+    left = limit
+    while left is None or left > 0:
+        page = next_page(low, high, _PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
+        for key, entry in page.rows:
+            yield key, entry.value()
+        if page.last is None:
+            return
+        if left is not None:
+            left -= len(page.rows)
+        low, high = (low, page.last) if reverse else (keys.behind(page.last), high)
+
+
+class Reader:
+    """The entries of one namespace in one snapshot; keys and bounds are packed."""
+
+    def __init__(self, txn: ReadTxn, find: Find, now_ms: int) -> None:
+        self._txn = txn
+        self._now_ms = now_ms
+        self._place = find(txn)
+        # None: nothing was ever stored in this namespace.
+        self._prefix = None if self._place is None else keys.kv_prefix(*self._place)
+
+    def load(self, packed: bytes) -> Entry | None:
+        """The entry if it is there and visible."""
+        if self._prefix is None:
+            return None
+        key = self._prefix + packed
+        value = self._txn.get(key)
+        if value is None:
+            return None
+        entry = entry_of(key, value)
+        return entry if entry.is_visible(self._now_ms) else None
+
+    def content(self, packed: bytes) -> bytes | None:
+        """The content of the entry, None if it is not there or has none.
+
+        Raises:
+            CorruptValueError: the content is damaged or missing.
+        """
+        entry = self.load(packed)
+        if entry is None or entry.ref is None or self._place is None:
+            return None
+        return read_content(self._txn, self._place[0], entry.ref)
+
+    def page(self, low: bytes, high: bytes | None, *, reverse: bool, wanted: int) -> Page:
+        """The first visible entries of a range, from its end if reversed."""
+        if self._prefix is None:
+            return _DONE
+        return _page(
+            self._txn,
+            self._prefix,
+            low,
+            high,
+            reverse=reverse,
+            now_ms=self._now_ms,
+            wanted=wanted,
+        )
+
+    def due(self, limit: int) -> list[bytes]:
+        """Up to ``limit`` expiry rows whose time has come."""
+        if self._prefix is None:
+            return []
+        return due_rows(self._txn, self._prefix, self._now_ms, limit)
+
+
+class Writer(Reader):
+    """The entries of one namespace in one write transaction."""
+
+    def __init__(
+        self, txn: Txn, find: Find, ensure: Ensure, now_ms: int, *, seed: int | None = None
+    ) -> None:
+        super().__init__(txn, find, now_ms)
+        self._txn: Txn = txn
+        self._ensure = ensure
+        self._seed = seed
+        self.leaving: list[bytes] = []
+        """Rows that say which contents were let go and are still to be removed, piece by piece."""
+
+    def put(
+        self,
+        packed: bytes,
+        flags: int,
+        payload: bytes,
+        ttl_ms: int | None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """Write an entry that expires in ``ttl_ms``; of its content it takes hold.
+
+        Raises:
+            StagedBlobLost: the content was staged, and is gone.
+        """
+        expires_ms = None if ttl_ms is None else self._now_ms + ttl_ms
+        ref = None
+        if content is not None:
+            ref = hold(self._txn, self._ensured()[0], content, self._seed)
+        self.write(packed, Entry(flags, payload, expires_ms, ref))
+
+    def write(self, packed: bytes, entry: Entry) -> None:
+        """Write an entry with its expiry row; of its content the caller has taken hold."""
+        key = keys.kv_prefix(*self._ensured()) + packed
+        write_entry(self._txn, key, entry, self._now_ms, self.leaving)
+
+    def _ensured(self) -> tuple[int, int]:
+        if self._place is None:
+            self._place = self._ensure(self._txn)
+            self._prefix = keys.kv_prefix(*self._place)
+        return self._place
+
+    def remove(self, packed: bytes) -> bool:
+        """Remove an entry; whether it was visible."""
+        if self._prefix is None:
+            return False
+        visible = forget(self._txn, self._prefix + packed, self._now_ms, self.leaving)
+        if visible is None:
+            return False
+        self._txn.delete(self._prefix + packed)
+        return visible
+
+    def clear(self, low: bytes, high: bytes | None) -> tuple[int, bytes | None]:
+        """Remove the first piece of a range; how many were visible, and where the next starts."""
+        if self._prefix is None:
+            return 0, None
+        stop = keys.after(self._prefix) if high is None else self._prefix + high
+        start = self._prefix + low
+        visible, following = clear_range(self._txn, start, stop, self._now_ms, self.leaving)
+        return visible, following and following[len(self._prefix) :]
+
+    def expire(self, due: list[bytes]) -> tuple[int, list[bytes]]:
+        """Remove the entries behind a piece of these expiry rows if they are still due.
+
+        Returns how many, and the expiry rows of the next piece.
+        """
+        return expire_rows(self._txn, due, self._now_ms, self.leaving)
