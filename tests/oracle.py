@@ -286,7 +286,7 @@ SELF_CONTAINED = {
 }
 
 
-def _responses(item: dict[str, Any], kind: str) -> Facts:
+def _responses(item: dict[str, Any], kind: str) -> Facts:  # noqa: PLR0911 - a kind each
     if kind == "reasoning":
         return Facts(REASONING, flags=MODEL)
     if kind in SELF_CONTAINED:
@@ -364,8 +364,8 @@ class OracleLedger:
       low of an event is itself. With ``orphan & 1`` the low
       of an item with an orphan is -1.
     * Glue 1: an item of the model behind a reasoning item, with only items of the model between
-      them, needs the shown item before it; so does a CALL behind a CALL. Glue 2: what continues a thinking tool loop needs its
-      start. A loop starts at an item that thinks and calls, unless one runs; it goes on behind
+      them, needs the shown item before it; so does a CALL behind a CALL.
+    * Glue 2: what continues a thinking tool loop needs its start. A loop starts at an item that thinks and calls, unless one runs; it goes on behind
       results and behind items of the model that call, and it ends with the first other item, which
       still belongs to it if the model wrote it.
     * A cut at i is safe iff low(r) >= i for all r >= i. The end is a safe place, but no cut.

@@ -108,9 +108,9 @@ class Binding:
         """
         outside = len(self.kinds) - 1
         while outside >= 0 and (
-            not self.is_shown(outside)
+            self.flags[outside] & FLAG_MODEL
             or self.is_result(outside)
-            or self.flags[outside] & FLAG_MODEL
+            or not self.is_shown(outside)
         ):
             outside -= 1
         at = len(self.kinds) - 1

@@ -98,9 +98,9 @@ def _referring(message: Message, new: str) -> Message:
     if message["type"] == "mcp_call":
         return {**message, "approval_request_id": new}
     caller = message.get("caller")
-    return (
-        {**message, "caller": {**caller, "caller_id": new}} if isinstance(caller, dict) else message
-    )
+    if not isinstance(caller, dict):
+        return message
+    return {**message, "caller": {**caller, "caller_id": new}}
 
 
 def rename_repeated_ids(out: Rendered, entries: Sequence[Entry]) -> None:
