@@ -365,9 +365,10 @@ class OracleLedger:
       of an item with an orphan is -1.
     * Glue 1: an item of the model behind a reasoning item, with only items of the model between
       them, needs the shown item before it; so does a CALL behind a CALL.
-    * Glue 2: what continues a thinking tool loop needs its start. A loop starts at an item that thinks and calls, unless one runs; it goes on behind
-      results and behind items of the model that call, and it ends with the first other item, which
-      still belongs to it if the model wrote it.
+    * Glue 2: what continues a thinking tool loop needs its start. A loop starts at an item that
+      thinks and calls, unless one runs; it goes on behind results and behind items of the model
+      that call, and it ends with the first other item, which still belongs to it if the model
+      wrote it.
     * A cut at i is safe iff low(r) >= i for all r >= i. The end is a safe place, but no cut.
     * Orphans and events count no tokens (with ``orphan & 1`` orphans count); an event that gives up
       open calls counts ``open_tokens`` for each, because each may get a synthetic result.
