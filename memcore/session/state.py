@@ -279,9 +279,14 @@ class SessionState:
 
         return closure
 
-    def write(self, change: ScopedChange, draft: Draft) -> int:
-        """Store a change with others of the session, in their transaction; the counter after it."""
-        return change.run(draft.txn, draft.log.place, self._address, seq=draft.head.next_seq)
+    def write(self, change: ScopedChange, draft: Draft, *, ahead: int = 0) -> int:
+        """Store a change with others of the session, in their transaction; the counter after it.
+
+        ``ahead`` items are still to be appended which the change belongs to: ``before`` them the
+        state is as it was.
+        """
+        seq = draft.head.next_seq + ahead
+        return change.run(draft.txn, draft.log.place, self._address, seq=seq)
 
     def _commit(self, change: ScopedChange) -> int:
         if change.is_temporary:
