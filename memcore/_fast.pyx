@@ -337,7 +337,7 @@ cdef dict RESPONSE_OUTPUTS = {
 }
 cdef frozenset RESPONSE_WHOLE = frozenset((
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
-    "mcp_call", "mcp_list_tools",
+    "mcp_list_tools",
 ))
 
 
@@ -376,6 +376,9 @@ cdef int _scan_response(dict item, str kind, list opens, list closes) except -1:
     cdef PyObject *cls
     if kind == "reasoning":
         return REASONING | MODEL << 8
+    if kind == "mcp_call":
+        _add(closes, MCP_APPROVAL | SECOND, _text(item, "approval_request_id"))
+        return ASSISTANT | MODEL << 8
     if kind.startswith("tool_search_") and _text(item, "execution") == "server":
         return ASSISTANT | MODEL << 8
     cls = PyDict_GetItem(RESPONSE_CALLS, kind)
@@ -792,7 +795,8 @@ cdef class Ledger:
 
     Args:
         start_mask: bit per kind at which a context may start.
-        glue: 1 keeps a reasoning item with what follows, 2 keeps a thinking tool loop whole.
+        glue: 1 keeps a reasoning item with what follows and calls that follow each other together,
+            2 keeps a thinking tool loop whole.
         orphan: 0 leaves orphans out (they count nothing), 1 lets no cut be safe at or before one,
             plus 2 if a result without any id is an orphan too.
         open_tokens: what the synthetic result of one call may cost, in tokens.
@@ -1201,7 +1205,8 @@ cdef class Ledger:
     cdef inline void _advance(self, New *new, int32_t run) noexcept:
         """Apply glue to the next item that a context can show, and move the state on."""
         if self.glue & 1:
-            if self.reasoned and new.flags & MODEL:
+            if new.flags & MODEL and (
+                    self.reasoned or (new.kind == CALL and self.last_kind == CALL)):
                 new.low = min(new.low, self.last)
             self.reasoned = new.kind == REASONING or (self.reasoned and new.flags & MODEL != 0)
         if self.glue & 2:

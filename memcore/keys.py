@@ -65,6 +65,7 @@ class Row:
     USAGE: Final = 0x09
     CHECKPOINT: Final = 0x0A
     STATE: Final = 0x0B
+    MOMENT: Final = 0x0C
 
 
 class ThreadRow:

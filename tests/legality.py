@@ -29,7 +29,6 @@ def found_wrong(
     if not found:
         return []
     no_cure = {"an id that came before"}
-    no_cure |= {rule for _, rule in illegal(messages, policy)} & {"a child without its program"}
     if policy == "openai_responses":
         no_cure.add("a result without an id")  # a named output may stand alone
     partial = (len(shown) - 1, "results that are not those of the calls right before")

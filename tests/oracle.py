@@ -282,12 +282,11 @@ SELF_CONTAINED = {
     "file_search_call",
     "code_interpreter_call",
     "image_generation_call",
-    "mcp_call",
     "mcp_list_tools",
 }
 
 
-def _responses(item: dict[str, Any], kind: str) -> Facts:
+def _responses(item: dict[str, Any], kind: str) -> Facts:  # noqa: PLR0911 - a kind each
     if kind == "reasoning":
         return Facts(REASONING, flags=MODEL)
     if kind in SELF_CONTAINED:
@@ -295,6 +294,9 @@ def _responses(item: dict[str, Any], kind: str) -> Facts:
     if kind in {"tool_search_call", "tool_search_output"} and item.get("execution") == "server":
         return Facts(ASSISTANT, flags=MODEL)
     found = Found()
+    if kind == "mcp_call":
+        found.close(MCP_APPROVAL | SECOND, text_at(item, "approval_request_id"))
+        return found.facts(ASSISTANT)
     if kind in PAIRS:
         return _responses_call(item, PAIRS[kind][0], found)
     if kind not in OUTPUTS:
@@ -362,10 +364,11 @@ class OracleLedger:
       low of an event is itself. With ``orphan & 1`` the low
       of an item with an orphan is -1.
     * Glue 1: an item of the model behind a reasoning item, with only items of the model between
-      them, needs the shown item before it. Glue 2: what continues a thinking tool loop needs its
-      start. A loop starts at an item that thinks and calls, unless one runs; it goes on behind
-      results and behind items of the model that call, and it ends with the first other item, which
-      still belongs to it if the model wrote it.
+      them, needs the shown item before it; so does a CALL behind a CALL.
+    * Glue 2: what continues a thinking tool loop needs its start. A loop starts at an item that
+      thinks and calls, unless one runs; it goes on behind results and behind items of the model
+      that call, and it ends with the first other item, which still belongs to it if the model
+      wrote it.
     * A cut at i is safe iff low(r) >= i for all r >= i. The end is a safe place, but no cut.
     * Orphans and events count no tokens (with ``orphan & 1`` orphans count); an event that gives up
       open calls counts ``open_tokens`` for each, because each may get a synthetic result.
@@ -490,6 +493,8 @@ class OracleLedger:
                     break
                 before.append(q)
             if any(self.items[q].kind == REASONING for q in before):
+                low = before[0]
+            if item.kind == CALL and before and self.items[before[0]].kind == CALL:
                 low = before[0]
         if self.glue & 2 and (item.flags & MODEL or item.kind == RESULT):
             for q in self._shown_before(r):
@@ -789,6 +794,10 @@ def _bad_anywhere(items: list[Facts]) -> Iterable[Violation]:
             waiting.append((i, names))
         else:
             waiting += [(i, [name]) for name in names]
-    for i, _ in waiting:
-        if any(item.kind not in {CALL, RESULT} for item in items[i + 1 :]):
+    for i, names in waiting:
+        # A program runs at its provider: what the model says behind it is its continuation.
+        passing = (
+            {USER, SYSTEM, OPAQUE} if names[0][0] == PROGRAM else set(range(8)) - {CALL, RESULT}
+        )
+        if any(item.kind in passing for item in items[i + 1 :]):
             yield Violation(i, "a call without its result")

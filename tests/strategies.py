@@ -159,6 +159,8 @@ def _responses(step: Step) -> list[Item]:
             return [pairs[0][1]]
         case "reasoning" | "think":
             return [{"type": "reasoning", "id": "rs_1", "summary": []}]
+        case "server" if step.variant == 3:
+            return [{"type": "mcp_call", "id": "mcp_1", "approval_request_id": "c0"}]
         case "server":
             return [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]
         case "odd":

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from memcore.aio.commit import commit
+from memcore.aio.branched import AsyncBranched
 from memcore.aio.compacting import recorded, summarized
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
@@ -18,7 +18,6 @@ from memcore.log import Prepared
 from memcore.model import (
     Calibration,
     CallRecord,
-    Checkpoint,
     CompactionResult,
     Context,
     Item,
@@ -34,7 +33,6 @@ from memcore.options import checked_optional_seconds
 from memcore.session import Batch, Session
 from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
-from memcore.session.checkpointing import Position
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
 from memcore.session.recovered import Recovery
@@ -46,7 +44,7 @@ __all__ = ["AsyncSession"]
 T = TypeVar("T")
 
 
-class AsyncSession:
+class AsyncSession(AsyncBranched):
     """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``.
 
     If the session was opened with ``recount=True``, the first awaited call counts it anew in a
@@ -54,7 +52,7 @@ class AsyncSession:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""
 
@@ -173,71 +171,22 @@ class AsyncSession:
         yield batch
         batch.settle(await self._store(batch.prepared, batch.closure()))
 
+    async def begin(
+        self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None
+    ) -> Receipt:
+        """As ``Session.begin``."""
+        await self._ready()
+        batch = self._session.plan_batch(None)
+        batch.begin_state(values, meta=meta)
+        batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
+        return receipt
+
     async def apply(self, command: Command, **options: Any) -> Receipt:
         """As ``Session.apply``."""
         await self._ready()
         batch = self._session.plan_command(command, **options)
         batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
         return receipt
-
-    async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
-        """As ``Session.undo``."""
-        await self._ready()
-        closure = self._session.changes.undo(count, expected_revision=expected_revision)
-        return await self._commit(closure, makes_room=True)
-
-    async def rewind(self, to: Position, *, expected_revision: int | None = None) -> Receipt:
-        """As ``Session.rewind``."""
-        await self._ready()
-        closure = self._session.checkpointing.rewind(to, expected_revision=expected_revision)
-        return await self._commit(closure, makes_room=True)
-
-    async def fork(
-        self,
-        session_id: str,
-        *,
-        at: Position | None = None,
-        policy: str | None = None,
-        expected_revision: int | None = None,
-    ) -> AsyncSession:
-        """As ``Session.fork``."""
-        await self._ready()
-        closure, target = self._session.plan_fork(
-            session_id, at=at, policy=policy, expected_revision=expected_revision
-        )
-        await self._commit(closure)
-        return AsyncSession(target)
-
-    async def checkpoint(
-        self,
-        name: str | None = None,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        expected_revision: int | None = None,
-    ) -> Checkpoint:
-        """As ``Session.checkpoint``."""
-        await self._ready()
-        save = self._session.checkpointing.save
-        return await self._commit(save(name, meta, expected_revision=expected_revision))
-
-    async def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
-        """As ``Session.delete_checkpoint``."""
-        await self._ready()
-        closure = self._session.checkpointing.delete(which)
-        return await self._commit(closure, makes_room=True)
-
-    async def checkpoints(self) -> AsyncIterator[Checkpoint]:
-        """As ``Session.checkpoints``; lets other tasks run after every page."""
-        await self._ready()
-        for count, found in enumerate(self._session.checkpoints(), 1):
-            if count % ITEMS_PAGE == 0:
-                await asyncio.sleep(0)
-            yield found
-
-    async def get_checkpoint(self, which: str | int) -> Checkpoint:
-        """As ``Session.get_checkpoint``."""
-        await self._ready()
-        return self._session.get_checkpoint(which)
 
     async def set_policy(self, policy: str) -> None:
         """As ``Session.set_policy``."""
@@ -293,11 +242,6 @@ class AsyncSession:
         """
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
-    async def _ready(self) -> None:
-        """What the first use of the handle begins with may take its time."""
-        if self._session.recounting.is_due:
-            await asyncio.to_thread(self._session.recounting.touch)
-
     async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
         """Commit; very large items are staged ahead in a thread."""
         stage = self._session.appending.stage
@@ -309,9 +253,6 @@ class AsyncSession:
                 return await self._commit(closure)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
-
-    async def _commit(self, closure: Closure[T], *, makes_room: bool = False) -> T:
-        return await commit(self._session, closure, makes_room=makes_room)
 
     # --- reading ----------------------------------------------------------------------------------
 

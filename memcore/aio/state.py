@@ -49,6 +49,14 @@ class AsyncSessionState:
         """As ``SessionState.at``."""
         return self.sync.at(counter)
 
+    async def at_seq(self, seq: int) -> dict[str, Any]:
+        """As ``SessionState.at_seq``."""
+        return self.sync.at_seq(seq)
+
+    async def before(self, seq: int) -> dict[str, Any]:
+        """As ``SessionState.before``."""
+        return self.sync.before(seq)
+
     async def visible(self, *, to: str, exclude: Iterable[str] = ()) -> dict[str, Any]:
         """As ``SessionState.visible``."""
         return self.sync.visible(to=to, exclude=exclude)

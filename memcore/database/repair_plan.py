@@ -140,6 +140,7 @@ _KINDS: Final = {
     Kind.THREAD_NAME: Damage.NAME,
     Kind.THREAD: Damage.THREAD,
     Kind.CHUNK: Damage.THREAD,
+    Kind.STATE: Damage.STATE,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,
@@ -153,6 +154,7 @@ _ROWS: Final = {
     Row.USAGE: Damage.USAGE,
     Row.CHECKPOINT: Damage.CHECKPOINT,
     Row.STATE: Damage.STATE,
+    Row.MOMENT: Damage.STATE,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)

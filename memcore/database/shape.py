@@ -24,7 +24,7 @@ from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
-from memcore.state import is_state_row
+from memcore.state import is_moment, is_state_row
 from memcore.usage import unpack_usage
 
 __all__ = ["is_row"]
@@ -120,6 +120,10 @@ def _is_view(_: bytes, value: bytes, body: bytes) -> bool:
     return isinstance(view, dict) and all(isinstance(view.get(n), int) for n in _VIEW_NUMBERS)
 
 
+def _is_moment(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_moment(key, value)
+
+
 def _is_token_page(key: bytes, _: bytes, body: bytes) -> bool:
     number, first = keys.split_token_page(key)
     whole = not first % TOKEN_PAGE_COUNTS and not len(body) % COUNT_BYTES
@@ -174,4 +178,5 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.TOKENS: _is_token_page,
     Row.USAGE: _is_usage,
     Row.CHECKPOINT: _is_checkpoint,
+    Row.MOMENT: _is_moment,
 }

@@ -5,6 +5,7 @@ from memcore.formats.mending import MODES, Mend, apply_mends, mend
 from memcore.formats.policy import POLICIES, PairPolicy, get_policy, policy_name
 from memcore.formats.render import render
 from memcore.formats.rendered import Rendered
+from memcore.formats.unique import rename_repeated_calls
 from memcore.formats.validate import find_violations
 from memcore.formats.wire import (
     lead_in_message,
@@ -28,6 +29,7 @@ __all__ = [
     "lead_in_message",
     "mend",
     "policy_name",
+    "rename_repeated_calls",
     "render",
     "summary_message",
     "synthetic_results",

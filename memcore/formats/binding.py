@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,6 +12,7 @@ from memcore.model import ItemKind, Message
 
 __all__ = ["Binding", "CallSlot", "Entry", "bind"]
 
+CLASS_PROGRAM: Final = 7
 CLASS_SERVER: Final = 9
 CLASS_MASK: Final = 0x3F
 BY_NAME: Final = 0x40
@@ -51,6 +53,21 @@ class CallSlot:
         return self.key[0] & CLASS_MASK == CLASS_SERVER
 
 
+class Ends(NamedTuple):
+    """The last entries that show that the open calls before them were passed over, -1 if none."""
+
+    content: int
+    outside: int
+    """Of these the last that is not the model's."""
+
+    def passed(self, slot: CallSlot) -> bool:
+        """Whether the list goes on behind a call.
+
+        A program runs at its provider: what the model says behind it is its continuation.
+        """
+        return slot.at < (self.outside if slot.key[0] == CLASS_PROGRAM else self.content)
+
+
 @dataclass(slots=True)
 class Binding:
     """What ``bind`` found, one element an entry."""
@@ -59,23 +76,49 @@ class Binding:
     flags: list[int]
     calls: list[list[CallSlot]]
     answers: list[list[tuple[Key, CallSlot | None]]]
+    references: list[tuple[int, CallSlot | None]] = field(default_factory=list)
+    """Entries that refer to a call without answering it, and the call: what a program called,
+    a hosted tool that was approved."""
+    strays: set[int] = field(default_factory=set)
 
     def is_shown(self, at: int) -> bool:
         """Whether the entry has a place in a context (events and whole orphans have none)."""
-        return self.kinds[at] != ItemKind.EVENT
+        return self.kinds[at] != ItemKind.EVENT and at not in self.strays
 
-    def last_content(self) -> int:
-        """The last entry that shows that the open calls before it were passed over, -1 if none.
+    def leave_out_strays(self) -> None:
+        """Items without the call that they refer to are not shown, their results are orphans."""
+        self.strays.update(at for at, slot in self.references if slot is None)
+        for at, slot in self.references:
+            if slot is not None and slot.at in self.strays:
+                self.strays.add(at)
+        for at in self.strays:
+            for slot in self.calls[at]:
+                for result in slot.results:
+                    self.answers[result] = [
+                        (key, None if found is slot else found)
+                        for key, found in self.answers[result]
+                    ]
+            self.calls[at] = []
 
-        Results do not, and where calls are items of their own neither does the run of them at the
-        end: they are calls of the same response.
+    def ends(self) -> Ends:
+        """Where it shows that open calls were passed over.
+
+        Results do not show it, and where calls are items of their own neither does the run of them
+        at the end: they are calls of the same response.
         """
+        outside = len(self.kinds) - 1
+        while outside >= 0 and (
+            self.flags[outside] & FLAG_MODEL
+            or self.is_result(outside)
+            or not self.is_shown(outside)
+        ):
+            outside -= 1
         at = len(self.kinds) - 1
         while at >= 0 and (not self.is_shown(at) or self.is_result(at)):
             at -= 1
         while at >= 0 and (self.kinds[at] == ItemKind.CALL or not self.is_shown(at)):
             at -= 1
-        return at
+        return Ends(at, outside)
 
     def is_result(self, at: int) -> bool:
         """Whether the entry holds nothing but results."""
@@ -87,7 +130,8 @@ class _Binder:
 
     def __init__(self) -> None:
         self.latest: dict[Key, CallSlot] = {}
-        self.groups: dict[Key, tuple[int, list[CallSlot]]] = {}
+        self.groups: dict[Key, tuple[int, deque[CallSlot]]] = {}
+        """Where the group of calls of a name starts, and those that may be open."""
         self.group = -1
         self.group_last = -1
         self.last_shown = -1
@@ -96,9 +140,11 @@ class _Binder:
         """The call that a result with this key answers."""
         slot = self.latest.get((key[0] & ~SECOND, key[1]))
         if slot is not None and key[0] & BY_NAME:
-            for waiting in self.groups[key][1]:
-                if not waiting.results and not waiting.abandoned:
-                    return waiting
+            waiting = self.groups[key][1]
+            while waiting and (waiting[0].results or waiting[0].abandoned):
+                waiting.popleft()
+            if waiting:
+                return waiting[0]
         return slot
 
     def newest_open(self, key: Key) -> CallSlot | None:
@@ -120,8 +166,9 @@ class _Binder:
             if self.group_last not in (at, self.last_shown):
                 self.group = at
             self.group_last = at
-            start, members = self.groups.get(key, (-1, []))
-            self.groups[key] = (self.group, [*members, slot] if start == self.group else [slot])
+            if key not in self.groups or self.groups[key][0] != self.group:
+                self.groups[key] = (self.group, deque())
+            self.groups[key][1].append(slot)
         return slot
 
 
@@ -142,9 +189,10 @@ def bind(entries: Iterable[Entry]) -> Binding:
             kind, opens, closes, flags = classify(entry.message)
             answers = []
             for key in closes:
-                if key[0] & SECOND:
-                    continue
                 found = state.find(key)
+                if key[0] & SECOND:
+                    binding.references.append((at, found))
+                    continue
                 if found is not None:
                     found.results.append(at)  # the next one of this name finds the next call
                 answers.append((key, found))

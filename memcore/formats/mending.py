@@ -177,14 +177,14 @@ class _Pass:
     # --- calls ------------------------------------------------------------------------------------
 
     def _look_at_calls(self) -> None:
-        last = self.binding.last_content()
+        ends = self.binding.ends()
         behind = -1  # the next entry that shows that the calls before it were passed over
         given_up = -1
         for at in range(len(self.entries) - 1, -1, -1):
             missing = [
                 slot
                 for slot in self.binding.calls[at]
-                if not slot.results and not slot.is_server and (slot.abandoned or at < last)
+                if not slot.results and not slot.is_server and (slot.abandoned or ends.passed(slot))
             ]
             for slot in missing:
                 because = behind if behind > at and not slot.abandoned else given_up

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from memcore._fast import classify
-from memcore.formats.binding import FLAG_MIXED, FLAG_MODEL, Binding, CallSlot, Entry, Key, bind
+from memcore.formats.binding import (
+    CLASS_PROGRAM,
+    FLAG_MIXED,
+    FLAG_MODEL,
+    Binding,
+    CallSlot,
+    Entry,
+    Key,
+    bind,
+)
 from memcore.formats.policy import PairPolicy
 from memcore.formats.rendered import Rendered
 from memcore.formats.unique import rename_repeated_ids
@@ -27,6 +36,7 @@ def render(entries: Sequence[Entry], policy: PairPolicy) -> Rendered:
     binding = bind(entries)
     if not policy.repairs:
         return _render_plain(entries, binding)
+    binding.leave_out_strays()
     _supersede(binding)
     renderer = _Renderer(entries, binding, policy)
     if policy.adjacency == "any_later":
@@ -67,7 +77,7 @@ class _Renderer:
         self.binding = binding
         self.policy = policy
         self.out = Rendered()
-        self.last_content = binding.last_content()
+        self.ends = binding.ends()
         self._note_left_out()
 
     def _is_content(self, at: int) -> bool:
@@ -78,7 +88,9 @@ class _Renderer:
         self.out.repairs.append(Repair(action, self.entries[at].seq, call_id))
 
     def _note_left_out(self) -> None:
-        """Orphans and results that a newer result of the same call replaces."""
+        """Orphans, strays and results that a newer result of the same call replaces."""
+        for at in sorted(self.binding.strays):
+            self._note("orphan", at)
         for at, answers in enumerate(self.binding.answers):
             for key, slot in answers:
                 if slot is None:
@@ -99,7 +111,7 @@ class _Renderer:
             for slot in self.binding.calls[at]
             if not slot.results
             and not slot.is_server
-            and (slot.abandoned or at < self.last_content)
+            and (slot.abandoned or self.ends.passed(slot))
         ]
 
     def _synthesize(self, at: int, missing: list[CallSlot]) -> None:
@@ -178,10 +190,12 @@ class _Renderer:
 
     def _answer(self, waiting: list[int]) -> None:
         """Synthetic outputs behind the whole response, so that its items stay together."""
-        for at in waiting:
-            missing = self._missing(at)
-            if missing:
-                self._synthesize(at, missing)
+        missing = [(at, self._missing(at)) for at in waiting]
+        for programs in (False, True):  # what a program called is answered before it ends
+            for at, slots in missing:
+                chosen = [slot for slot in slots if (slot.key[0] == CLASS_PROGRAM) is programs]
+                if chosen:
+                    self._synthesize(at, chosen)
         waiting.clear()
 
     def _dangling_reasoning(self) -> set[int]:

@@ -6,14 +6,101 @@ a function of the old one and of how often it came before, so equal histories gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from memcore.formats.binding import Entry
+from memcore.formats.binding import BY_NAME, Binding, Entry, Key, bind
 from memcore.formats.rendered import Rendered
 from memcore.model import Message, Repair
 
-__all__ = ["rename_repeated_ids"]
+__all__ = ["rename_repeated_calls", "rename_repeated_ids"]
+
+
+def rename_repeated_calls(
+    out: Rendered,
+    entries: Sequence[Entry],
+    *,
+    chars_max: int | None = None,
+    is_fixed: Callable[[int], bool] = lambda _: False,
+) -> None:
+    """Give every call of a legal list of OpenAI Responses items an id of its own.
+
+    Args:
+        out: the list; changed messages keep their source.
+        entries: what it was rendered from.
+        chars_max: the most characters that an id may have; longer ones are shortened.
+        is_fixed: tells of a place in ``out`` that its item must stay as it is; the ids of its call
+            are then changed where they come elsewhere.
+    """
+    binding = bind(Entry(at, message) for at, message in enumerate(out.messages))
+    slots = [slot for made in binding.calls for slot in made if not slot.key[0] & BY_NAME]
+    children = _children(binding)
+    fixed = {slot.at for slot in slots if any(map(is_fixed, (slot.at, *slot.results)))}
+    fixed |= {at for at, found in children.items() if any(map(is_fixed, found))}
+    used = {slot.key for slot in slots if slot.at in fixed}
+    for slot in slots:
+        if slot.at in fixed:
+            continue
+        old, new = slot.key[1], _free(slot.key, used, chars_max)
+        used.add((slot.key[0], new))
+        if new == old:
+            continue
+        source = out.sources[slot.at]
+        out.repairs.append(Repair("renamed", None if source is None else entries[source].seq, old))
+        for at in (slot.at, *slot.results):
+            out.messages[at] = _renamed(out.messages[at], old, new)
+        for at in children.get(slot.at, ()):
+            out.messages[at] = _referring(out.messages[at], new)
+
+
+def _children(binding: Binding) -> dict[int, list[int]]:
+    """What refers to the call of an item: other calls and their results."""
+    found: dict[int, list[int]] = {}
+    for at, slot in binding.references:
+        if slot is not None:
+            results = [result for call in binding.calls[at] for result in call.results]
+            found.setdefault(slot.at, []).extend((at, *results))
+    return found
+
+
+def _free(key: Key, used: set[Key], chars_max: int | None) -> str:
+    """The first name for a call that no other has."""
+    cls, name = key
+    found, times = name[:chars_max], 1
+    while (cls, found) in used:
+        times += 1
+        tail = f"_{times}"
+        found = (name if chars_max is None else name[: chars_max - len(tail)]) + tail
+    return found
+
+
+def _renamed(message: Message, old: str, new: str) -> Message:
+    """A call, or a result of it, under another id."""
+    found = dict(message)
+    kind = message["type"]
+    if kind in ("local_shell_call", "local_shell_call_output"):
+        found["call_id"] = new  # an output may name either id of its call: both become this one
+        if "id" in found:
+            found["id"] = new
+    elif kind == "mcp_approval_request":
+        found["id"] = new
+    elif kind == "mcp_approval_response":
+        found["approval_request_id"] = new
+    else:
+        found["call_id"] = new
+        if found.get("id") == old:
+            found["id"] = new
+    return found
+
+
+def _referring(message: Message, new: str) -> Message:
+    """An item that refers to a call under another id."""
+    if message["type"] == "mcp_call":
+        return {**message, "approval_request_id": new}
+    caller = message.get("caller")
+    if not isinstance(caller, dict):
+        return message
+    return {**message, "caller": {**caller, "caller_id": new}}
 
 
 def rename_repeated_ids(out: Rendered, entries: Sequence[Entry]) -> None:

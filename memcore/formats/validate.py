@@ -20,6 +20,7 @@ def find_violations(messages: Sequence[Message], policy: PairPolicy) -> list[Vio
     binding = bind(Entry(at, message) for at, message in enumerate(messages))
     found = list(_orphans(binding, policy))
     if policy.repairs:
+        found += _strays(binding)
         found += _calls(binding, policy)
         found += _ids(binding, policy)
         found += _reasoning(binding, policy)
@@ -42,14 +43,21 @@ def _orphans(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
             yield Violation(at, None, "orphan_result", "the result names no call")
 
 
+def _strays(binding: Binding) -> Iterator[Violation]:
+    for at, slot in binding.references:
+        if slot is None:
+            reason = "the call that the item refers to does not stand before it"
+            yield Violation(at, None, "missing_reference", reason)
+
+
 def _calls(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
-    last = binding.last_content()
+    ends = binding.ends()
     for at, slots in enumerate(binding.calls):
         for slot in slots:
             if slot.is_server:
                 continue
             if not slot.results:
-                if at < last:
+                if ends.passed(slot):
                     reason = f"call {slot.key[1]!r} is not answered although the list goes on"
                     yield Violation(at, slot.key[1], "unanswered_call", reason)
                 continue

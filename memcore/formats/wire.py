@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from memcore.formats.binding import BY_NAME, CLASS_MASK, CallSlot
+from memcore.formats.binding import BY_NAME, CLASS_MASK, CLASS_PROGRAM, CallSlot
 from memcore.formats.policy import PairPolicy
 from memcore.model import Message
 
@@ -37,8 +37,9 @@ _RESPONSES_CLASSES: Final = {
     3: "shell_call",
     4: "apply_patch_call",
     5: "computer_call",
-    7: "program",
 }
+_WITH_CALLER: Final = (0, 3, 4)
+"""Classes whose outputs say, as their calls do, which program called."""
 
 
 def shape_of(message: Message) -> str:
@@ -110,7 +111,7 @@ def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
     if shape in BLOCK_SHAPES:
         field = "content" if shape == "anthropic" else "parts"
         return [{"role": "user", field: [_block(shape, slot, message) for slot in slots]}]
-    return [_synthetic(shape, slot) for slot in slots]
+    return [_synthetic(shape, slot, message) for slot in slots]
 
 
 def _block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
@@ -133,10 +134,10 @@ def _gemini_name(message: Message, call_id: str) -> str:
     return ""
 
 
-def _synthetic(shape: str, slot: CallSlot) -> Message:
+def _synthetic(shape: str, slot: CallSlot, message: Message) -> Message:
     cls, text = slot.key
     if shape == "responses":
-        return _synthetic_output(cls & CLASS_MASK, text, named=bool(cls & BY_NAME))
+        return _synthetic_output(cls & CLASS_MASK, text, message, named=bool(cls & BY_NAME))
     if cls & BY_NAME:
         if shape == "chat":
             return {"role": "function", "name": text, "content": NO_RESULT}
@@ -155,13 +156,16 @@ def _synthetic(shape: str, slot: CallSlot) -> Message:
     return {"type": kind, **body}
 
 
-def _synthetic_output(cls: int, text: str, *, named: bool) -> Message:
+def _synthetic_output(cls: int, text: str, call: Message, *, named: bool) -> Message:
     """An output item of OpenAI Responses for each class of call."""
+    if cls == CLASS_PROGRAM:
+        ended = {"result": NO_RESULT, "status": "incomplete"}
+        return {"type": "program_output", "id": text, "call_id": text, **ended}
     if cls == 8:  # noqa: PLR2004 - the class numbers of _fast.classify
         return {"type": "mcp_approval_response", "approval_request_id": text, "approve": False}
     if cls == 6:  # noqa: PLR2004
-        found: Message = {"type": "tool_search_output", "status": "completed", "tools": []}
-        return found if named else {**found, "call_id": text}
+        answer: Message = {"type": "tool_search_output", "status": "completed", "tools": []}
+        return answer if named else {**answer, "call_id": text}
     kind = _RESPONSES_CLASSES.get(cls, "function_call") + "_output"
     output: Any = NO_RESULT
     if cls == 3:  # noqa: PLR2004
@@ -171,7 +175,9 @@ def _synthetic_output(cls: int, text: str, *, named: bool) -> Message:
         output = {"type": "computer_screenshot", "image_url": _PIXEL}
     message: Message = {"type": kind, "call_id": text, "output": output}
     if cls == 2:  # noqa: PLR2004
-        message["id"] = text
+        message["id"] = call.get("id") or text
     elif cls == 4:  # noqa: PLR2004
         message["status"] = "failed"
+    if cls in _WITH_CALLER and isinstance(call.get("caller"), dict):
+        message["caller"] = call["caller"]
     return message

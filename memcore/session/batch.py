@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from memcore.errors import InvalidUpdateError, RevisionConflict
 from memcore.log import Draft, Prepared
 from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_int, checked_optional_int
@@ -13,7 +14,8 @@ from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.session.checkpointing import Checkpointing, Position
-from memcore.state import ScopedChange, Trace, Update
+from memcore.state import ScopedChange, Trace, Update, prefix_of
+from memcore.store.base import Txn
 
 __all__ = ["Batch"]
 
@@ -35,6 +37,7 @@ class Batch:
         """Each tells whether it changed the log."""
         self._changed: list[bool] = []
         self._creates = False
+        self._begins = False
         self._undone: list[Item] = []
         self._state = self._new_change()
         """The steps on the state that are no part of ``_steps`` yet."""
@@ -126,9 +129,9 @@ class Batch:
         self._creates = True
         self._steps.append(step)
 
-    def rewind(self, to: Position) -> None:
+    def rewind(self, to: Position, *, state: bool = True) -> None:
         """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
-        rewinding = self._checkpointing.rewinding(to)
+        rewinding = self._checkpointing.rewinding(to, state=state)
         self._settle_state()
         self._steps.append(rewinding)
 
@@ -149,6 +152,37 @@ class Batch:
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
 
+    def begin_state(
+        self,
+        values: Mapping[str, Any],
+        *,
+        schema: Any = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the session with these values of its state; the batch fails if there is one.
+
+        They are the state before its first item (``rewind(0)`` leads back to them), and an event
+        ``state`` in the log holds those that are the session's own.
+
+        Raises:
+            InvalidUpdateError: ``values`` is no mapping, a field is none, or a value is no JSON.
+        """
+        if not isinstance(values, Mapping):
+            msg = f"values: expected a mapping of fields, got {type(values).__name__}"
+            raise InvalidUpdateError(msg)
+        change = self._new_change()
+        change.update(values, schema=schema)
+        own = {key: value for key, value in values.items() if not prefix_of(key)}
+        self.record("state", own, meta=meta)
+
+        def step(draft: Draft) -> bool:
+            change.run(draft.txn, draft.log.place, self._address, seq=1)
+            return False
+
+        self._begins = True
+        self._steps.append(step)
+        self._states.append(change)
+
     def delete_state(self, *fields: str) -> None:
         """As ``session.state.delete``."""
         self._state.delete(fields)
@@ -168,7 +202,7 @@ class Batch:
             return
 
         def step(draft: Draft) -> bool:
-            change.run(draft.txn, draft.log.place, self._address)
+            change.run(draft.txn, draft.log.place, self._address, seq=draft.head.next_seq)
             return False
 
         self._creates = self._creates or change.writes or not change.is_own
@@ -197,13 +231,26 @@ class Batch:
             is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
             return Settled(draft.receipt(0)) if is_idle else None
 
-        return self._changes.change(
+        store: Closure[Receipt] = self._changes.change(
             work,
             create=self._creates,
             revised=lambda: any(changed),
             after=lambda draft: draft.receipt(len(self.prepared)),
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )
+        return self._beginning(store) if self._begins else store
+
+    def _beginning(self, store: Closure[Receipt]) -> Closure[Receipt]:
+        """The batch of a session that must not be there yet."""
+
+        def closure(txn: Txn) -> Receipt:
+            draft = self._address.draft(txn, create=False)
+            if draft is not None:
+                msg = f"session {self._address.name!r} exists already: it cannot begin once more"
+                raise RevisionConflict(msg, expected=0, current=draft.head.revision)
+            return store(txn)
+
+        return closure
 
     def settle(self, receipt: Receipt) -> None:
         """Take the receipt of the commit; the traces of reducers are told now."""

@@ -82,22 +82,27 @@ class Branched(Condensed):
 
     # --- going back -------------------------------------------------------------------------------
 
-    def rewind(self, to: Position, *, expected_revision: int | None = None) -> Receipt:
+    def rewind(
+        self, to: Position, *, state: bool = True, expected_revision: int | None = None
+    ) -> Receipt:
         """Make ``to`` the last live item (0: none), or go back to a checkpoint.
 
         A checkpoint brings its whole history back, items that were undone since included, and the
         view that was current. Views recorded since do not apply any more. The values of the state
-        as they were come back under a new counter; going back to a seq leaves the state alone.
+        as they were come back under a new counter: those of the checkpoint, or of the time before
+        the item that followed ``to``.
 
         Args:
             to: a live seq, a Checkpoint, or a checkpoint's name.
+            state: False leaves the state alone.
             expected_revision: only if the session is at this revision.
 
         Raises:
-            NotFoundError: the item is not in the live history, or there is no such checkpoint.
+            NotFoundError: the item is not in the live history, there is no such checkpoint, or the
+                values of then were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
-        closure = self.checkpointing.rewind(to, expected_revision=expected_revision)
+        closure = self.checkpointing.rewind(to, state=state, expected_revision=expected_revision)
         return self._commit(closure, makes_room=True)
 
     def fork(
@@ -106,6 +111,7 @@ class Branched(Condensed):
         *,
         at: Position | None = None,
         policy: str | None = None,
+        state: bool = True,
         expected_revision: int | None = None,
     ) -> Self:
         """A new session of the same scope that shares the history up to and including ``at``.
@@ -115,13 +121,14 @@ class Branched(Condensed):
             at: a live seq, a Checkpoint or its name (live or not); None: all of the live history;
                 0: none of it.
             policy: another pair policy for the fork.
+            state: whether it begins with the values of the state of then; False: with those of now.
             expected_revision: only if this session is at this revision.
 
         Raises:
             NotFoundError, RevisionConflict, InvalidOptionError
         """
         closure, target = self.plan_fork(
-            session_id, at=at, policy=policy, expected_revision=expected_revision
+            session_id, at=at, policy=policy, state=state, expected_revision=expected_revision
         )
         self._commit(closure)
         return target
@@ -132,12 +139,13 @@ class Branched(Condensed):
         *,
         at: Position | None,
         policy: str | None,
+        state: bool = True,
         expected_revision: int | None = None,
     ) -> tuple[Closure[None], Self]:
         """The closure of ``fork`` and the handle of the new session."""
         target = self._address.beside(session_id, policy=policy)
         point = self.checkpointing.point(at)
-        closure = self.changes.fork(target, point, expected_revision=expected_revision)
+        closure = self.changes.fork(target, point, state=state, expected_revision=expected_revision)
         return closure, type(self)(target)
 
     def history_at(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:

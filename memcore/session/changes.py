@@ -24,9 +24,10 @@ from memcore.log.carried import carry_counts
 from memcore.log.item import split_body
 from memcore.log.saved import Saved
 from memcore.model import Item
-from memcore.options import checked_int, checked_optional_int
+from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.state import inherit
+from memcore.session.past import StatePoint, state_at, unknown_state
+from memcore.state import inherit, state_counter
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -130,9 +131,14 @@ class Changes:
         target: Address,
         at: int | Callable[[Draft], Saved] | None,
         *,
+        state: bool = True,
         expected_revision: int | None = None,
     ) -> Closure[None]:
-        """A new session that shares this one's history up to ``at``, or what ``at`` finds."""
+        """A new session that shares this one's history up to ``at``, or what ``at`` finds.
+
+        ``state`` says whether it begins with the values of then, or else of now.
+        """
+        checked_bool("state", state)
         if at is not None and not callable(at):
             checked_int("at", at)
         revision = checked_optional_int("expected_revision", expected_revision)
@@ -170,11 +176,27 @@ class Changes:
                 raise saved.mismatch()
             child.finish(now_ms=now_ms)
             inherit_usage(txn, log.scope, log.session, session, at=seq)
-            state = None if saved is None else saved.checkpoint.state
-            inherit(txn, log.scope, log.session, session, counter=state)
+            point: StatePoint | None = None
+            if state and saved is not None and saved.checkpoint.state is not None:
+                point = log.session, saved.checkpoint.state
+            elif state and saved is None:
+                point = self._state_point(draft, seq)
+            owner, counter = point or (log.session, None)
+            try:
+                inherit(txn, log.scope, owner, session, counter=counter, seq=seq + 1)
+            except NotFoundError as exc:
+                raise unknown_state(seq, exc) from exc
             txn.on_commit(lambda: target.settle(log.scope, session))
 
         return self.change(work, create=False, revised=False)
+
+    @staticmethod
+    def _state_point(draft: Draft, seq: int) -> StatePoint:
+        txn, log = draft.txn, draft.log
+        if seq == draft.last_seq:
+            return log.session, state_counter(txn, *log.place)
+        history = History(draft.head.all_segments(txn, log.scope))
+        return state_at(txn, *log.place, history, seq)
 
     def set_policy(self, policy: str) -> Closure[None]:
         """Hold the session to another policy from now on; the log stays as it is."""

@@ -19,9 +19,10 @@ from memcore.log.saved import (
     write_saved,
 )
 from memcore.model import Checkpoint, Receipt
-from memcore.options import checked_int, checked_optional_int
+from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure, Settled
+from memcore.session.past import restore_state_at
 from memcore.session.reading import Reading
 from memcore.state import restore, state_counter
 from memcore.store.base import ReadTxn
@@ -114,9 +115,11 @@ class Checkpointing:
 
     # --- going back -------------------------------------------------------------------------------
 
-    def rewind(self, to: Position, *, expected_revision: int | None = None) -> Closure[Receipt]:
+    def rewind(
+        self, to: Position, *, state: bool = True, expected_revision: int | None = None
+    ) -> Closure[Receipt]:
         """Make a live item the last one, or a checkpoint the live history."""
-        step = self.rewinding(to)
+        step = self.rewinding(to, state=state)
         revision = checked_optional_int("expected_revision", expected_revision)
 
         def work(draft: Draft) -> Settled | None:
@@ -125,14 +128,17 @@ class Checkpointing:
 
         return self._changes.change(work, create=False, after=lambda draft: draft.receipt(0))
 
-    def rewinding(self, to: Position) -> Callable[[Draft], bool]:
-        """What takes a draft back; it tells whether that changed anything."""
+    def rewinding(self, to: Position, *, state: bool = True) -> Callable[[Draft], bool]:
+        """What takes a draft back; it tells whether that changed the log."""
         _checked(to, "rewind")
+        checked_bool("state", state)
         if isinstance(to, int):
             seq = checked_int("rewind", to)
 
             def cut(draft: Draft) -> bool:
                 count, before = self._changes.live_count(draft, seq), draft.count
+                if state and count != before:
+                    restore_state_at(draft, seq)
                 draft.cut_to(count)
                 return count != before
 
@@ -142,8 +148,9 @@ class Checkpointing:
             before = draft.head.view_session, draft.head.view_number
             saved = self.saved_in(draft, to)
             moved = draft.move_to(saved) or before != saved.view
-            if saved.checkpoint.state is not None:
-                restore(draft.txn, *draft.log.place, saved.checkpoint.state)
+            if state and saved.checkpoint.state is not None:
+                place, counter = draft.log.place, saved.checkpoint.state
+                restore(draft.txn, *place, counter, seq=draft.head.next_seq)
             return moved
 
         return step

@@ -160,6 +160,22 @@ class Session(Branched):
         """
         return self.appending.store(*self.appending.abandon(call_id))
 
+    def begin(self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None) -> Receipt:
+        """Make the session with the first values of its state; an event ``state`` records them.
+
+        Args:
+            values: fields of any prefix.
+            meta: a JSON object kept beside the event.
+
+        Raises:
+            RevisionConflict: there is such a session.
+            InvalidUpdateError, InvalidItemError, ReadOnlyError, StorageError; nothing is stored.
+        """
+        with self.batch() as batch:
+            batch.begin_state(values, meta=meta)
+        assert batch.receipt is not None  # noqa: S101 - it was committed
+        return batch.receipt
+
     def batch(self, *, expected_revision: int | None = None) -> BatchContext:
         """``with session.batch() as b:`` commits b's changes together when the block ends."""
         return BatchContext(

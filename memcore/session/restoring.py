@@ -66,7 +66,7 @@ class Restoring:
         carry_counts(txn, (scope, session), head, found.counter, old=old)
         if saved is not None:
             write_saved(txn, scope, session, saved)
-        self._restore_state()
+        self._restore_state(head.next_seq)
         drafts = self._backing.drafts
         draft: Draft = drafts.start_over(txn, scope, session, head)
         if moved:
@@ -77,14 +77,14 @@ class Restoring:
 
     # --- state ------------------------------------------------------------------------------------
 
-    def _restore_state(self) -> None:
+    def _restore_state(self, seq: int) -> None:
         """The values of the checkpoint that the session goes back to."""
         saved, survivors = self._way.saved, self._survivors
         counter = None if saved is None else saved.checkpoint.state
         if counter is None:
             return
         try:
-            restore(self._txn, survivors.scope, survivors.session, counter)
+            restore(self._txn, survivors.scope, survivors.session, counter, seq=seq)
         except (CorruptValueError, NotFoundError) as exc:
             self.notes.append(f"its state stays as it is: {exc}")
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from memcore.errors import InvalidOptionError, InvalidUpdateError, NotFoundError
-from memcore.log import Draft
+from memcore.log import Draft, Head, History
+from memcore.log.head import head_key
 from memcore.log.saved import saved_states
 from memcore.options import checked_bool, checked_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
+from memcore.session.past import state_at, state_before
 from memcore.state import (
     APP,
     TEMPORARY,
@@ -135,6 +137,47 @@ class SessionState:
             raise NotFoundError(msg)
         return found or {}
 
+    def at_seq(self, seq: int) -> dict[str, Any]:
+        """The values of its own fields when the live history ended at ``seq``; 0: before it began.
+
+        That is, before the item that follows was appended, or now behind the last one.
+
+        Raises:
+            NotFoundError: there is no such live item, or the values of then were trimmed.
+            CorruptValueError: a row is damaged.
+        """
+        checked_int("seq", seq)
+        return self._past(lambda txn, place, history: state_at(txn, *place, history, seq), seq)
+
+    def before(self, seq: int) -> dict[str, Any]:
+        """The values of its own fields just before a live item was appended.
+
+        Raises:
+            NotFoundError, CorruptValueError: as ``at_seq``.
+        """
+        checked_int("seq", seq, least=1)
+        return self._past(
+            lambda txn, place, history: state_before(txn, place[0], history, seq), seq
+        )
+
+    def _past(
+        self, find: Callable[[ReadTxn, tuple[int, int], History], tuple[int, int]], seq: int
+    ) -> dict[str, Any]:
+        def look(txn: ReadTxn, place: tuple[int, int]) -> dict[str, Any]:
+            key = head_key(*place)
+            value = txn.get(key)
+            if value is None:
+                raise self._address.headless(*place)
+            history = History(Head.unpack(key, value).all_segments(txn, place[0]))
+            owner, counter = find(txn, place, history)
+            return _decoded(values_at(txn, place[0], owner, counter))
+
+        found = self._read(look, None)
+        if found is None and seq:
+            msg = f"there is no session {self._address.name!r}"
+            raise NotFoundError(msg)
+        return found or {}
+
     def visible(self, *, to: str, exclude: Iterable[str] = ()) -> dict[str, Any]:
         """The part of the state that may be handed over; see ``StateSchema.visible``.
 
@@ -236,9 +279,14 @@ class SessionState:
 
         return closure
 
-    def write(self, change: ScopedChange, draft: Draft) -> int:
-        """Store a change with others of the session, in their transaction; the counter after it."""
-        return change.run(draft.txn, draft.log.place, self._address)
+    def write(self, change: ScopedChange, draft: Draft, *, ahead: int = 0) -> int:
+        """Store a change with others of the session, in their transaction; the counter after it.
+
+        ``ahead`` items are still to be appended which the change belongs to: ``before`` them the
+        state is as it was.
+        """
+        seq = draft.head.next_seq + ahead
+        return change.run(draft.txn, draft.log.place, self._address, seq=seq)
 
     def _commit(self, change: ScopedChange) -> int:
         if change.is_temporary:

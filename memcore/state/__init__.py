@@ -13,6 +13,7 @@ from memcore.state.change import StateChange
 from memcore.state.field import Field
 from memcore.state.handle import SharedState
 from memcore.state.markers import Omit, OmitInput, OmitOutput, Private
+from memcore.state.moments import counter_before, is_moment, moments_of, put_moment
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.reducers import FileData, append_messages, merge_entries
 from memcore.state.rows import (
@@ -56,13 +57,17 @@ __all__ = [
     "append_messages",
     "begin_trim",
     "check_state",
+    "counter_before",
     "header_problem",
     "inherit",
+    "is_moment",
     "is_state_row",
     "mend_state",
     "merge_entries",
+    "moments_of",
     "packed_field",
     "prefix_of",
+    "put_moment",
     "read_header",
     "restore",
     "state_counter",

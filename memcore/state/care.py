@@ -10,7 +10,9 @@ from typing import NamedTuple
 from memcore import keys
 from memcore.codec import HEADER_BYTES, open_value
 from memcore.errors import CorruptValueError
-from memcore.limits import STATE_DELETIONS_TOLD, STATE_PAGE
+from memcore.keys import Row
+from memcore.limits import PIECE_ROWS, STATE_DELETIONS_TOLD, STATE_PAGE
+from memcore.state.moments import counter_before, moments_of
 from memcore.state.rows import (
     Header,
     Version,
@@ -69,12 +71,13 @@ def _first(scope: int, session: int) -> bytes:
 
 
 def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> Iterator[str]:
-    """What is wrong with a session's state, in words; ``pinned`` are counters of checkpoints."""
+    """What is wrong with a state, in words; ``pinned`` are counters of checkpoints."""
     try:
         header = read_header(txn, scope, session)
     except CorruptValueError as exc:
         yield str(exc)
         return
+    last = ""
     for key, value in _versions(txn, scope, session):
         try:
             is_state_row(key, value)
@@ -87,9 +90,24 @@ def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]
                 f"field {field!r} of its state has a version of counter {counter}, "
                 f"its header says {header.counter}"
             )
+        if not session and field == last:
+            yield f"field {field!r} of its state has several values"
+        last = field
+    yield from _check_moments(txn, scope, session, header)
     for counter in sorted(set(pinned)):
         if not header.holds(counter):
             yield f"a checkpoint refers to counter {counter} of its state, which is not known"
+
+
+def _check_moments(txn: ReadTxn, scope: int, session: int, header: Header) -> Iterator[str]:
+    last = 0
+    for seq, counter in moments_of(txn, scope, session):
+        if not last <= counter <= header.counter:
+            yield (
+                f"before item {seq} its state is said to be at counter {counter}, "
+                f"not from {last} to {header.counter}"
+            )
+        last = max(last, counter)
 
 
 def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> str:
@@ -123,6 +141,7 @@ def _fitting(
     """The header that fits the rows; ``known`` is the one that there is, or an empty one."""
     needed = sorted(set(pinned))
     numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
+    numbers += [counter for _, counter in moments_of(txn, scope, session)]
     last = max([*numbers, *needed, known.counter], default=0)
     if not last:
         return known
@@ -154,11 +173,17 @@ def begin_trim(
 
 
 def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
-    """Remove a piece of the versions that no known counter shows, from the key ``start`` on."""
+    """Remove a piece of the versions that no known counter shows, from the key ``start`` on.
+
+    Behind them come the moments that led to counters which are not known any more.
+    """
+    if keys.row_of(start) == Row.MOMENT:
+        return _trim_moments(txn, scope, session, start)
     header = read_header(txn, scope, session)
     rows = islice(_versions(txn, scope, session, start), STATE_PAGE + 1)
     page = [(key, len(value)) for key, value in rows]
-    following = page[-1][0] if len(page) > STATE_PAGE else None
+    is_last = len(page) <= STATE_PAGE
+    following = keys.session_rows(scope, session, Row.MOMENT) if is_last else page[-1][0]
     piece = Piece()
     gone: list[bytes] = []
     has_older = bool(page) and _has_older(txn, page[0][0])
@@ -195,6 +220,23 @@ def forget_deletions(txn: Txn, scope: int, header: Header) -> Header:
     for key in gone:
         txn.delete(key)
     return header._replace(floor=floor) if gone else header
+
+
+def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
+    """Of moments in a row that lead to unknown counters, the first says so for all."""
+    header = read_header(txn, scope, session)
+    stop = keys.after(keys.session_rows(scope, session, Row.MOMENT))
+    page = [key for key, _ in islice(txn.scan(start, stop), PIECE_ROWS + 1)]
+    following = page[-1] if len(page) > PIECE_ROWS else None
+    if not page:
+        return Trimmed(0, None)
+    before = keys.number_of(page[0]) - 1
+    is_known = header.holds(counter_before(txn, scope, session, before))
+    for seq, counter in list(moments_of(txn, scope, session, page[0], following or stop)):
+        was_known, is_known = is_known, header.holds(counter)
+        if not is_known and not was_known:
+            txn.delete(keys.session_row(scope, session, Row.MOMENT, seq))
+    return Trimmed(0, following)
 
 
 def _has_older(txn: ReadTxn, key: bytes) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from memcore import keys
-from memcore.codec import encode_json
+from memcore.codec import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
 from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
 from memcore.state.care import forget_deletions
 from memcore.state.copying import copied
+from memcore.state.moments import put_moment
 from memcore.state.rows import (
     fields_at,
     packed_field,
@@ -31,6 +33,17 @@ _Stored = tuple[bytes, int] | None
 """Body and flags of a value; None: there is none."""
 _DAMAGED: Final[_Stored] = (b"", -1)
 """Differs from every value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A value as it is stored: it is decoded only for a reducer."""
+
+    body: bytes
+    flags: int
+
+    def value(self) -> Any:
+        return decode_json(self.body, self.flags)
 
 
 class StateChange:
@@ -80,11 +93,15 @@ class StateChange:
         self.write(self.kept(writes_of(update), by), by, trace)
 
     def kept(self, writes: Iterable[Write], schema: StateSchema) -> list[Write]:
-        """Copies of what is to be stored of a step; changes nothing."""
+        """What is to be stored of a step, encoded or, for a reducer, copied; changes nothing."""
         kept: list[Write] = []
         for key, value in writes:
             self._packed(key)
-            if schema.field(key).stored:
+            field = schema.field(key)
+            if field.stored and field.reducer is None:
+                given = overwritten(value)
+                kept.append((key, _Ready(*_encoded(key, value if given is None else given[0]))))
+            elif field.stored:
                 kept.append((key, _kept(key, value)))
         return kept
 
@@ -106,14 +123,14 @@ class StateChange:
         """No field is to have a value any more."""
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
-    def run(self, txn: Txn, scope: int, session: int) -> int:
-        """Write what changes; the counter of the state after it.
+    def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
+        """Write what changes; the counter of the state after it. ``seq`` is the session's next.
 
         Raises:
             RevisionConflict: the state is at another counter than was expected.
             InvalidUpdateError: the schema does not allow it, or a value is no JSON.
         """
-        return self.prepare(txn, scope, session).write(scope)
+        return self.prepare(txn, scope, session).write(scope, seq=seq)
 
     def prepare(self, txn: Txn, scope: int, session: int) -> Writer:
         """All of ``run`` but what it writes; scope 0 stands for one that is yet to be made."""
@@ -175,9 +192,13 @@ class Writer:
         """Apply one step."""
         for key, value in writes:
             self._load(key)
-            is_reduced = schema.field(key).reducer is not None and overwritten(value) is None
-            if key in self._damaged and is_reduced:
+            if schema.field(key).reducer is None or overwritten(value) is not None:
+                continue
+            if key in self._damaged:
                 raise self._damaged[key]
+            found = self._values.get(key)
+            if type(found) is _Ready:
+                self._values[key] = found.value()
         for key, _ in writes:
             self._damaged.pop(key, None)
 
@@ -206,7 +227,7 @@ class Writer:
             return
         self._before[key] = None if version is None else (version.body, version.flags)
         if version is not None:
-            self._values[key] = version.value()
+            self._values[key] = _Ready(version.body, version.flags)
 
     def fields(self) -> list[str]:
         """The names of the fields that have a value now, by the rows and the steps so far."""
@@ -217,7 +238,11 @@ class Writer:
     def settle(self) -> None:
         """Find out what changes: the last thing that may fail before something is written."""
         for key, before in self._before.items():
-            after = _encoded(key, self._values[key]) if key in self._values else None
+            value = self._values.get(key, self)  # no value
+            if type(value) is _Ready:
+                after: _Stored = (value.body, value.flags)
+            else:
+                after = None if value is self else _encoded(key, value)
             if after != before:
                 self._changed[key] = after
 
@@ -226,10 +251,11 @@ class Writer:
         """Whether nothing changes."""
         return not self._changed
 
-    def write(self, scope: int) -> int:
+    def write(self, scope: int, *, seq: int = 0) -> int:
         """Append the versions of the fields that change, all under the next counter.
 
-        A state that is shared keeps no older ones.
+        A state that is shared keeps no older ones; with that of a session ``seq`` is kept, its
+        next one.
         """
         header, session = self.header, self._place[1]
         if not self._changed:
@@ -246,6 +272,8 @@ class Writer:
         if not session and not counter % STATE_DELETIONS_TOLD:
             header = forget_deletions(txn, scope, header)
         write_header(txn, scope, session, header)
+        if session:
+            put_moment(txn, scope, session, seq, counter)
         return counter
 
     def _packed(self, key: str) -> bytes:

@@ -22,6 +22,7 @@ from memcore import keys
 from memcore.codec import HEADER_BYTES, decode_json, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
 from memcore.limits import STATE_FIELD_BYTES_MAX
+from memcore.state.moments import put_moment
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
@@ -234,19 +235,30 @@ def put_version(
     txn.put(key, seal_value(key, body, flags))
 
 
-def restore(txn: Txn, scope: int, session: int, counter: int) -> int:
+def restore(
+    txn: Txn, scope: int, session: int, counter: int, *, seq: int, owner: int | None = None
+) -> int:
     """Make the values at a counter those of now; they get a new counter, which is returned.
 
     Nothing is written if they are those of now.
 
+    Args:
+        txn: the transaction.
+        scope: the scope of both sessions.
+        session: whose state changes.
+        counter: which values; one of ``owner``'s.
+        seq: the next seq of the session.
+        owner: the session that had the values, one that this was forked from; None: this one.
+
     Raises:
         NotFoundError: the values at that counter are not known.
     """
-    wanted = values_at(txn, scope, session, counter)
+    wanted = values_at(txn, scope, session if owner is None else owner, counter)
     header = read_header(txn, scope, session)
     rows = keys.state_rows(scope, session)
     changed: dict[bytes, tuple[bytes, int] | None] = {}
-    for packed, _, _ in _newest(txn, rows):
+    fields = {packed_field(key) for key in wanted}  # a fork may never have had one of them
+    for packed in sorted(fields | {packed for packed, _, _ in _newest(txn, rows)}):
         version = wanted.get(keys.unpack_text(packed))
         stored = None if version is None else (version.body, version.flags)
         try:
@@ -262,11 +274,16 @@ def restore(txn: Txn, scope: int, session: int, counter: int) -> int:
     for packed, stored in changed.items():
         put_version(txn, rows, packed, following, stored)
     write_header(txn, scope, session, header._replace(counter=following))
+    put_moment(txn, scope, session, seq, following)
     return following
 
 
-def inherit(txn: Txn, scope: int, parent: int, fork: int, *, counter: int | None = None) -> None:
+def inherit(
+    txn: Txn, scope: int, parent: int, fork: int, *, seq: int, counter: int | None = None
+) -> None:
     """Give a fork the values of its parent at a counter (None: now), under that counter.
+
+    ``seq`` is the next one of the fork.
 
     Raises:
         NotFoundError: the values at that counter are not known.
@@ -276,6 +293,7 @@ def inherit(txn: Txn, scope: int, parent: int, fork: int, *, counter: int | None
     if at:
         stored = {key: (version.body, version.flags) for key, version in found.items()}
         _begin(txn, scope, fork, stored, at)
+        put_moment(txn, scope, fork, seq, at)
 
 
 def write_values(

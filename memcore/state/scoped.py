@@ -117,13 +117,14 @@ class ScopedChange:
         if gone:
             self._later.append(lambda: [self._temporary.pop(key, None) for key in gone])
 
-    def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes) -> int:
+    def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes, *, seq: int = 0) -> int:
         """Write what changes; the counter of the session's own state after it.
 
         Args:
             txn: the transaction.
             place: scope and session; None: there is no session, and nothing of its own is written.
             scopes: where the shared parts lie.
+            seq: the session's next one.
 
         Raises:
             RevisionConflict, InvalidUpdateError: as ``StateChange.run``; nothing is written then.
@@ -139,7 +140,7 @@ class ScopedChange:
                     ready.append((writer, prefix))
         for writer, prefix in ready:
             writer.write(scopes.ensure_scope(txn, prefix))
-        return 0 if own is None or place is None else own.write(place[0])
+        return 0 if own is None or place is None else own.write(place[0], seq=seq)
 
     def tell(self) -> None:
         """After the commit: the handle gets what is temporary, the traces what reducers did."""

@@ -122,12 +122,13 @@ def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
     fork.append(USER)
     fork.undo()
     fork.append(CALL)
+    fork.state.update({"own": 1})
     lines = exported(db, session_id="fork").splitlines()
     title = json.loads(lines[0])
     assert title["forked_from"]["seq"] == seqs[10]
     *items, state = map(json.loads, lines[1:])
     assert [line["seq"] for line in items] == [item.seq for item in fork.items()]
-    assert state["state"]["counter"] == 2
+    assert state["state"] == {"counter": 1, "values": {"own": 1}}
     other = round_trip(db, open_db, path)
     copy = other.session("fork", user=session.user, app=session.app)
     assert list(copy.items()) == list(fork.items())

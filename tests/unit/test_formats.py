@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.formats import POLICIES, get_policy, lead_in_message, summary_message
+from memcore.formats import (
+    POLICIES,
+    Entry,
+    get_policy,
+    lead_in_message,
+    rename_repeated_calls,
+    render,
+    summary_message,
+)
 from messages import Message, assistant, call, illegal, result, system, user
 
 NO_RESULT = "[no result: this tool call was not answered]"
@@ -239,6 +247,136 @@ def test_an_approval_that_never_came_is_refused_synthetically():
     asks = {"type": "mcp_approval_request", "id": "ap", "name": "x", "arguments": "{}"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "ap", "approve": False}
     assert shown([user(), asks, user()], "openai_responses") == [user(), asks, answer, user()]
+
+
+PROGRAM = {"type": "program", "id": "prog_1", "call_id": "p", "code": "", "fingerprint": "x"}
+
+
+def child(call_id: str) -> Message:
+    return {**fn(call_id), "caller": {"type": "program", "caller_id": "p"}}
+
+
+def test_what_a_program_called_goes_with_it():
+    messages = [user(), child("a"), out("a"), assistant(), user()]
+    assert rules(messages, "openai_responses") == [(1, "missing_reference")]
+    assert shown(messages, "openai_responses") == [user(), assistant(), user()]
+    assert repairs(messages, "openai_responses") == [("orphan", 1, None), ("orphan", 2, "a")]
+    assert 2 not in memcore.safe_cuts([user(), PROGRAM, child("a"), out("a")], "openai_responses")
+
+
+def test_a_stray_takes_what_refers_to_it_along():
+    program = {**PROGRAM, "call_id": "q", "caller": {"type": "program", "caller_id": "p"}}
+    called = {**child("a"), "caller": {"type": "program", "caller_id": "q"}}
+    messages = [user(), program, called, out("a"), user()]
+    assert shown(messages, "openai_responses") == [user(), user()]
+
+
+def test_an_approved_call_stays_with_its_approval():
+    asks = {"type": "mcp_approval_request", "id": "ap", "name": "x", "arguments": "{}"}
+    answer = {"type": "mcp_approval_response", "approval_request_id": "ap", "approve": True}
+    called = {"type": "mcp_call", "id": "m", "name": "x", "approval_request_id": "ap"}
+    messages = [user(), asks, answer, called, assistant(), user()]
+    assert rules(messages, "openai_responses") == []
+    assert memcore.safe_cuts(messages, "openai_responses") == [0, 1, 4, 5]
+    assert shown(messages[2:], "openai_responses") == [assistant(), user()]
+
+
+def test_a_program_goes_on_until_the_user_speaks():
+    messages = [user(), PROGRAM, child("a"), out("a"), REASONING, child("b"), out("b")]
+    assert shown(messages, "openai_responses") == messages
+    ended = shown([*messages, assistant(), user()], "openai_responses")
+    assert [m for m in ended if m.get("type") == "program_output"] == [
+        {
+            "type": "program_output",
+            "id": "p",
+            "call_id": "p",
+            "result": NO_RESULT,
+            "status": "incomplete",
+        }
+    ]
+
+
+def test_a_synthetic_output_says_which_program_called():
+    answered = shown([user(), PROGRAM, child("a"), assistant(), user()], "openai_responses")
+    synthetic_outputs = answered[4:6]
+    assert [m["type"] for m in synthetic_outputs] == ["function_call_output", "program_output"]
+    assert synthetic_outputs[0]["caller"] == {"type": "program", "caller_id": "p"}
+
+
+def test_calls_of_one_response_are_kept_together():
+    messages = [user(), fn("a"), fn("b"), out("b"), user()]
+    assert memcore.safe_cuts(messages, "openai_responses") == [0, 1, 4]
+
+
+def test_many_searches_without_ids_bind_in_time():
+    asked = [{"type": "tool_search_call", "arguments": {}} for _ in range(3000)]
+    found = [{"type": "tool_search_output", "tools": [], "id": str(n)} for n in range(3000)]
+    messages = [user(), *asked, *found]
+    assert rules(messages, "openai_responses") == []
+
+
+# --- ids of OpenAI Responses that come again ------------------------------------------------------
+
+
+def renamed(messages: list[Message], **options: Any) -> list[Message]:
+    entries = [Entry(at, message) for at, message in enumerate(messages)]
+    found = render(entries, get_policy("openai_responses"))
+    rename_repeated_calls(found, entries, **options)
+    assert found.sources == list(range(len(found.messages)))
+    assert illegal(found.messages, "openai_responses") == []
+    return found.messages
+
+
+def test_calls_under_one_id_get_ids_of_their_own():
+    turn = [user(), fn("c"), out("c")]
+    assert renamed([*turn, *turn, *turn]) == [
+        *turn,
+        user(),
+        fn("c_2"),
+        out("c_2"),
+        user(),
+        fn("c_3"),
+        out("c_3"),
+    ]
+
+
+def test_what_is_fixed_keeps_its_id():
+    turn = [user(), fn("c"), out("c")]
+    found = renamed([*turn, *turn], is_fixed=lambda at: at >= 5)
+    assert found == [user(), fn("c_2"), out("c_2"), *turn]
+
+
+def test_a_long_id_is_shortened():
+    found = renamed([fn("x" * 70), out("x" * 70), fn("x" * 71), out("x" * 71)], chars_max=64)
+    assert found == [fn("x" * 64), out("x" * 64), fn("x" * 62 + "_2"), out("x" * 62 + "_2")]
+
+
+def test_every_kind_of_call_is_renamed_with_all_that_names_it():
+    shell = {"type": "local_shell_call", "call_id": "c", "id": "lsh_1"}
+    shelled = {"type": "local_shell_call_output", "id": "lsh_1", "output": "ok"}
+    asks = {"type": "mcp_approval_request", "id": "c", "name": "x", "arguments": "{}"}
+    answer = {"type": "mcp_approval_response", "approval_request_id": "c", "approve": True}
+    called = {"type": "mcp_call", "id": "m", "name": "x", "approval_request_id": "c"}
+    ends = {"type": "program_output", "call_id": "p", "result": "", "status": "completed"}
+    by = {"caller": {"type": "program", "caller_id": "p"}}
+    turn = [shell, shelled, asks, answer, called, PROGRAM, child("a"), {**out("a"), **by}, ends]
+    by = {"caller": {"type": "program", "caller_id": "p_2"}}
+    assert renamed([*turn, *turn])[len(turn) :] == [
+        {**shell, "call_id": "c_2", "id": "c_2"},
+        {**shelled, "call_id": "c_2", "id": "c_2"},
+        {**asks, "id": "c_2"},
+        {**answer, "approval_request_id": "c_2"},
+        {**called, "approval_request_id": "c_2"},
+        {**PROGRAM, "call_id": "p_2"},
+        {**fn("a_2"), **by},
+        {**out("a_2"), **by},
+        {**ends, "call_id": "p_2"},
+    ]
+
+
+def test_an_item_whose_two_ids_are_one_keeps_them_one():
+    turn = [{**fn("c"), "id": "c"}, out("c")]
+    assert renamed([*turn, *turn])[2] == {**fn("c_2"), "id": "c_2"}
 
 
 # --- Anthropic ------------------------------------------------------------------------------------

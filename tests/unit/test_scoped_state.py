@@ -8,6 +8,7 @@ import pytest
 import memcore
 from memcore import InvalidUpdateError, NotFoundError, RevisionConflict
 from memcore.keys import Kind, scoped
+from memcore.state import moments_of
 
 USER = {"role": "user", "content": "hi"}
 
@@ -160,3 +161,147 @@ def test_a_schema_may_reduce_what_is_shared(db):
     with pytest.raises(InvalidUpdateError, match="no field 'wrong'"):
         session.state.update({"app:hits": 2, "wrong": 1})
     assert scope.app_state["hits"] == 6
+
+
+# --- the state at an item ---------------------------------------------------------------------
+
+
+def test_the_state_is_known_at_every_item(db):
+    session = db.session("s")
+    assert session.state.at_seq(0) == {}
+    session.state.update({"a": 0})
+    with session.batch() as batch:
+        batch.extend([USER, USER])
+        batch.update_state({"a": 1})
+    session.state.update({"b": 1})
+    session.append(USER)
+    session.state.update({"b": 2})
+    states = [session.state.at_seq(seq) for seq in range(4)]
+    assert states == [{"a": 0}, {"a": 0}, {"a": 1, "b": 1}, {"a": 1, "b": 2}]
+    assert [session.state.before(seq) for seq in (1, 2, 3)] == states[:3]
+    for wrong in (session.state.at_seq, session.state.before):
+        with pytest.raises(NotFoundError, match="item 4 is not in the live history"):
+            wrong(4)
+
+
+def test_rewind_and_fork_take_the_state_of_their_item(db):
+    scope = db.scope(user="u")
+    session = scope.session("s")
+    for turn in range(5):
+        with session.batch() as batch:
+            batch.append(USER)
+            batch.update_state({"turn": turn, f"key {turn}": None, "app:last": turn})
+    fork = session.fork("f", at=2)
+    assert fork.state.all(shared=False) == {"turn": 1, "key 0": None, "key 1": None}
+    session.rewind(3)
+    wanted = {"turn": 2, "key 0": None, "key 1": None, "key 2": None}
+    assert session.state.all() == wanted | {"app:last": 4}
+    session.append(USER)
+    assert session.state.before(6) == wanted
+    assert session.state.at_seq(3) == wanted
+    fork.state.update({"turn": "forked"})
+    fork.append(USER)
+    fork.rewind(1)
+    assert fork.state.all(shared=False) == {"turn": 0, "key 0": None}
+    deep = fork.fork("g", at=0)
+    assert deep.state.all(shared=False) == {}
+    assert session.fork("h", at=3, state=False).state.all(shared=False) == wanted
+
+
+def test_a_rewound_session_keeps_the_state_of_each_branch_apart(db):
+    session = db.session("s")
+    session.append(USER)
+    session.state.update({"on": "one"})
+    session.append(USER)
+    session.state.update({"on": "two"})
+    session.checkpoint("two")
+    session.rewind(1)
+    assert session.state.all() == {"on": "one"}
+    session.state.update({"on": "elsewhere"})
+    session.append(USER)
+    assert session.state.at_seq(1) == {"on": "elsewhere"}
+    session.rewind("two")
+    assert session.state.all() == {"on": "two"}
+    assert session.state.at_seq(1) == {"on": "one"}
+    session.rewind(1)
+    assert session.state.all() == {"on": "one"}
+
+
+def test_a_trimmed_past_is_refused_and_never_made_up(db):
+    session = db.session("s")
+    for turn in range(6):
+        with session.batch() as batch:
+            batch.append(USER)
+            batch.update_state({"turn": turn})
+        if turn in (1, 3):
+            session.checkpoint()
+    session.state.trim(keep=1)
+    known = {seq: session.state.at_seq(seq) for seq in (2, 4, 6)}
+    assert known == {2: {"turn": 1}, 4: {"turn": 3}, 6: {"turn": 5}}
+    for seq in (0, 1, 3, 5):
+        with pytest.raises(NotFoundError, match="not known"):
+            session.state.at_seq(seq)
+        with pytest.raises(NotFoundError, match=f"at item {seq}, .* state=False"):
+            session.rewind(seq)
+        with pytest.raises(NotFoundError, match="state=False"):
+            session.fork(f"fork {seq}", at=seq)
+    assert len(session) == 6
+    session.rewind(3, state=False)
+    assert session.state.all() == {"turn": 5}
+
+
+def test_trimming_forgets_what_led_to_it(db):
+    session = db.session("s")
+    for turn in range(1500):
+        with session.batch() as batch:
+            batch.append(USER)
+            batch.update_state({"turn": turn})
+    session.state.trim()
+    place = session._address.log.place
+    moments = db.backing.store.read(lambda txn: list(moments_of(txn, *place)))
+    assert moments == [(1501, 1500)]
+
+
+# --- initial state ----------------------------------------------------------------------------
+
+
+def test_a_session_begins_with_values_that_rewind_and_fork_bring_back(db):
+    scope = db.scope(user="u", app="a")
+    session = scope.session("s")
+    receipt = session.begin({"lang": "en", "app:x": 1, "user:y": 2, "temp:t": 3}, meta={"by": "me"})
+    assert (receipt.seq, receipt.revision) == (1, 1)
+    event = session.get(1)
+    assert event.message == {"type": "state", "payload": {"lang": "en"}}
+    assert event.meta == {"by": "me"}
+    assert session.state.all() == {"lang": "en", "app:x": 1, "user:y": 2, "temp:t": 3}
+    with session.batch() as batch:
+        batch.append(USER)
+        batch.update_state({"lang": "de", "more": 1})
+    for position in (0, 1):
+        assert session.state.at_seq(position) == {"lang": "en"}
+        assert session.fork(f"f{position}", at=position).state.all(shared=False) == {"lang": "en"}
+    session.rewind(0)
+    assert session.state.all(shared=False) == {"lang": "en"}
+    assert len(session) == 0
+
+
+def test_a_session_begins_once(db):
+    session = db.session("s")
+    for wrong, error in (
+        ({"a": object}, InvalidUpdateError),
+        ([("a", 1)], InvalidUpdateError),
+        ({"": 1}, InvalidUpdateError),
+        ({"app:": 1}, InvalidUpdateError),
+    ):
+        with pytest.raises(error):
+            session.begin(wrong)
+    assert not session.exists()
+    session.begin({"a": 1})
+    with pytest.raises(RevisionConflict, match="exists already") as told:
+        session.begin({"a": 2})
+    assert (told.value.expected, told.value.current) == (0, 1)
+    other = db.session("t")
+    other.state.update({"a": 1})
+    with pytest.raises(RevisionConflict):
+        other.begin({})
+    assert session.state.all() == other.state.all() == {"a": 1}

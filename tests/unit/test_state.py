@@ -121,7 +121,7 @@ def test_what_is_nested_without_end_is_refused_and_nothing_stored(open_db):
     session = open_db().session("s")
     circular: list[Any] = []
     circular.append(circular)
-    with pytest.raises(InvalidUpdateError, match="circular"):
+    with pytest.raises(InvalidUpdateError, match="nested deeper"):
         session.state.update({"a": circular})
     assert not session.exists()
 
@@ -308,14 +308,18 @@ def test_a_change_that_is_run_again_is_told_once(open_db):
     assert (len(told), session.state.all()) == (1, {"notes": ["a"]})
 
 
-def test_undo_and_rewind_leave_the_state(open_db):
+def test_undo_leaves_the_state_and_rewind_takes_it_back(open_db):
     session = open_db().session("s")
     session.append(USER)
     session.append(USER)
     session.state.update({"a": 1})
     session.undo()
-    session.rewind(0)
     assert session.state.all() == {"a": 1}
+    session.rewind(0, state=False)
+    assert session.state.all() == {"a": 1}
+    session.append(USER)
+    session.rewind(0)
+    assert session.state.all() == {"a": 1}, "as it was before the item that was live"
 
 
 # --- the past ---------------------------------------------------------------------------------
@@ -345,15 +349,15 @@ def test_a_state_can_be_restored_and_inherited_as_of_a_counter(open_db):
     session._address.resolve()
     log, target = session._address.log, other._address.log
     transact = db.backing.store.transact
-    transact(lambda txn: inherit(txn, log.scope, log.session, target.session, counter=2))
+    transact(lambda txn: inherit(txn, log.scope, log.session, target.session, counter=2, seq=1))
     assert other.state.all() == {"n": 2, "only 1": True, "only 2": True}
-    assert transact(lambda txn: restore(txn, log.scope, log.session, 1)) == 5
+    assert transact(lambda txn: restore(txn, log.scope, log.session, 1, seq=1)) == 5
     assert session.state.all() == {"n": 1, "only 1": True} == session.state.at(1)
     assert session.state.at(4) == {"n": 3, "only 2": True, "only 3": True}
-    assert transact(lambda txn: restore(txn, log.scope, log.session, 5)) == 5
+    assert transact(lambda txn: restore(txn, log.scope, log.session, 5, seq=1)) == 5
     assert db.backing.store.read(lambda txn: state_counter(txn, log.scope, log.session)) == 5
     with pytest.raises(NotFoundError):
-        transact(lambda txn: restore(txn, log.scope, log.session, 9))
+        transact(lambda txn: restore(txn, log.scope, log.session, 9, seq=1))
 
 
 def test_a_trim_keeps_the_last_counters(open_db):
@@ -427,7 +431,7 @@ def test_a_checkpoint_brings_its_values_back(open_db):
     session.rewind("two")
     assert session.state.all() == {"notes": ["a", "b"], "title": "t"}
     session.rewind(0)
-    assert session.state.counter == 5, "a seq leaves the state"
+    assert (session.state.all(), session.state.counter) == ({}, 6)
     with session.batch() as batch:
         batch.rewind("one")
         batch.update_state({"notes": ["d"]})
@@ -560,7 +564,8 @@ def test_check_finds_versions_that_the_header_does_not_know(open_db):
     seal = memcore.codec.seal_value
     value, _ = damage(db, session, 0, lambda key, _: seal(key, Header(1).pack()))
     assert db.check() == [
-        "session 's': field 'a' of its state has a version of counter 2, its header says 1"
+        "session 's': field 'a' of its state has a version of counter 2, its header says 1",
+        "session 's': before item 2 its state is said to be at counter 2, not from 0 to 1",
     ]
     damage(db, session, 0, lambda key, _: seal(key, Header(2, 3).pack()))
     assert "header of a state" in db.check()[0]

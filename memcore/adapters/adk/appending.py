@@ -122,7 +122,7 @@ class Appending:
                 return Settled(view.again(draft, first.revision))
             view.check(draft)
             if change is not None:
-                session.state.write(change, draft)
+                session.state.write(change, draft, ahead=len(rows))
             draft.append(rows, orphans="keep")
             return None
 
