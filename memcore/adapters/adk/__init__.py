@@ -7,11 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memcore.adapters.adk.artifacts import MemcoreArtifactService
     from memcore.adapters.adk.sessions import MemcoreSessionService
 
-__all__ = ["MemcoreSessionService"]
+__all__ = ["MemcoreArtifactService", "MemcoreSessionService"]
 
 _HOMES = {
+    "MemcoreArtifactService": "memcore.adapters.adk.artifacts",
     "MemcoreSessionService": "memcore.adapters.adk.sessions",
 }
 _FRAMEWORK = ("google", "pydantic", "pydantic_core")
