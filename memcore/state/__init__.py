@@ -30,15 +30,17 @@ from memcore.state.rows import (
 from memcore.state.schema import StateSchema, state_schema
 from memcore.state.scoped import ScopedChange, Scopes
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Command, Overwrite, Update
+from memcore.state.update import Command, Delete, Merge, Overwrite, Update
 
 __all__ = [
     "APP",
     "TEMPORARY",
     "USER",
     "Command",
+    "Delete",
     "Field",
     "FileData",
+    "Merge",
     "Omit",
     "OmitInput",
     "OmitOutput",
