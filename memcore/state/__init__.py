@@ -18,6 +18,7 @@ from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.reducers import FileData, append_messages, merge_entries
 from memcore.state.rows import (
     Version,
+    header_key,
     inherit,
     packed_field,
     read_header,
@@ -60,6 +61,7 @@ __all__ = [
     "begin_trim",
     "check_state",
     "counter_before",
+    "header_key",
     "header_problem",
     "inherit",
     "is_moment",
