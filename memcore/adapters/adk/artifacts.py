@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from google.adk.artifacts import artifact_util
 from google.adk.artifacts.base_artifact_service import ArtifactVersion, BaseArtifactService
@@ -22,10 +22,9 @@ from memcore.adapters.adk.places import (
     session_of,
     versions_of,
 )
+from memcore.adapters.adk.staging import Content, commit_with, in_thread
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
-from memcore.blobs import BlobRef
-from memcore.errors import StoreLockedError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
 from memcore.session.removal import resume_removals
@@ -33,12 +32,9 @@ from memcore.store.piece import Piece
 
 __all__ = ["MemcoreArtifactService"]
 
-T = TypeVar("T")
-
 _NAMESPACE: Final = "adk.artifacts"
 _HANDLES_MAX: Final = 1024
 _REFERENCES_MAX: Final = 5
-_ATTEMPTS: Final = 8
 
 
 class MemcoreArtifactService(Opened, BaseArtifactService):
@@ -99,25 +95,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         row["metadata"] = json_metadata(custom_metadata)
         if not place.is_told:
             row["name"] = place.name
-        if content is None or len(content) <= _SHORT_BYTES:
-            return await self._commit(kv, _saving(place, row, content))
-        return await self._save_large(kv, place, row, content)
-
-    async def _save_large(self, kv: KeyValue, place: Place, row: Row, content: bytes) -> int:
-        """Stage the content in a thread, then commit the version."""
-        for _ in range(_ATTEMPTS):
-            staging = asyncio.ensure_future(asyncio.to_thread(kv.stage, content))
-            try:
-                ref = await settled(staging)
-                return await self._commit(kv, _saving(place, row, ref))
-            except blobs.StagedBlobLost:
-                continue  # collected, or freed by its last reference, before the commit
-            except BaseException:
-                if staging.done() and not staging.cancelled() and staging.exception() is None:
-                    await settled(_in_thread(kv.unstage, staging.result()))
-                raise
-        msg = f"the content of {place.filename!r} was collected {_ATTEMPTS} times: try again"
-        raise StoreLockedError(msg)
+        return await commit_with(kv, [content], lambda held: _saving(place, row, held[0]))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -260,7 +238,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             done, leaves = await settled(future)
             leaves_rows |= leaves
         if leaves_rows:
-            await settled(_in_thread(resume_removals, self._store))
+            await settled(in_thread(resume_removals, self._store))
 
     # --- handles ----------------------------------------------------------------------------------
 
@@ -275,22 +253,13 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             self._handles[app_name, user_id] = found
         return found
 
-    async def _commit(self, kv: KeyValue, closure: Callable[[KeyValueTxn], T]) -> T:
-        return await settled(kv.submit(closure, asyncio.get_running_loop()))
-
 
 def _stripped(session_id: str | None) -> str | None:
     """What references are compared with: of a user's artifact it may be any."""
     return session_id and session_id.strip()
 
 
-def _in_thread(fn: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    return asyncio.ensure_future(asyncio.to_thread(fn, *args))
-
-
-def _saving(
-    place: Place, row: Row, content: bytes | BlobRef | None
-) -> Callable[[KeyValueTxn], int]:
+def _saving(place: Place, row: Row, content: Content) -> Callable[[KeyValueTxn], int]:
     def closure(txn: KeyValueTxn) -> int:
         newest = latest(txn, place)
         version = 0 if newest is None else newest[0] + 1

@@ -1,27 +1,25 @@
 """Where the versions of an artifact lie: one entry each, in the order of their numbers.
 
 A key is the artifact's place, a NUL and the version in eight hex digits; the place is ``u`` and the
-file of a user's artifact, ``s``, the session, a NUL and the file of a session's. A session or file
-is ``=`` and its name, or ``#`` and a digest of one that is too long or holds a NUL; so no name
-looks like a part of another, whatever characters it has.
+file of a user's artifact, ``s``, the session, a NUL and the file of a session's. Session and file
+are labels, so no name looks like a part of another, whatever characters it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final
 
 from google.adk.artifacts import artifact_util
 from google.adk.errors.input_validation_error import InputValidationError
 
+from memcore.adapters.adk.labels import END, is_name, label
 from memcore.kv import KeyValueView
 
 __all__ = ["Place", "latest", "names_of", "place_of", "session_of", "versions_of"]
 
 USER: Final = "user:"
-_END: Final = "\x00"
 _BEHIND: Final = "\x01"
 _VERSION_CHARS: Final = 8
 _SESSION_BYTES_MAX: Final = 150
@@ -47,12 +45,12 @@ class Place:
     @property
     def start(self) -> str:
         """The beginning of the keys of its versions."""
-        return _beginning(self.session_id) + _part(self.name, _FILE_BYTES_MAX) + _END
+        return _beginning(self.session_id) + label(self.name, _FILE_BYTES_MAX) + END
 
     @property
     def is_told(self) -> bool:
         """Whether the key tells the name."""
-        return _part(self.name, _FILE_BYTES_MAX)[0] == "="
+        return is_name(label(self.name, _FILE_BYTES_MAX))
 
     def key(self, version: int) -> str:
         """The key of a version."""
@@ -90,14 +88,7 @@ def session_of(session_id: str | None) -> str | None:
 
 
 def _beginning(session_id: str | None) -> str:
-    return "u" if session_id is None else "s" + _part(session_id, _SESSION_BYTES_MAX) + _END
-
-
-def _part(name: str, most: int) -> str:
-    packed = name.encode("utf-8", "surrogatepass")
-    if _END in name or len(packed) > most:
-        return "#" + blake2b(packed, digest_size=32).hexdigest()
-    return "=" + name
+    return "u" if session_id is None else "s" + label(session_id, _SESSION_BYTES_MAX) + END
 
 
 def latest(view: KeyValueView, place: Place) -> tuple[int, Row] | None:
@@ -132,6 +123,6 @@ def names_of(
             return found, None
         key, row = first
         name = key[len(start) : -_VERSION_CHARS - 1]
-        found.append(Place(session_id, row["name"] if name[:1] == "#" else name[1:]).filename)
+        found.append(Place(session_id, name[1:] if is_name(name) else row["name"]).filename)
         after = key[: -_VERSION_CHARS - 1] + _BEHIND
     return found, after
