@@ -58,6 +58,8 @@ async def settled(future: asyncio.Future[T]) -> T:
     Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
     doubt.
     """
+    if future.done():
+        return future.result()
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -380,7 +380,8 @@ def test_an_interrupt_anywhere_leaves_the_queue_usable(
             if not fired:
                 await future
             await store.submit(lambda txn: txn.delete(B), loop)
-            assert not (queue._busy or queue.waiting)
+            assert not queue._busy
+            assert not queue.waiting
         return number
 
     assert run(store, main) > (10 if way == "queued" else 30)
