@@ -93,5 +93,7 @@ class AsyncBranched:
         if self._session.recounting.is_due:
             await asyncio.to_thread(self._session.recounting.touch)
 
-    async def _commit(self, closure: Closure[T], *, makes_room: bool = False) -> T:
-        return await commit(self._session, closure, makes_room=makes_room)
+    async def _commit(
+        self, closure: Closure[T], *, makes_room: bool = False, large: bool = False
+    ) -> T:
+        return await commit(self._session, closure, makes_room=makes_room, large=large)

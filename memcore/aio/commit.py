@@ -5,26 +5,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from memcore.session import Session
 from memcore.session.changes import Closure
 from memcore.store.base import Store, Txn
 
-__all__ = ["commit", "commit_to", "settled"]
+__all__ = ["Outcome", "commit", "commit_to", "settled"]
 
 T = TypeVar("T")
 
 
-async def commit(session: Session, closure: Closure[T], *, makes_room: bool = False) -> T:
+class Outcome(asyncio.Future[T]):
+    """A future that cannot be cancelled: who awaits it learns of a cancellation when it is done."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as asyncio calls it
+        """Refused: the change is stored or refused, never in doubt."""
+        return False
+
+
+async def commit(
+    session: Session, closure: Closure[T], *, makes_room: bool = False, large: bool = False
+) -> T:
     """``commit_to`` the session's store."""
-    return await commit_to(session.store, closure, makes_room=makes_room)
+    return await commit_to(session.store, closure, makes_room=makes_room, large=large)
 
 
-async def commit_to(store: Store, closure: Callable[[Txn], T], *, makes_room: bool = False) -> T:
-    """What the closure returned, once it is stored; cancelled, it is ``settled`` all the same."""
+async def commit_to(
+    store: Store,
+    closure: Callable[[Txn], T],
+    *,
+    makes_room: bool = False,
+    large: bool = False,
+) -> T:
+    """What the closure returned, once it is stored. Cancelled, it waits for the outcome first.
+
+    Args:
+        store: where to.
+        closure: as for ``Store.transact``.
+        makes_room: as for ``Store.transact``.
+        large: the closure computes for more than a millisecond.
+    """
     loop = asyncio.get_running_loop()
-    return await settled(store.submit(closure, loop, makes_room=makes_room))
+    outcome: Outcome[T] = Outcome(loop=loop)
+    store.submit(closure, loop, makes_room=makes_room, large=large, future=outcome)
+    return await outcome
 
 
 async def settled(future: asyncio.Future[T]) -> T:
@@ -33,6 +58,8 @@ async def settled(future: asyncio.Future[T]) -> T:
     Cancelled, it waits for the outcome all the same: the change is stored or refused, never in
     doubt.
     """
+    if future.done():
+        return future.result()
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

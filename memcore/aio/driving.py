@@ -19,7 +19,7 @@ async def drive(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T
         closure = next(steps)
         while True:
             try:
-                result = await commit_to(store, closure, makes_room=makes_room)
+                result = await commit_to(store, closure, makes_room=makes_room, large=makes_room)
             except Stale as exc:
                 closure = steps.throw(exc)
             else:

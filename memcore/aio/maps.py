@@ -1,15 +1,26 @@
-"""AsyncKeyValue and AsyncBlobStore: the synchronous ones, each call in a thread."""
+"""AsyncKeyValue and AsyncBlobStore: the synchronous ones with ``await``.
+
+Single entries are read where they are asked for and changed through the store's writer thread.
+What may walk many rows, or reads large ones, runs in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
-from memcore.blobs import BlobStore
+from memcore.aio.commit import Outcome
+from memcore.blobs import BlobRef, BlobStore
 from memcore.kv import KeyValue
+from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
+from memcore.kv.lent import KeyValueTxn, lent
 
 __all__ = ["AsyncBlobStore", "AsyncKeyValue"]
+
+T = TypeVar("T")
+_FEW: Final = 32
+"""So many entries may be written on the loop's own thread."""
 
 
 def _threaded(name: str, of: type) -> Callable[..., Awaitable[Any]]:
@@ -29,21 +40,68 @@ class AsyncKeyValue:
     def __init__(self, sync: KeyValue) -> None:
         self.sync = sync
 
-    get = _threaded("get", KeyValue)
+    async def get(self, key: str, default: Any = None) -> Any:
+        """As ``KeyValue.get``."""
+        return self.sync.get(key, default)
+
+    async def expires(self, key: str) -> int | None:
+        """As ``KeyValue.expires``."""
+        return self.sync.expires(key)
+
+    async def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl_seconds: float | None = None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """As ``KeyValue.put``; a large content is stored in a thread."""
+        if is_staged(content):
+            await asyncio.to_thread(
+                self.sync.put, key, value, ttl_seconds=ttl_seconds, content=content
+            )
+            return
+        await self._commit(putting(key, value, ttl_seconds=ttl_seconds, content=content))
+
+    async def put_many(
+        self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None
+    ) -> None:
+        """As ``KeyValue.put_many``."""
+        change = putting_many(entries, ttl_seconds=ttl_seconds)
+        if change is not None:
+            await self._commit(change, large=len(entries) > _FEW)
+
+    async def delete(self, key: str) -> bool:
+        """As ``KeyValue.delete``."""
+        return await self._commit(deleting(key), makes_room=True)
+
+    async def increment(self, key: str, n: int = 1) -> int:
+        """As ``KeyValue.increment``."""
+        return await self._commit(incrementing(key, n))
+
+    async def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
+        """As ``KeyValue.transact``; ``fn`` runs in another thread."""
+        return await self._commit(lent(fn), makes_room=makes_room, large=True)
+
     content = _threaded("content", KeyValue)
-    put = _threaded("put", KeyValue)
-    put_many = _threaded("put_many", KeyValue)
-    delete = _threaded("delete", KeyValue)
     delete_range = _threaded("delete_range", KeyValue)
     clear = _threaded("clear", KeyValue)
-    transact = _threaded("transact", KeyValue)
-    increment = _threaded("increment", KeyValue)
-    expires = _threaded("expires", KeyValue)
     sweep = _threaded("sweep", KeyValue)
 
     async def scan(self, *args: Any, **options: Any) -> list[tuple[str, Any]]:
         """As ``KeyValue.scan``, as a list."""
         return await asyncio.to_thread(lambda: list(self.sync.scan(*args, **options)))
+
+    async def _commit(
+        self, change: Change[T], *, makes_room: bool = False, large: bool = False
+    ) -> T:
+        outcome: Outcome[tuple[T, list[bytes]]] = Outcome(loop=asyncio.get_running_loop())
+        self.sync.queue(change, outcome, makes_room=makes_room, large=large)
+        result, leaving = await outcome
+        if leaving:
+            await asyncio.to_thread(self.sync.finish, leaving)
+        return result
 
 
 class AsyncBlobStore:

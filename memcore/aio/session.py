@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memcore.aio.branched import AsyncBranched
 from memcore.aio.compacting import recorded, summarized
@@ -42,6 +42,8 @@ from memcore.tokens import TokenCounter
 __all__ = ["AsyncSession"]
 
 T = TypeVar("T")
+_FEW: Final = 32
+"""So many items may be appended on the loop's own thread."""
 
 
 class AsyncSession(AsyncBranched):
@@ -246,11 +248,12 @@ class AsyncSession(AsyncBranched):
         """Commit; very large items are staged ahead in a thread."""
         stage = self._session.appending.stage
         if not any(item.payload for item in prepared):
-            return await self._commit(closure)
+            large = len(prepared) > _FEW
+            return await self._commit(closure, large=large)
         for _ in range(STAGE_ATTEMPTS):
             await asyncio.to_thread(stage, prepared)
             with suppress(StagedBlobLost):
-                return await self._commit(closure)
+                return await self._commit(closure, large=True)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 

@@ -13,6 +13,7 @@ from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
 from memcore.database.references import check_references
+from memcore.database.shared import check_shared, scopes_with_state
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -77,6 +78,9 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
         findings += backing.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
         named.update(_names_of(backing, scope, findings))
         findings += check_threads(backing.store.read, scope)
+        findings += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+    for scope in sorted(set(backing.store.read(scopes_with_state)) - set(scopes)):
+        findings.append(f"scope {scope} has a state, but no row names it")
     sessions = backing.store.read(sessions_of)
     for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
         findings.append(f"scope {scope} has sessions, but no row names it")

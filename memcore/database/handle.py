@@ -17,6 +17,7 @@ from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
 from memcore.database.scope import Scope
+from memcore.database.shared import count_shared
 from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
@@ -195,6 +196,7 @@ class Database:
         found.update(scopes=scopes, sessions=sessions, items=items, tokens=tokens)
         found["calibrated_sessions"] = self._backing.store.read(_calibrated)
         found["threads"] = self._backing.store.read(_threads)
+        found["shared_fields"] = self._backing.store.read(count_shared)
         return found
 
     def backup(

@@ -98,9 +98,9 @@ class Damage(Enum):
         "nothing needs to be done: the next report_usage writes it anew",
     )
     STATE = (
-        "fields of a session's state",
+        "fields of states",
         "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
-        "write the fields anew with session.state.update()",
+        "write the fields anew with the state's update()",
     )
     MARK = (
         "counters, and marks of what expires or is being removed",
@@ -162,7 +162,7 @@ _WORDS: Final = tuple(
         (r"is listed for removal, but in use", Damage.MARK),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
-        (r"field .* of its state|counter \d+ of its state", Damage.STATE),
+        (r"field .* of its state|counter \d+ of its state|its state is said", Damage.STATE),
         (r"\bcheckpoint \d+", Damage.CHECKPOINT),
         (r"\bview \d+ of session \d+ is missing", Damage.VIEW),
         (r"its usage is anchored", Damage.USAGE),
@@ -174,6 +174,7 @@ _WORDS: Final = tuple(
         (r"has no name row|no row names it|rows but no name|session names of scope", Damage.NAME),
         (r"^thread |^the pool \d+ of scope|thread names of scope", Damage.THREAD),
         (r"^session ", Damage.HEAD),
+        (r"^the state of scope", Damage.STATE),
         (r"^scope \d+: ", Damage.NAME),
     )
 )

@@ -20,6 +20,7 @@ from memcore.database.filling import count_all, put_rows, write_references
 from memcore.database.remains import Remains
 from memcore.database.salvaged import SalvagedSession, SalvageReport
 from memcore.database.shape import is_row
+from memcore.database.shared import label_of, lost_shared, mend_shared, shared_rows
 from memcore.database.sieve import Place, Sieve
 from memcore.database.threads import Threads, count_numbers
 from memcore.errors import (
@@ -129,6 +130,7 @@ class _Salvage:
                 self._write_rows(store)
                 self._mend_sessions(backing)
                 self._drop_what_fails(backing)
+                mend_shared(store)
                 write_references(store)
                 items, sessions, entries = count_all(store)
 
@@ -139,7 +141,7 @@ class _Salvage:
             prove(fd, temporary, final, look)
             publish(temporary, final)
         sieve = self._sieve
-        self._lost += _lost_entries(sieve)
+        self._lost += [*_lost_entries(sieve), *lost_shared(sieve)]
         return SalvageReport(
             path=final,
             durability=self._record.durability,
@@ -188,6 +190,7 @@ class _Salvage:
                 yield key, sieve.value(key)
         for (scope, slot), size in sieve.blobs.items():
             yield from sieve.chunks(scope, slot, size)
+        yield from shared_rows(sieve)
         yield from self._threads.rows()
         self._lost += self._threads.lost
 
@@ -347,6 +350,9 @@ class _Salvage:
             elif key[0] == Kind.KV:
                 place = keys.split_session_prefix(key)
                 counted[f"namespace {self._sieve.namespaces[place]!r}"] += 1
+            elif key[0] == Kind.STATE:
+                scope = keys.state_place(key)[0]
+                counted[label_of(*self._sieve.scopes[scope])] += 1
         for what, count in sorted(counted.items()):
             yield f"{what}: {count} rows were possibly deleted or replaced before"
 

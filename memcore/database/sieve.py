@@ -39,7 +39,7 @@ _SEQ_BYTES: Final = 16
 _SESSION_ROW_AT: Final = 17
 _NAMES: Final = (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
 _SCOPED: Final = (
-    *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK
+    *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE
 )  # fmt: skip
 
 
@@ -119,12 +119,12 @@ class Sieve:
         """What grows with every new version of a row, as far as the row tells."""
         value = self.wreck.value(key, at)
         body = value[HEADER_BYTES:]
-        if key[0] == Kind.SESSION:
-            row = key[_SESSION_ROW_AT]
-            if row == Row.HEAD:
-                with suppress(MemcoreError):
-                    return int(Head.unpack(key, value).revision)
-                return -1
+        row = key[_SESSION_ROW_AT] if key[0] == Kind.SESSION else 0
+        if row == Row.HEAD:
+            with suppress(MemcoreError):
+                return int(Head.unpack(key, value).revision)
+            return -1
+        if row or key[0] == Kind.STATE:
             return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
         if key[0] == Kind.CHUNK:  # the epoch, of a pool as of a chunk
             return int.from_bytes(body[:4], "big")

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from memcore import blobs
 from memcore.blobs import BlobRef
-from memcore.errors import InternalError, InvalidOptionError
+from memcore.errors import InternalError
+from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
 from memcore.kv.entries import SWEEP_LIMIT, Ensure, Find, Place
-from memcore.kv.lent import KeyValueTxn, KeyValueView, increment, lent, shown
+from memcore.kv.lent import KeyValueTxn, KeyValueView, lent, shown
 from memcore.kv.namespace import Page, Reader, Writer, scan_pages
 from memcore.kv.options import (
     bounds,
@@ -21,12 +22,13 @@ from memcore.kv.options import (
     encoded,
     packed_key,
 )
-from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["KeyValue"]
 
 T = TypeVar("T")
+Written = tuple[T, list[bytes]]
+"""The result of a change, and the large contents that nothing refers to since."""
 
 
 def wall_clock_ms() -> int:
@@ -99,11 +101,12 @@ class KeyValue:
             InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
-        packed, (flags, payload) = packed_key(key), encoded(value)
-        ttl_ms, held = checked_ttl_ms(ttl_seconds), checked_content(content)
-        if not isinstance(held, bytes) or len(held) <= BLOB_INLINE_COMMIT_BYTES_MAX:
-            self._write(lambda writer: writer.put(packed, flags, payload, ttl_ms, held))
+        held = checked_content(content)
+        if not (isinstance(held, bytes) and is_staged(held)):
+            self._write(putting(key, value, ttl_seconds=ttl_seconds, content=held))
             return
+        packed, (flags, payload) = packed_key(key), encoded(value)
+        ttl_ms = checked_ttl_ms(ttl_seconds)
 
         def closure(txn: Txn, ref: BlobRef) -> list[bytes]:
             writer = writer_in(txn)
@@ -139,19 +142,9 @@ class KeyValue:
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
         """Store several values in one commit, all or none; raises what ``put`` raises."""
-        given: object = entries
-        if not isinstance(given, Mapping):
-            msg = f"put_many takes a mapping of keys to values, got {type(given).__name__}"
-            raise InvalidOptionError(msg)
-        rows = [(packed_key(key), *encoded(value)) for key, value in entries.items()]
-        ttl_ms = checked_ttl_ms(ttl_seconds)
-
-        def closure(writer: Writer) -> None:
-            for packed, flags, payload in rows:
-                writer.put(packed, flags, payload, ttl_ms)
-
-        if rows:
-            self._write(closure)
+        change = putting_many(entries, ttl_seconds=ttl_seconds)
+        if change is not None:
+            self._write(change)
 
     def delete(self, key: str) -> bool:
         """Remove the key; whether it was there (and not expired).
@@ -159,8 +152,7 @@ class KeyValue:
         Raises:
             InvalidOptionError: the key is not legal.
         """
-        packed = packed_key(key)
-        return self._write(lambda writer: writer.remove(packed), makes_room=True)
+        return self._write(deleting(key), makes_room=True)
 
     def scan(
         self,
@@ -238,13 +230,22 @@ class KeyValue:
         loop: asyncio.AbstractEventLoop,
         *,
         makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """As ``transact``, queued from ``loop``'s thread: the future follows the commit.
 
-        A cancelled future is no rollback: ``fn`` is applied all the same.
+        A cancelled future is no rollback: ``fn`` is applied all the same. ``large`` and ``future``
+        are those of ``Store.submit``.
         """
         run, writer_in = lent(fn), self._writers()
-        return self._store.submit(lambda txn: run(writer_in(txn)), loop, makes_room=makes_room)
+        return self._store.submit(
+            lambda txn: run(writer_in(txn)),
+            loop,
+            makes_room=makes_room,
+            large=large,
+            future=future,
+        )
 
     def increment(self, key: str, n: int = 1) -> int:
         """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
@@ -253,7 +254,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
-        return self._write(lambda writer: increment(writer, key, n))
+        return self._write(incrementing(key, n))
 
     def expires(self, key: str) -> int | None:
         """When the key expires, in milliseconds since 1970; None if never or if it is not there.
@@ -290,15 +291,42 @@ class KeyValue:
             self._known = self._find(txn)
         return self._known
 
-    def _write(self, fn: Callable[[Writer], T], *, makes_room: bool = False) -> T:
-        def closure(txn: Txn) -> tuple[T, list[bytes]]:
+    def queue(
+        self,
+        change: Change[T],
+        future: asyncio.Future[Written[T]],
+        *,
+        makes_room: bool,
+        large: bool,
+    ) -> None:
+        """Queue a change from the thread of ``future``'s loop; the options are ``Store.submit``'s.
+
+        What the future gets besides the result are contents for ``finish`` to remove, if any.
+        """
+        self._store.submit(
+            self._closure(change),
+            future.get_loop(),
+            makes_room=makes_room,
+            large=large,
+            future=future,
+        )
+
+    def _closure(self, change: Change[T]) -> Callable[[Txn], Written[T]]:
+        def closure(txn: Txn) -> Written[T]:
             writer = writer_in(txn)
-            return fn(writer), writer.leaving
+            return change(writer), writer.leaving
 
         writer_in = self._writers()
-        result, leaving = self._store.transact(closure, makes_room=makes_room)
+        return closure
+
+    def finish(self, leaving: list[bytes]) -> None:
+        """Remove large contents that nothing refers to since a commit, in commits of their own."""
+        blobs.finish_leaving(self._store, leaving)
+
+    def _write(self, change: Change[T], *, makes_room: bool = False) -> T:
+        result, leaving = self._store.transact(self._closure(change), makes_room=makes_room)
         if leaving:
-            blobs.finish_leaving(self._store, leaving)
+            self.finish(leaving)
         return result
 
     def _writers(self) -> Callable[[Txn], Writer]:

@@ -18,6 +18,7 @@ from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.reducers import FileData, append_messages, merge_entries
 from memcore.state.rows import (
     Version,
+    header_key,
     inherit,
     packed_field,
     read_header,
@@ -30,15 +31,17 @@ from memcore.state.rows import (
 from memcore.state.schema import StateSchema, state_schema
 from memcore.state.scoped import ScopedChange, Scopes
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Command, Overwrite, Update
+from memcore.state.update import Command, Delete, Merge, Overwrite, Update
 
 __all__ = [
     "APP",
     "TEMPORARY",
     "USER",
     "Command",
+    "Delete",
     "Field",
     "FileData",
+    "Merge",
     "Omit",
     "OmitInput",
     "OmitOutput",
@@ -58,6 +61,7 @@ __all__ = [
     "begin_trim",
     "check_state",
     "counter_before",
+    "header_key",
     "header_problem",
     "inherit",
     "is_moment",

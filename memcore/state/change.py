@@ -24,7 +24,7 @@ from memcore.state.rows import (
 )
 from memcore.state.schema import OPEN, StateSchema, state_schema
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Update, Write, overwritten, writes_of
+from memcore.state.update import Delete, Merge, Update, Write, merged, overwritten, writes_of
 from memcore.store.base import Txn
 
 __all__ = ["StateChange"]
@@ -98,11 +98,9 @@ class StateChange:
         for key, value in writes:
             self._packed(key)
             field = schema.field(key)
-            if field.stored and field.reducer is None:
-                given = overwritten(value)
-                kept.append((key, _Ready(*_encoded(key, value if given is None else given[0]))))
-            elif field.stored:
-                kept.append((key, _kept(key, value)))
+            if field.stored:
+                is_final = field.reducer is None and value is not Delete
+                kept.append((key, _final(key, value) if is_final else _kept(key, value)))
         return kept
 
     def write(self, kept: list[Write], schema: StateSchema, trace: Trace | None) -> None:
@@ -192,7 +190,8 @@ class Writer:
         """Apply one step."""
         for key, value in writes:
             self._load(key)
-            if schema.field(key).reducer is None or overwritten(value) is not None:
+            is_reduced = schema.field(key).reducer is not None and overwritten(value) is None
+            if not is_reduced and not isinstance(value, Merge):
                 continue
             if key in self._damaged:
                 raise self._damaged[key]
@@ -298,6 +297,21 @@ def _encoded(key: str, value: Any) -> tuple[bytes, int]:
     return body, flags
 
 
+def _final(key: str, value: Any) -> Any:
+    """What is written to a field without a reducer: an encoded value, or a Merge that is JSON."""
+    given = overwritten(value)
+    value = value if given is None else given[0]
+    if isinstance(value, Merge):
+        value = _kept(key, value)
+        try:
+            whole = merged(None, value.entries)
+        except RecursionError as exc:
+            raise _too_deep(key) from exc
+        _encoded(key, whole)
+        return value
+    return _Ready(*_encoded(key, value))
+
+
 def _kept(key: str, value: Any) -> Any:
     """A copy of a value.
 
@@ -307,5 +321,9 @@ def _kept(key: str, value: Any) -> Any:
     try:
         return copied(value)
     except RecursionError as exc:
-        msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
-        raise InvalidUpdateError(msg, key=key) from exc
+        raise _too_deep(key) from exc
+
+
+def _too_deep(key: str) -> InvalidUpdateError:
+    msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
+    return InvalidUpdateError(msg, key=key)

@@ -12,12 +12,10 @@ from memcore.errors import InvalidUpdateError, StateSchemaError
 from memcore.state.copying import copied
 from memcore.state.markers import omission
 from memcore.state.trace import Reduction, Trace
-from memcore.state.update import overwritten
+from memcore.state.update import MISSING, Merge, merged, overwritten
 
-__all__ = ["MISSING", "Field", "Reducer", "read_field"]
+__all__ = ["Field", "Reducer", "read_field"]
 
-MISSING: Final = object()
-"""Stands for the value that a field has not."""
 _OPERANDS: Final = 2
 _CONCRETE: Final[dict[Any, type]] = {
     collections.abc.Sequence: list,
@@ -95,7 +93,7 @@ class Field:
             return MISSING
 
     def written(self, current: Any, values: Sequence[Any], trace: Trace | None) -> Any:
-        """The value after the writes of one step; ``current`` is MISSING if there was none.
+        """The value after the writes of one step; MISSING stands for none, before as after.
 
         Nothing that was given is changed, and nothing of ``current`` is shared with the result of
         a reducer.
@@ -111,7 +109,13 @@ class Field:
                     "one value; give it a reducer to combine several"
                 )
                 raise InvalidUpdateError(msg, key=self.name)
-            return found[0][0] if found else values[0]
+            value = found[0][0] if found else values[0]
+            if isinstance(value, Merge):
+                return merged(None if current is MISSING else copied(current), value.entries)
+            return value
+        if any(isinstance(value, Merge) for value in values):
+            msg = f"field {self.name!r} has a reducer, which decides what is merged: write no Merge"
+            raise InvalidUpdateError(msg, key=self.name)
         if len(found) > 1:
             msg = f"field {self.name!r} got {len(found)} Overwrites in one step: it takes one"
             raise InvalidUpdateError(msg, key=self.name)

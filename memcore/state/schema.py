@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
-from memcore.state.field import MISSING, Field, read_field
+from memcore.state.field import Field, read_field
 from memcore.state.prefixes import is_shared
 from memcore.state.trace import Trace
-from memcore.state.update import Update, writes_of
+from memcore.state.update import MISSING, Update, writes_of
 
 __all__ = ["OPEN", "StateSchema", "state_schema"]
 
@@ -130,8 +130,9 @@ class StateSchema:
 
         A field with a reducer is reduced write by write, in the order of the updates; the first
         write meets an empty value of the field's type, or is the value if the type has none. An
-        Overwrite takes the field over, and other writes of the step to it are void. A field
-        without a reducer takes the value; one step writes it once.
+        Overwrite takes the field over, as Delete takes its value away, and other writes of the step
+        to it are void. A field without a reducer takes the value, or what a Merge brings into it;
+        one step writes it once.
 
         Args:
             state: fields and values; it may lack any.
@@ -148,7 +149,11 @@ class StateSchema:
         fields = {key: self.field(key) for key in writes}
         after = dict(state)
         for key, values in writes.items():
-            after[key] = fields[key].written(state.get(key, MISSING), values, trace)
+            value = fields[key].written(state.get(key, MISSING), values, trace)
+            if value is MISSING:
+                after.pop(key, None)
+            else:
+                after[key] = value
         return after
 
 

@@ -11,7 +11,7 @@ from memcore.state.change import StateChange
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.schema import OPEN, StateSchema, state_schema
 from memcore.state.trace import Trace
-from memcore.state.update import Update, Write, fields_of, overwritten, writes_of
+from memcore.state.update import Update, Write, fields_of, writes_of
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["ScopedChange", "Scopes"]
@@ -105,8 +105,14 @@ class ScopedChange:
         if key == TEMPORARY:
             msg = f"a field of the state has a name: {key!r} is a prefix, expected a name behind it"
             raise InvalidUpdateError(msg, key=key)
-        given = overwritten(value) or (value,)
-        self._later.append(lambda: self._temporary.update({key: given[0]}))
+        self._later.append(lambda: self._set_temporary(key, value))
+
+    def _set_temporary(self, key: str, value: Any) -> None:
+        after = OPEN.apply(self._temporary, {key: value})
+        if key in after:
+            self._temporary[key] = after[key]
+        else:
+            self._temporary.pop(key, None)
 
     def delete(self, names: Iterable[str]) -> None:
         """Fields that are to have no value any more."""

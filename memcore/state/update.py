@@ -1,4 +1,4 @@
-"""What may be given as an update of a state: a mapping, or a Command; and what overwrites."""
+"""What may be given as an update of a state: a mapping, or a Command; and what marks its values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from memcore.errors import InvalidUpdateError
 
-__all__ = ["Command", "Overwrite", "Update", "Write", "overwritten", "writes_of"]
+__all__ = [
+    "MISSING",
+    "Command",
+    "Delete",
+    "Merge",
+    "Overwrite",
+    "Update",
+    "Write",
+    "merged",
+    "overwritten",
+    "writes_of",
+]
 
 _OVERWRITE: Final = "__overwrite__"
 _PAIR: Final = 2
@@ -22,6 +33,35 @@ class Overwrite:
     """A value that takes the place of the stored one, past the reducer of its field."""
 
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Entries that go into the stored value, level by level; what they do not name stays.
+
+    A mapping goes into a mapping, any other value takes the place of what is there, also None;
+    ``Delete`` takes an entry out. Only a field without a reducer takes it.
+    """
+
+    entries: Mapping[str, Any]
+
+
+class _Delete:
+    """In place of a value: there is to be none."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Delete"
+
+    def __reduce__(self) -> str:
+        return "Delete"  # copies are the object itself
+
+
+Delete: Final = _Delete()
+"""In place of a field's value, or of an entry in a ``Merge``: it is to go. None is a value."""
+MISSING: Final = object()
+"""Stands for the value that a field has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +80,43 @@ taken for a Command too."""
 
 
 def overwritten(value: Any) -> tuple[Any] | None:
-    """The value of an Overwrite as a tuple of one; None if it is none.
+    """The value of an Overwrite as a tuple of one (of Delete, MISSING); None if it is none.
 
     LangGraph's Overwrite counts too, and the dicts that stand for it in JSON:
     ``{"__overwrite__": value}`` and ``{"type": "__overwrite__", "value": value}``.
     """
     if isinstance(value, Overwrite):
         return (value.value,)
+    if value is Delete:
+        return (MISSING,)
     if isinstance(value, dict):
         if len(value) == 1 and _OVERWRITE in value:
             return (value[_OVERWRITE],)
-        if value.get("type") == _OVERWRITE and "value" in value:
-            return (value["value"],)
-        return None
+        is_typed = value.get("type") == _OVERWRITE and "value" in value
+        return (value["value"],) if is_typed else None
     if type(value).__name__ == Overwrite.__name__ and hasattr(value, "value"):
         return (value.value,)
     return None
+
+
+def merged(current: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """A value with the entries of a Merge in it; nothing of ``current`` is changed.
+
+    Raises:
+        InvalidUpdateError: ``entries`` is no mapping.
+    """
+    if not isinstance(entries, Mapping):
+        msg = f"Merge: expected a mapping of entries, got {type(entries).__name__}"
+        raise InvalidUpdateError(msg)
+    found = dict(current) if isinstance(current, Mapping) else {}
+    for name, entry in entries.items():
+        if entry is Delete:
+            found.pop(name, None)
+        elif isinstance(entry, Mapping):
+            found[name] = merged(found.get(name), entry)
+        else:
+            found[name] = entry
+    return found
 
 
 def writes_of(update: Any) -> list[Write]:

@@ -85,10 +85,20 @@ class Store(Protocol):
         loop: asyncio.AbstractEventLoop,
         *,
         makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit.
 
-        A cancelled future is no rollback: the closure is applied all the same.
+        A cancelled future is no rollback: the closure is applied all the same. A commit that waits
+        for no device may be made at once, on this thread.
+
+        Args:
+            fn: as in ``transact``.
+            loop: the loop that runs on this thread.
+            makes_room: as in ``transact``.
+            large: it takes more than a millisecond of computing, so never on this thread.
+            future: what is to follow the commit; None: a new one of ``loop``.
         """
 
     def flush(self) -> None:

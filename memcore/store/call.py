@@ -11,9 +11,13 @@ from _thread import LockType
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DONE", "LEAD", "NEW", "QUEUED", "TAKEN", "Batch", "Call"]
+__all__ = ["DONE", "LEAD", "NEW", "QUEUED", "TAKEN", "Batch", "Call", "WriterNeeded"]
 
 NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
+
+
+class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
+    """A batch would have to wait on a thread that must not: the writer thread runs it."""
 
 
 class Call:
@@ -40,12 +44,14 @@ class Batch:
     """The calls of one transaction. ``back`` holds those that were taken back for the next one.
 
     ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
+    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
     """
 
-    __slots__ = ("back", "calls", "decided", "own", "settled")
+    __slots__ = ("back", "calls", "decided", "hurried", "own", "settled")
 
-    def __init__(self, own: Call | None) -> None:
+    def __init__(self, own: Call | None, *, hurried: bool = False) -> None:
         self.own = own
+        self.hurried = hurried
         self.calls: list[Call] = [] if own is None else [own]
         self.back: list[Call] = []
         self.decided = False

@@ -12,33 +12,44 @@ waiter also looks at its state now and then, so a swallowed wake-up costs time, 
 from __future__ import annotations
 
 import asyncio
-from _thread import LockType, allocate_lock, get_ident
+from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
 from threading import Thread
+from time import perf_counter_ns
 from typing import Any, Final, TypeVar
 
 from memcore.errors import InternalError
 from memcore.limits import BATCH_CLOSURES_MAX
-from memcore.store.call import DONE, LEAD, QUEUED, TAKEN, Batch, Call
+from memcore.store.call import DONE, LEAD, QUEUED, TAKEN, Batch, Call, WriterNeeded
+from memcore.store.delivery import deliver, follow, release, wake
+from memcore.store.pace import Pace
 
 __all__ = ["CommitQueue"]
 
 T = TypeVar("T")
 
-_LOOK_SECONDS: Final = 0.5
 _IDLE_SECONDS: Final = 10.0
+_IN_A_ROW: Final = 8
+"""Of so many commits on a loop's own thread, one lets other tasks run."""
 
 
 class CommitQueue:
-    """The queue of one environment. ``run`` executes a batch; ``reading`` holds reading threads."""
+    """The queue of one environment.
+
+    ``run`` executes a batch, ``reading`` holds reading threads, ``is_prompt`` tells whether a
+    commit would wait for no device now.
+    """
 
     __slots__ = (
         "_batch",
         "_busy",
+        "_here",
+        "_is_prompt",
         "_mu",
         "_owner",
+        "_pace",
         "_reading",
         "_run",
         "_writer",
@@ -47,9 +58,15 @@ class CommitQueue:
         "waiting",
     )
 
-    def __init__(self, run: Callable[[Batch], None], reading: Container[int]) -> None:
+    def __init__(
+        self,
+        run: Callable[[Batch], None],
+        reading: Container[int],
+        is_prompt: Callable[[], bool],
+    ) -> None:
         self._run = run
         self._reading = reading
+        self._is_prompt = is_prompt
         self.reset()
 
     def reset(self) -> None:
@@ -62,6 +79,8 @@ class CommitQueue:
         self._writer_leads = False
         self._writer_wake = allocate_lock()
         self._writer_wake.acquire()
+        self._pace = Pace()
+        self._here = 0
         self.waiting: deque[Call] = deque()
 
     @property
@@ -90,18 +109,11 @@ class CommitQueue:
                 else:
                     self._enqueue(call, me)
             if call.state != LEAD:
-                _follow(call)
+                follow(call)
             if call.state == LEAD:
-                self._lead(call, me)
+                self._lead(Batch(call), call, me)
         except BaseException as interrupt:
-            while True:
-                try:
-                    self._leave(call)
-                    break
-                except Exception:
-                    raise
-                except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
-                    again.__cause__ = interrupt
+            self._leave_surely(call, interrupt)
             raise
         error = call.error
         if error is None:
@@ -120,6 +132,16 @@ class CommitQueue:
         call.state = QUEUED
         self.waiting.append(call)
 
+    def _leave_surely(self, call: Call, interrupt: BaseException) -> None:
+        while True:
+            try:
+                self._leave(call)
+                return
+            except Exception:
+                raise
+            except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
+                again.__cause__ = interrupt
+
     def _leave(self, call: Call) -> None:
         """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
         while True:
@@ -135,12 +157,12 @@ class CommitQueue:
                 self._settle(batch if batch is not None and batch.own is call else Batch(call))
             if state != TAKEN:
                 return
-            _follow(call)
+            follow(call)
 
     # --- the leader --------------------------------------------------------------------------
 
-    def _lead(self, own: Call, me: int) -> None:
-        batch = self._batch = Batch(own)
+    def _lead(self, batch: Batch, own: Call, me: int) -> None:
+        self._batch = batch
         try:
             if own.waiter is not None:
                 with self._mu:
@@ -151,13 +173,23 @@ class CommitQueue:
                 own.result = own.fn(None)
             else:
                 self._run(batch)
+        except WriterNeeded:
+            self._hand_over(batch)
         except Exception as error:  # noqa: BLE001 - it is the caller's
             own.error = error
         finally:
             self._settle_surely(batch)
 
+    def _hand_over(self, batch: Batch) -> None:
+        """A hurried batch has to wait: its call is the first that the writer thread takes."""
+        with self._mu:
+            self._need_writer()
+            batch.back, batch.calls, batch.own = batch.calls, [], None
+
     def take_more(self, batch: Batch) -> bool:
         """Move waiting calls into the running batch; whether there were any."""
+        if batch.hurried:
+            return False
         calls, waiting = batch.calls, self.waiting
         before = len(calls)
         with self._mu:
@@ -212,11 +244,11 @@ class CommitQueue:
                 batch.settled = True
             heir = waiting[0] if waiting and waiting[0].state == LEAD else None
             writer = self._writer_leads
-        _wake(final, own)
+        wake(final, own)
         if heir is not None:
-            _release(heir.waiter)
+            release(heir.waiter)
         elif writer:
-            _release(self._writer_wake)
+            release(self._writer_wake)
 
     def claim(self, patience_seconds: float) -> Call | None:
         """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
@@ -270,22 +302,64 @@ class CommitQueue:
         loop: asyncio.AbstractEventLoop,
         *,
         makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
-        """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread."""
+        """Queue ``fn`` for the writer thread; to be called on ``loop``'s own thread.
+
+        What waits for no device is done at once and here, unless ``large`` says that it takes its
+        time: two wake-ups of a thread cost more than such a commit.
+        """
         call = Call(fn, makes_room=makes_room)
-        call.future = future = loop.create_future()
-        with self._mu:
-            if self._writer is None:
-                # Under the mutex, as the thread's end is: no queued call is ever without a writer.
-                writer = Thread(target=self._write, name="memcore-writer", daemon=True)
-                writer.start()
-                self._writer = writer
-            call.state = QUEUED
-            self.waiting.append(call)
-            if not self._busy:
-                self._busy = self._writer_leads = True
-                _release(self._writer_wake)
+        call.future = future = loop.create_future() if future is None else future
+        if not (large or self._busy or self.waiting) and self._pace.is_quick:
+            me = get_ident()
+            if me not in self._reading and self._is_prompt() and self._commit_here(call, me, loop):
+                return future
+        try:
+            with self._mu:
+                self._need_writer()
+                call.state = QUEUED
+                self.waiting.append(call)
+                if not self._busy:
+                    self._busy = self._writer_leads = True
+                    release(self._writer_wake)
+        except BaseException:
+            if self._writer_leads:  # an interrupt: it must not cost the others the writer
+                release(self._writer_wake)
+            raise
         return future
+
+    def _need_writer(self) -> None:
+        """Under the mutex, as the thread's end is: no queued call is ever without a writer."""
+        if self._writer is None:
+            writer = Thread(target=self._write, name="memcore-writer", daemon=True)
+            writer.start()
+            self._writer = writer
+
+    def _commit_here(self, call: Call, me: int, loop: asyncio.AbstractEventLoop) -> bool:
+        """Lead a batch of this call alone; whether it is done, or on its way to the writer."""
+        start = perf_counter_ns()
+        try:
+            with self._mu:
+                if self._busy:
+                    return False
+                call.state = LEAD
+                self._owner = me
+                self._busy = True
+            self._lead(Batch(call, hurried=True), call, me)
+        except BaseException as interrupt:
+            if call.state == LEAD:
+                self._leave_surely(call, interrupt)
+            raise
+        if call.state == DONE:
+            self._pace.judge(perf_counter_ns() - start, 1)
+            self._here += 1
+            if self._here % _IN_A_ROW:
+                deliver([call])
+            else:  # an await that never waits would keep the loop from everybody else
+                loop.call_soon(deliver, [call])
+        return True
 
     def _write(self) -> None:
         while True:
@@ -305,7 +379,9 @@ class CommitQueue:
         try:
             self.take_more(batch)
             if batch.calls:
+                start = perf_counter_ns()
                 self._run(batch)
+                self._pace.judge(perf_counter_ns() - start, len(batch.calls))
         except BaseException as error:  # noqa: BLE001 - nobody is above this thread
             for call in batch.calls:
                 if not call.done and not batch.decided:
@@ -317,46 +393,3 @@ class CommitQueue:
 
 def _nothing(_: Any) -> None:
     """What a claim of the lead runs."""
-
-
-def _follow(call: Call) -> None:
-    """Sleep until the call is done or has the lead."""
-    waiter = call.waiter
-    if waiter is not None:
-        while call.state < LEAD:
-            waiter.acquire(True, _LOOK_SECONDS)
-
-
-def _release(lock: LockType | None) -> None:
-    if lock is not None:
-        with suppress(RuntimeError):  # released already: an interrupt made this run again
-            lock.release()
-
-
-def _wake(final: list[Call], own: Call | None) -> None:
-    """Wake the threads of the batch; one ``call_soon_threadsafe`` a loop for its futures."""
-    loops: dict[asyncio.AbstractEventLoop, list[Call]] = {}
-    for call in final:
-        if call.future is not None:
-            loops.setdefault(call.future.get_loop(), []).append(call)
-        elif call is not own:
-            _release(call.waiter)
-    for loop, calls in loops.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody awaits these
-            loop.call_soon_threadsafe(_deliver, calls)
-
-
-def _deliver(calls: list[Call]) -> None:
-    for call in calls:
-        future = call.future
-        if future is None or future.done():
-            continue
-        error = call.error
-        if error is None:
-            future.set_result(call.result)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            wrapped = InternalError("a transaction raised StopIteration")
-            wrapped.__cause__ = error
-            future.set_exception(wrapped)
-        else:
-            future.set_exception(error)

@@ -18,6 +18,7 @@ from memcore.limits import MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.attaching import FileKey, attach
 from memcore.store.base import MapMovedError
+from memcore.store.call import WriterNeeded
 from memcore.store.commit import CommitQueue
 from memcore.store.faults import watched
 from memcore.store.file import inspect, newest_meta
@@ -64,7 +65,7 @@ class Environment:
         self.gate = Gate()
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
-        self.queue = CommitQueue(self.leader.run, self.gate.live)
+        self.queue = CommitQueue(self.leader.run, self.gate.live, self.is_prompt)
         self.fork = Fork(self)
 
     def __del__(self) -> None:
@@ -293,16 +294,30 @@ class Environment:
         if self.pin is not None:
             self.pin.let_go()
 
-    def begin_write(self) -> Any:
-        """LMDB's write transaction; blocks while another process holds the write lock."""
+    def is_prompt(self) -> bool:
+        """Whether a commit now would wait for no device. A hint without the lead."""
+        if self.raw is None:
+            return False
+        if self.redo is not None:
+            return self.redo.is_in_memory
+        return self.pin is None or self.pin.is_settled
+
+    def begin_write(self, *, hurried: bool = False) -> Any:
+        """LMDB's write transaction; blocks while another process holds the write lock.
+
+        Raises:
+            WriterNeeded: ``hurried``, and something has to be waited for first.
+        """
         while True:
             try:
                 if self.raw is None:
                     self.begin().abort()  # a child of a fork opens here; a closed store refuses
                 if self.pin is not None:
-                    self.pin.ready()
+                    self.pin.ready(hurried=hurried)
                 return self.begin(write=True)
-            except (MapResized, MapMovedError):
+            except (MapResized, MapMovedError) as error:
+                if hurried:
+                    raise WriterNeeded from error
                 self.follow_map()  # which drops the pin
 
     def steady(self) -> None:

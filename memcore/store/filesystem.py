@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 
 from memcore.errors import StoreAccessError
 
-__all__ = ["Mount", "find_mount", "is_network", "mount_of", "refuse_network"]
+__all__ = [
+    "Mount",
+    "find_mount",
+    "is_network",
+    "lies_in_memory",
+    "mount_of",
+    "refuse_network",
+]
 
 _MOUNTINFO: Final = "/proc/self/mountinfo"
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
@@ -29,6 +36,7 @@ _NETWORK: Final = frozenset(
         "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "weka", "wekafs",
     )
 )  # fmt: skip
+_MEMORY: Final = frozenset(("ramfs", "tmpfs"))
 _NETWORK_FUSE: Final = frozenset(
     (
         "afpfs", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "curlftpfs", "davfs", "davfs2",
@@ -54,6 +62,12 @@ def is_network(kind: str) -> bool:
     """Whether file systems of this type are shared with other hosts, or behave as if."""
     family, _, name = kind.partition(".")
     return name in _NETWORK_FUSE if family == "fuse" else kind in _NETWORK
+
+
+def lies_in_memory(fd: int) -> bool:
+    """Whether an open file lies in memory alone; False if the system does not tell."""
+    found = mount_of(f"/proc/self/fd/{fd}")
+    return found is not None and found.kind in _MEMORY
 
 
 def refuse_network(path: str) -> None:

@@ -215,11 +215,14 @@ class LmdbStore:
         loop: asyncio.AbstractEventLoop,
         *,
         makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
             self._refuse_write(fn)
-        return self._open_env().queue.submit(fn, loop, makes_room=makes_room)
+        queue = self._open_env().queue
+        return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:
         """Push everything committed so far to the device, the last meta page too."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.base import MapMovedError
-from memcore.store.call import Batch, Call
+from memcore.store.call import Batch, Call, WriterNeeded
 from memcore.store.commit import CommitQueue
 from memcore.store.device import is_cramped
 from memcore.store.lmdb import MapFull, RawError
@@ -70,33 +70,42 @@ class Leader:
     # --- the batch ---------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
-        """Decide every call of the batch; raises interrupts only."""
-        again = True
+        """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
         try:
-            while True:
-                try:
-                    follows = self._attempt(batch)
-                except (RawError, StoreFullError) as error:
-                    pin = self._env.pin
-                    if pin is None or not again or not _is_full(error, self._env.path):
-                        raise
-                    # A steady point lets go of the pages that were freed since the last one.
-                    with suppress(MapMovedError):  # the next attempt follows the map
-                        pin.point()
-                    again = False
-                    continue
-                if follows is _Next.COMMIT:
-                    return
-                if follows is _Next.GROW:
-                    self._env.grow()
-                elif follows is _Next.GROW_AHEAD:
-                    self._env.grow_ahead()
+            self._try_until_decided(batch)
+        except WriterNeeded:
+            raise
         except Exception as error:  # noqa: BLE001 - every caller gets it
             failure = binding.translate(error, self._env.path)
             for call in batch.calls:
                 if not call.done:
                     call.error = _copy_of(failure, error)
             batch.decided = True
+
+    def _try_until_decided(self, batch: Batch) -> None:
+        again = True
+        while True:
+            try:
+                follows = self._attempt(batch)
+            except (RawError, StoreFullError) as error:
+                pin = self._env.pin
+                if pin is None or not again or not _is_full(error, self._env.path):
+                    raise
+                if batch.hurried:
+                    raise WriterNeeded from error
+                # A steady point lets go of the pages that were freed since the last one.
+                with suppress(MapMovedError):  # the next attempt follows the map
+                    pin.point()
+                again = False
+                continue
+            if follows is _Next.COMMIT:
+                return
+            if batch.hurried and follows is not _Next.AGAIN:
+                raise WriterNeeded  # growing waits for all who read
+            if follows is _Next.GROW:
+                self._env.grow()
+            elif follows is _Next.GROW_AHEAD:
+                self._env.grow_ahead()
 
     def _attempt(self, batch: Batch) -> _Next:
         self.need_sound()
@@ -105,7 +114,8 @@ class Leader:
             env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
         txn = None
         try:
-            txn = self._txn = WriteTxn(env.begin_write(), env.redo is not None)
+            raw = env.begin_write(hurried=batch.hurried)
+            txn = self._txn = WriteTxn(raw, env.redo is not None)
             follows, wrote = self._run_calls(txn, batch, env.queue)
             if follows is _Next.COMMIT:
                 if wrote:

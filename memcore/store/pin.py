@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from memcore.errors import ClosedError, InternalError, OutcomeUnknownError
 from memcore.limits import STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
 from memcore.store.base import MapMovedError
+from memcore.store.call import WriterNeeded
 from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, txnid_of
 from memcore.store.lmdb import MapResized, ReadersFull
 from memcore.store.steady import SteadyLog, image_of
@@ -91,14 +92,26 @@ class Pin:
 
     # --- the leader --------------------------------------------------------------------------
 
-    def ready(self) -> None:
+    @property
+    def is_settled(self) -> bool:
+        """Whether a batch would need no point now, and no thread to make one later."""
+        return (
+            self._raw is not None
+            and self._thread is not None
+            and self._made - self._covered < STEADY_COMMITS_MAX
+        )
+
+    def ready(self, *, hurried: bool = False) -> None:
         """Before a batch begins its transaction. Needs the lead.
 
         Raises:
             MapMovedError: another process grew the map; follow it and ask again.
+            WriterNeeded: ``hurried``, and a point is due.
         """
         self.is_busy = True  # from here on the thread keeps the pin
         if self._raw is None or self._made - self._covered >= STEADY_COMMITS_MAX:
+            if hurried:
+                raise WriterNeeded
             self.point()
 
     def committed(self) -> None:

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from memcore.limits import KEY_BYTES_MAX
 from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, Meta
+from memcore.store.filesystem import lies_in_memory
 from memcore.store.run import Run
 
 __all__ = ["OP_BYTES", "Ops", "RedoLog", "decode", "encode"]
@@ -73,14 +74,22 @@ def decode(body: bytes) -> dict[bytes, bytes | None] | None:
 class RedoLog:
     """The two slots of one open file. Every call but ``pending`` is made under the write lock."""
 
-    __slots__ = ("_fd", "_last", "_seed", "_slots", "capacity")
+    __slots__ = ("_fd", "_in_memory", "_last", "_seed", "_slots", "capacity")
 
     def __init__(self, fd: int, run: Run) -> None:
         self._fd = fd
         self._slots = run.slots
         self._seed = int.from_bytes(run.seed[:8], "little")
         self._last = b""
+        self._in_memory: bool | None = None
         self.capacity = run.slot_bytes - _HEADER_BYTES
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the file lies in memory alone, so that nobody waits for its flushes."""
+        if self._in_memory is None:
+            self._in_memory = lies_in_memory(self._fd)
+        return self._in_memory
 
     def write(self, txnid: int, ops: Ops) -> None:
         """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""

@@ -286,6 +286,9 @@ SPOILT: list[tuple[Any, set[str]]] = [
     (lambda key: key[0] in (Kind.BLOB, Kind.BLOB_CHUNK), {"BLOB"}),
     (lambda key: key[0] in (Kind.BLOB_REFS, Kind.BLOB_ADDRESS), {"REFERENCE"}),
     (lambda key: key[0] in (Kind.KV_NAMESPACE, Kind.KV), {"KEY_VALUE"}),
+    (session_row(Row.STATE), {"STATE"}),
+    (session_row(Row.MOMENT), {"STATE"}),
+    (lambda key: key[0] == Kind.STATE, {"STATE"}),
 ]
 
 
@@ -302,6 +305,7 @@ def test_every_sort_of_row_has_its_repair(tmp_path, chosen, damages) -> None:
         session.recount("bytes/3")
         session.report_usage(1_000)
         session.fork("fork")
+        session.state.update({"a": 1, "app:b": 2, "user:c": 3})
         db.scope().kv("n").put("k", 1)
         db.scope().blobs.put(b"content")
         assert spoil(db, chosen)
@@ -325,6 +329,10 @@ def test_every_sort_of_row_has_its_repair(tmp_path, chosen, damages) -> None:
         ("session 3 of scope 1: it has rows but no name", Damage.NAME),
         ("scope 1 has sessions, but no row names it", Damage.NAME),
         ("scope 1 (user 'u', app 'a') has no name row", Damage.NAME),
+        ("scope 1 has a state, but no row names it", Damage.NAME),
+        ("scope 1: field 'a' of its state has several values", Damage.STATE),
+        ("the state of scope 1 cannot be checked: x", Damage.STATE),
+        ("session 's': before item 3 its state is said to be at counter 2", Damage.STATE),
         ("session 's': its segments hold 3 items, its head says 4", Damage.HEAD),
         ("session 's': its head is missing", Damage.HEAD),
         ("session 's': item 3 has no index record", Damage.INDEX),

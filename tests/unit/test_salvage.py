@@ -14,6 +14,7 @@ import pytest
 
 import memcore
 from memcore.codec import seal_value
+from memcore.database.repair_plan import damage_of
 from memcore.database.shape import is_row
 from memcore.errors import (
     NotFoundError,
@@ -21,7 +22,7 @@ from memcore.errors import (
     StoreFormatError,
     StoreLockedError,
 )
-from memcore.keys import Row, session_row
+from memcore.keys import Kind, Row, scoped, session_row
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.store.anchors import readable_metas
@@ -66,6 +67,8 @@ def fill(db: memcore.Database, rng: random.Random) -> dict[Who, dict[int, Any]]:
                 session.undo(rng.randrange(1, 4))
             session.record("note", {"number": number})
             session.state.update({"number": number, "text": "w" * rng.randrange(10, 900)})
+            shared = {f"app:field {number % 5}": number, f"user:field {number}": "v" * number}
+            session.state.update(shared)
             session.report_usage(5_000, model=f"m{number % 2}")
         if number % 6 == 0:
             session.append({"role": "user", "content": "large " + "z" * 200_000})
@@ -408,6 +411,46 @@ def test_a_lost_field_of_a_state_is_named(chat, tmp_path, saved) -> None:
     )
     with memcore.open(saved) as db:
         assert db.session("chat").state.all() == {"goal": "the older goal"}
+
+
+def test_what_sessions_share_is_saved_in_its_newest_values(chat, tmp_path, saved) -> None:
+    with memcore.open(chat) as db:
+        scope = db.scope(user="u", app="a")
+        for turn in range(5):
+            scope.app_state.update({"turn": turn, "lost": f"the lost value {turn}", "kept": None})
+            scope.state.update({f"only {turn}": turn})
+            scope.state.delete(f"only {turn - 1}")
+    report = salvaged(flipped(chat.read_bytes(), b"the lost value 4"), tmp_path, saved)
+    assert report.lost == ("field 'lost' of the state of app 'a', as far as it reads",)
+    with memcore.open(saved) as db:
+        assert ("a", "") not in db.scopes()
+        scope = db.scope(user="u", app="a")
+        assert scope.app_state.all() == {"turn": 4, "kept": None}
+        assert scope.state.all() == {"only 4": 4}
+        assert (scope.app_state.counter, scope.state.counter) == (5, 9)
+        assert db.scope(user="new", app="a").session("s").state["app:turn"] == 4
+        assert scope.app_state.put("turn", 5) == 6
+
+
+@pytest.mark.parametrize("owner", ["u", None])
+def test_what_sessions_share_is_there_without_its_header(chat, tmp_path, saved, owner) -> None:
+    with memcore.open(chat) as db:
+        scope = db.scope(user="u", app="a")
+        state = scope.app_state if owner is None else scope.state
+        state.update({"a": 1, "b": 1})
+        state.update({"a": 2})
+    with lmdb.open(str(chat), subdir=False) as env:
+        for number in range(3):  # nothing current holds an old one
+            with env.begin(write=True) as txn:
+                txn.put(scoped(Kind.STATE, 2) + bytes(8), b"x%d" % number)
+    with memcore.open(chat) as db:
+        (found,) = db.check()
+        assert damage_of(found).name == "STATE"
+    salvaged(chat.read_bytes(), tmp_path, saved)
+    with memcore.open(saved) as db:
+        scope = db.scope(user="u", app="a")
+        state = scope.app_state if owner is None else scope.state
+        assert (state.all(), state.counter) == ({"a": 2, "b": 1}, 2)
 
 
 @pytest.mark.parametrize("with_items", [False, True])

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 import pytest
 
 import memcore
-from memcore import InvalidUpdateError, NotFoundError, RevisionConflict
+from memcore import Delete, InvalidUpdateError, Merge, NotFoundError, RevisionConflict
 from memcore.keys import Kind, scoped
 from memcore.state import moments_of
 
@@ -305,3 +305,72 @@ def test_a_session_begins_once(db):
     with pytest.raises(RevisionConflict):
         other.begin({})
     assert session.state.all() == other.state.all() == {"a": 1}
+
+
+# --- deltas -----------------------------------------------------------------------------------
+
+
+def test_nested_deltas_are_merged_on_request(db):
+    scope = db.scope(user="u")
+    state = scope.session("s").state
+    for prefix in ("", "app:", "user:", "temp:"):
+        name = prefix + "a"
+        state.update({name: {"x": {"y": 1, "z": [1]}, "keep": True}})
+        state.update({name: Merge({"x": {"y": None, "z": Delete, "new": {"deep": 1}}, "b": 2})})
+        wanted = {"x": {"y": None, "new": {"deep": 1}}, "keep": True, "b": 2}
+        assert state[name] == wanted
+        state.update({name: {"plain": 1}})
+        assert state[name] == {"plain": 1}
+        state.update({name: 5})
+        state.update({name: Merge({"x": {"gone": Delete, "y": 1}})})
+        assert state[name] == {"x": {"y": 1}}
+        state.update({name: Delete, prefix + "never": Delete, prefix + "c": None})
+        assert state.all().get(name, "none") == "none"
+        assert state[prefix + "c"] is None
+    assert scope.state.update({"c": Merge({"d": 1}), "e": 1}) > 0
+    assert scope.state.all() == {"c": {"d": 1}, "e": 1}
+    scope.state.update({"e": Delete})
+    assert scope.state.all() == {"c": {"d": 1}}
+
+
+def circular():
+    found: dict = {}
+    found["self"] = found
+    return found
+
+
+@pytest.mark.parametrize(
+    "wrong", [Merge({"a": {1}}), Merge([1]), Merge(circular()), {"a": Delete}, {"a": Merge({})}]
+)
+def test_a_delta_that_is_no_json_is_refused_before_anything_is_stored(db, wrong):
+    scope = db.scope(user="u")
+    state = scope.session("s").state
+    state.update({"a": {"b": 1}})
+    change = state.plan()
+    with pytest.raises(InvalidUpdateError):
+        change.update({"app:fine": 1, "a": wrong})
+    assert change.is_empty
+    with pytest.raises(InvalidUpdateError):
+        scope.app_state.put("a", wrong)
+    assert state.all() == {"a": {"b": 1}}
+
+
+def test_a_reducer_and_a_merge_exclude_each_other(db):
+    session = db.session("s", state=Counted)
+    with pytest.raises(InvalidUpdateError, match="has a reducer"):
+        session.state.update({"app:hits": Merge({"a": 1})})
+    session.state.update({"app:hits": 3})
+    session.state.update([{"app:hits": 4}, {"app:hits": Delete}])
+    assert session.state.all() == {}
+
+
+def test_what_was_given_may_be_changed_afterwards(db):
+    session = db.session("s")
+    value = {"a": [1]}
+    with session.batch() as batch:
+        batch.update_state({"x": value, "y": Merge(value), "app:z": value})
+        value["a"].append(2)
+    assert session.state.all() == {"x": {"a": [1]}, "y": {"a": [1]}, "app:z": {"a": [1]}}
+    found = session.state["x"]
+    found["a"].append(3)
+    assert session.state["x"] == {"a": [1]}

@@ -7,11 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memcore.adapters.adk.artifacts import MemcoreArtifactService
+    from memcore.adapters.adk.memory import MemcoreMemoryService
     from memcore.adapters.adk.sessions import MemcoreSessionService
 
-__all__ = ["MemcoreSessionService"]
+__all__ = ["MemcoreArtifactService", "MemcoreMemoryService", "MemcoreSessionService"]
 
 _HOMES = {
+    "MemcoreArtifactService": "memcore.adapters.adk.artifacts",
+    "MemcoreMemoryService": "memcore.adapters.adk.memory",
     "MemcoreSessionService": "memcore.adapters.adk.sessions",
 }
 _FRAMEWORK = ("google", "pydantic", "pydantic_core")

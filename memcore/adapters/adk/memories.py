@@ -1,0 +1,266 @@
+"""Memories as rows of a key/value namespace.
+
+- ``h``: how many ordinals were given out, and how many memories there are;
+- ``e<ordinal>``: a memory; a large content is the entry's content;
+- ``i<id><session>``: the ordinal of the memory of that id;
+- ``d<id>``: memories of that id were deleted, and come back no more;
+- ``s<session>``: how far the events of a session are known (``watermark``);
+- ``t<term><ordinal>``: which memories have a term (``postings``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from google.adk.events.event import Event
+from google.adk.memory.memory_entry import MemoryEntry
+from google.genai import types
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from memcore.adapters.adk.labels import END, label
+from memcore.adapters.adk.postings import add_postings, drop_posting
+from memcore.adapters.adk.staging import Content
+from memcore.adapters.adk.words import terms_of
+from memcore.codec import decode_json, encode_json
+from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.kv import KeyValueTxn, KeyValueView
+
+__all__ = [
+    "Memory",
+    "adding",
+    "batches",
+    "delete_memories",
+    "entry_at",
+    "head_of",
+    "is_known",
+    "memory_of",
+    "text_at",
+]
+
+_ID_BYTES_MAX: Final = 200
+_CONTENT_BYTES_MAX: Final = 8 * 1024
+"""A larger content is no part of its row."""
+_BATCH: Final = 32
+_BATCH_TERMS: Final = 2048
+_BATCH_BYTES: Final = 1024**2
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is to be remembered."""
+
+    id: str
+    session: str
+    """The session that it came from; empty: none."""
+    row: dict[str, Any]
+    content: bytes | None
+    """JSON of a large content."""
+    terms: set[str] = field(repr=False)
+    replaces: bool = False
+    """Whether it takes the place of one of its id."""
+
+    @classmethod
+    def of_event(cls, event: Event, session: str, metadata: Mapping[str, Any] | None) -> Memory:
+        """A memory of an event with content.
+
+        Raises:
+            InvalidItemError: the metadata is no JSON.
+        """
+        content = event.content or types.Content()
+        at, author = event.timestamp, event.author
+        return cls._of(content, event.id, session, author=author, at=at, metadata=metadata or {})
+
+    @classmethod
+    def of_entry(cls, entry: MemoryEntry, id_: str, metadata: Mapping[str, Any] | None) -> Memory:
+        """A memory that a caller made; it replaces one of the same id.
+
+        Raises:
+            InvalidItemError: the metadata is no JSON.
+        """
+        told = {**(metadata or {}), **entry.custom_metadata}
+        author, at = entry.author, entry.timestamp
+        made = cls._of(entry.content, id_, "", author=author, at=at, metadata=told)
+        made.replaces = True
+        return made
+
+    @classmethod
+    def _of(
+        cls,
+        content: types.Content,
+        id_: str,
+        session: str,
+        *,
+        author: str | None,
+        at: float | str | None,
+        metadata: Mapping[str, Any],
+    ) -> Memory:
+        try:
+            dumped = content.model_dump(mode="json", exclude_none=True)
+            payload, flags = encode_json(dumped)
+            told = to_jsonable_python(dict(metadata))
+            encode_json(told)
+        except (PydanticSerializationError, TypeError, ValueError) as error:
+            msg = f"the memory {id_!r:.80} holds what is no JSON: {error}"
+            raise InvalidItemError(msg) from error
+        if not id_:
+            id_ = blake2b(repr((author, at)).encode() + payload, digest_size=16).hexdigest()
+        row: dict[str, Any] = {"id": id_, "session": session, "author": author, "at": at}
+        if told:
+            row["metadata"] = told
+        terms = terms_of(text_of(content))
+        if len(payload) > _CONTENT_BYTES_MAX:
+            return cls(id_, session, {**row, "flags": flags}, payload, terms)
+        return cls(id_, session, {**row, "content": dumped}, None, terms)
+
+
+def memory_of(event: Event, session: str, metadata: Mapping[str, Any] | None) -> Memory | None:
+    """What is remembered of an event; None if it says nothing that could be found again."""
+    if event.content is None or not text_of(event.content):
+        return None
+    made = Memory.of_event(event, session, metadata)
+    return made if made.terms else None
+
+
+def text_of(content: types.Content) -> str:
+    """What of a content is searched."""
+    return " ".join([part.text for part in content.parts or () if part.text])
+
+
+def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
+    """The memories in the batches that are stored in a commit each."""
+    found: list[list[Memory]] = []
+    terms = size = 0
+    for memory in memories:
+        terms += len(memory.terms)
+        size += len(memory.content or b"")
+        full = terms > _BATCH_TERMS or size > _BATCH_BYTES or (found and len(found[-1]) == _BATCH)
+        if not found or full:
+            found.append([])
+            terms, size = len(memory.terms), 0
+        found[-1].append(memory)
+    return found
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _entry(ordinal: int) -> str:
+    return f"e{ordinal:08x}"
+
+
+def _of_id(id_: str, session: str | None = None) -> str:
+    """The key of an id's memory in a session; without one, what all keys of the id begin with."""
+    start = "i" + label(id_, _ID_BYTES_MAX) + END
+    return start if session is None else start + label(session, _ID_BYTES_MAX)
+
+
+def _deleted(id_: str) -> str:
+    return "d" + label(id_, _ID_BYTES_MAX)
+
+
+def head_of(view: KeyValueView) -> tuple[int, int]:
+    """How many ordinals were given out, and how many memories there are."""
+    last, count = view.get("h", (0, 0))
+    return last, count
+
+
+def is_known(view: KeyValueView, id_: str, session: str) -> bool:
+    """Whether an event of that id is remembered from that session, or was deleted."""
+    return bool(id_) and (
+        view.get(_of_id(id_, session)) is not None or view.get(_deleted(id_)) is not None
+    )
+
+
+def adding(batch: Sequence[Memory], contents: Sequence[Content]) -> Callable[[KeyValueTxn], int]:
+    """What stores a batch with its contents, one for each; how many memories were new.
+
+    Those that are known, or were deleted, are passed over.
+    """
+
+    def closure(txn: KeyValueTxn) -> int:
+        new: dict[str, tuple[Memory, Content]] = {}
+        for memory, content in zip(batch, contents, strict=True):
+            key = _of_id(memory.id, memory.session)
+            if txn.get(_deleted(memory.id)) is not None:
+                continue
+            if memory.replaces or (txn.get(key) is None and key not in new):
+                new[key] = memory, content
+        last, count = head_of(txn)
+        terms: defaultdict[str, list[int]] = defaultdict(list)
+        # Contents that were staged come first: if one is gone, nothing is written yet.
+        for ordinal, (memory, content) in enumerate(new.values(), last + 1):
+            txn.put(_entry(ordinal), memory.row, content=content)
+        for ordinal, (key, (memory, _)) in enumerate(new.items(), last + 1):
+            before = txn.get(key)
+            if before is not None:
+                _remove(txn, before)
+                count -= 1
+            txn.put(key, ordinal)
+            for term in memory.terms:
+                terms[term].append(ordinal)
+        if new:
+            add_postings(txn, terms)
+            txn.put("h", [last + len(new), count + len(new)])
+        return len(new)
+
+    return closure
+
+
+def delete_memories(txn: KeyValueTxn, id_: str) -> bool:
+    """Delete the memories of an id for good; whether there were any."""
+    found = list(txn.scan(prefix=_of_id(id_)))
+    for key, ordinal in found:
+        _remove(txn, ordinal)
+        txn.delete(key)
+    if found:
+        last, count = head_of(txn)
+        txn.put("h", [last, count - len(found)])
+        txn.put(_deleted(id_), 1)
+    return bool(found)
+
+
+def _remove(txn: KeyValueTxn, ordinal: int) -> None:
+    for term in terms_of(text_at(txn, ordinal)):
+        drop_posting(txn, term, ordinal)
+    txn.delete(_entry(ordinal))
+
+
+def _content_at(view: KeyValueView, ordinal: int) -> tuple[dict[str, Any], types.Content] | None:
+    row = view.get(_entry(ordinal))
+    if row is None:
+        return None
+    dumped = row.get("content")
+    if dumped is None:
+        payload = view.content(_entry(ordinal))
+        if payload is None:
+            msg = f"the content of memory {ordinal} is missing; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
+        dumped = decode_json(payload, row["flags"])
+    return row, types.Content.model_validate(dumped)
+
+
+def text_at(view: KeyValueView, ordinal: int) -> str:
+    """The text of a memory; empty if there is none."""
+    found = _content_at(view, ordinal)
+    return "" if found is None else text_of(found[1])
+
+
+def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
+    """A memory as ADK has it; None if there is none."""
+    found = _content_at(view, ordinal)
+    if found is None:
+        return None
+    row, content = found
+    at = row["at"]
+    return MemoryEntry(
+        content=content,
+        custom_metadata=row.get("metadata", {}),
+        id=row["id"],
+        author=row["author"],
+        timestamp=datetime.fromtimestamp(at).isoformat() if isinstance(at, int | float) else at,  # noqa: DTZ006 - as ADK's own, local time
+    )

@@ -1,0 +1,285 @@
+"""MemcoreMemoryService: ADK's memory in a memcore file, found by words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import log
+from typing import Final
+
+from google.adk.events.event import Event
+from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
+from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.platform import uuid as platform_uuid
+from google.adk.sessions.session import Session
+from typing_extensions import override
+
+from memcore.adapters.adk.memories import (
+    Memory,
+    adding,
+    batches,
+    delete_memories,
+    entry_at,
+    head_of,
+    is_known,
+    memory_of,
+    text_at,
+)
+from memcore.adapters.adk.postings import postings_of
+from memcore.adapters.adk.staging import Content, commit_with, in_thread
+from memcore.adapters.adk.watermark import Watermark
+from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
+from memcore.aio.commit import settled
+from memcore.aio.source import Opened, Source, database_of
+from memcore.errors import InvalidOptionError
+from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
+from memcore.session.removal import resume_removals
+
+__all__ = ["MemcoreMemoryService"]
+
+_NAMESPACE: Final = "adk.memory"
+_HANDLES_MAX: Final = 1024
+_RESULTS: Final = 10
+_PAGE: Final = 256
+"""Events that are looked at before other tasks of the loop have their turn."""
+_UNKNOWN_SESSION: Final = "__unknown_session_id__"
+_SHORT_MEMORIES: Final = 2000
+"""A memory of no more is searched where the call is made; of more, in a thread."""
+_EXACT_CHARS: Final = 2
+"""A word of so many characters is found by its terms alone."""
+
+
+class MemcoreMemoryService(Opened, BaseMemoryService):
+    """What users said and were told, found by words, in a memcore file.
+
+    An index leads from words to memories, so a search costs what it finds. Events are remembered
+    once, however often their session comes, and what is deleted stays deleted. No search sees
+    memories of another user or application.
+
+    Args:
+        source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
+        durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        max_results: how many memories a search returns at most.
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+    """
+
+    def __init__(
+        self, source: Source, *, durability: str | None = None, max_results: int = _RESULTS
+    ) -> None:
+        if isinstance(max_results, bool) or not isinstance(max_results, int) or max_results < 1:
+            msg = f"max_results: expected an int of at least 1, got {max_results!r:.40}"
+            raise InvalidOptionError(msg)
+        self.database, self._owned = database_of(source, durability=durability)
+        self._results = max_results
+        self._handles: dict[tuple[str, str], KeyValue] = {}
+
+    # --- remembering ------------------------------------------------------------------------------
+
+    @override
+    async def add_session_to_memory(self, session: Session) -> None:
+        """Remember the events of a session that have text; those that are known are passed over.
+
+        Of a session of MemcoreSessionService only what is behind the last known event is looked at.
+        Some dozen events go in one commit: after a crash, call it again.
+        """
+        kv, events = self._kv(session.app_name, session.user_id), session.events
+        number = Watermark.number_of(session)
+        if number is None or not events:
+            await self._add_events(kv, events, session.id, None)
+            return
+        known = kv.read(lambda view: Watermark.read(view, session.id))
+        start = known.new_from(events) if known is not None and known.number == number else 0
+        await self._add_events(
+            kv,
+            events[start:],
+            session.id,
+            None,
+            lambda count: Watermark.behind(known, number, events[: start + count]),
+        )
+
+    @override
+    async def add_events_to_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        events: Sequence[Event],
+        session_id: str | None = None,
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Remember events that have text; those whose id is known in the session are passed over.
+
+        Args:
+            app_name: the application.
+            user_id: the user.
+            events: the events, in their order.
+            session_id: the session that they are of.
+            custom_metadata: JSON that is found with them.
+
+        Raises:
+            InvalidItemError: the metadata is no JSON; nothing is stored.
+        """
+        kv = self._kv(app_name, user_id)
+        await self._add_events(kv, events, session_id or _UNKNOWN_SESSION, custom_metadata)
+
+    async def _add_events(
+        self,
+        kv: KeyValue,
+        events: Sequence[Event],
+        session_id: str,
+        metadata: Mapping[str, object] | None,
+        mark: Callable[[int], Watermark] | None = None,
+    ) -> None:
+        """Store what is new of the events; ``mark`` says what is known with the first so many."""
+        for start in range(0, len(events), _PAGE):
+            page = events[start : start + _PAGE]
+            new = kv.read(lambda view, page=page: _unknown(view, page, session_id))  # type: ignore[misc]
+            made = [(at, memory_of(event, session_id, metadata)) for at, event in new]
+            places = {id(memory): at for at, memory in made if memory is not None}
+            cut = batches([memory for _, memory in made if memory is not None])
+            for batch in cut:
+                upto = len(page) if batch is cut[-1] else places[id(batch[-1])] + 1
+                watermark = None if mark is None else mark(start + upto)
+                await self._store(kv, batch, session_id, watermark)
+            await asyncio.sleep(0)  # others may go on
+
+    @override
+    async def add_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        memories: Sequence[MemoryEntry],
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Remember entries as they are; one that has the id of another entry takes its place.
+
+        An entry without an id gets one. What was deleted does not come back under its id.
+
+        Args:
+            app_name: the application.
+            user_id: the user.
+            memories: the entries.
+            custom_metadata: JSON that is found with each, beside what it has itself.
+
+        Raises:
+            InvalidItemError: metadata is no JSON; nothing is stored.
+        """
+        kv = self._kv(app_name, user_id)
+        made = [
+            Memory.of_entry(entry, entry.id or platform_uuid.new_uuid(), custom_metadata)
+            for entry in memories
+        ]
+        for batch in batches(made):
+            await self._store(kv, batch, "", None)
+
+    async def _store(
+        self, kv: KeyValue, batch: list[Memory], session_id: str, watermark: Watermark | None
+    ) -> None:
+        def closure_of(contents: Sequence[Content]) -> Callable[[KeyValueTxn], bool]:
+            add = adding(batch, contents)
+
+            def closure(txn: KeyValueTxn) -> bool:
+                add(txn)
+                if watermark is not None:
+                    watermark.write(txn, session_id)
+                return txn.leaves_rows
+
+            return closure
+
+        if await commit_with(kv, [memory.content for memory in batch], closure_of):
+            await self._resume()
+
+    # --- searching --------------------------------------------------------------------------------
+
+    @override
+    async def search_memory(
+        self, *, app_name: str, user_id: str, query: str
+    ) -> SearchMemoryResponse:
+        """The memories that have most words of the query, the best first.
+
+        Of those that have equally many, the ones with rarer words come first, then the newer ones.
+        """
+        kv, words = self._kv(app_name, user_id), query_words(query)
+        if not words:
+            return SearchMemoryResponse()
+
+        def search(view: KeyValueView) -> list[MemoryEntry]:
+            ordinals = _ranked(view, words)[: self._results]
+            return [entry for entry in (entry_at(view, each) for each in ordinals) if entry]
+
+        if kv.read(head_of)[1] <= _SHORT_MEMORIES:
+            return SearchMemoryResponse(memories=kv.read(search))
+        return SearchMemoryResponse(memories=await asyncio.to_thread(kv.read, search))
+
+    # --- deleting ---------------------------------------------------------------------------------
+
+    @override
+    async def delete_memory(
+        self, *, app_name: str, user_id: str, memory_id: str | None = None
+    ) -> None:
+        """Delete the memories of an id; adding their session again does not bring them back."""
+        if not memory_id:
+            return
+
+        def closure(txn: KeyValueTxn) -> bool:
+            return delete_memories(txn, memory_id) and txn.leaves_rows
+
+        kv = self._kv(app_name, user_id)
+        if await settled(kv.submit(closure, asyncio.get_running_loop())):
+            await self._resume()
+
+    async def _resume(self) -> None:
+        await settled(in_thread(resume_removals, self.database.backing.store))
+
+    def _kv(self, app_name: str, user_id: str) -> KeyValue:
+        found = self._handles.get((app_name, user_id))
+        if found is None:
+            if len(self._handles) >= _HANDLES_MAX:
+                self._handles.clear()
+            found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
+            self._handles[app_name, user_id] = found
+        return found
+
+
+def _unknown(
+    view: KeyValueView, events: Sequence[Event], session_id: str
+) -> list[tuple[int, Event]]:
+    """The events that are not known, with their positions."""
+    return [
+        (at, event) for at, event in enumerate(events) if not is_known(view, event.id, session_id)
+    ]
+
+
+def _ranked(view: KeyValueView, words: set[str]) -> list[int]:
+    """The ordinals of what has any of the words, the best first."""
+    count = head_of(view)[1]
+    hits: Counter[int] = Counter()
+    weights: dict[int, float] = {}
+    for word in sorted(words):
+        having = _having(view, word)
+        weight = log(1 + count / (len(having) or 1))
+        hits.update(having)
+        for ordinal in having:
+            weights[ordinal] = weights.get(ordinal, 0.0) + weight
+    return sorted(hits, key=lambda each: (hits[each], weights[each], each), reverse=True)
+
+
+def _having(view: KeyValueView, word: str) -> set[int]:
+    """The ordinals of the memories that have a word."""
+    found = set(postings_of(view, word_term(word)))
+    if word.isascii():
+        return found
+    inside: set[int] | None = None
+    for term in grams_in(word):
+        ordinals = set(postings_of(view, term))
+        inside = ordinals if inside is None else inside & ordinals
+        if not inside:
+            return found
+    inside = (inside or set()) - found
+    if len(word) > _EXACT_CHARS:
+        inside = {each for each in inside if word in lowered(text_at(view, each))}
+    return found | inside
