@@ -186,22 +186,17 @@ class Draft:
             overlay.push(facts, tokens)
         self._base, self._overlay = base, overlay
 
-    def last_rows(self, count: int) -> list[StoredRow]:
-        """The rows of the last ``count`` live items.
-
-        Raises:
-            CorruptValueError: one of them is damaged.
-        """
+    def last_rows(self, count: int) -> list[StoredRow | CorruptValueError]:
+        """The rows of the last ``count`` live items; damaged ones as errors."""
         self._write_waiting()
         head, scope = self.head, self.log.scope
         held = count <= head.count - head.base_count
         history = History(head.segments if held else head.all_segments(self.txn, scope))
-        rows: list[StoredRow] = []
+        before = head.count - history.count
+        rows: list[StoredRow | CorruptValueError] = []
         for position, session, lo, hi in history.spans(history.count - count, history.count):
-            for row in read_rows(self.txn, scope, session, position=position, lo=lo, hi=hi):
-                if isinstance(row, CorruptValueError):
-                    raise row
-                rows.append(row)
+            at = before + position
+            rows += read_rows(self.txn, scope, session, position=at, lo=lo, hi=hi)
         return rows
 
     def tokens_at(self, position: int) -> int:
