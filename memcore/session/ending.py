@@ -53,12 +53,12 @@ class Tail(NamedTuple):
 class Ending:
     """Reads and changes the end of one session's history."""
 
-    __slots__ = ("_address", "_changes", "_reading")
+    __slots__ = ("_address", "_changes", "reading")
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._changes = Changes(address)
-        self._reading = Reading(address)
+        self.reading = Reading(address)
 
     def read(self, count: int | None = None, *, since_us: int = 0) -> Tail:
         """The last ``count`` live items, all without it; decode them with ``message_of``.
@@ -86,7 +86,7 @@ class Ending:
                     rows.append(exc)
             return Tail(log.place, rows, start == first, first, stop - first)
 
-        return self._reading.run(collect, Tail(None, [], complete=True))
+        return self.reading.run(collect, Tail(None, [], complete=True))
 
     def take(self, check: Check | None = None) -> Closure[Message | None]:
         """Take the last item off, and all damaged ones and events behind it; its message.

@@ -39,6 +39,7 @@ from memcore.log import Prepared
 from memcore.options import checked_optional_seconds
 from memcore.session import resume_removals
 from memcore.session.appending import PLAIN
+from memcore.session.bulk import messages_of, take_runs
 from memcore.session.ending import Tail, message_of
 
 __all__ = ["Bound", "History"]
@@ -182,6 +183,10 @@ class History(Opened):
         most = None if limit is not None and limit < 0 else limit
         window = most
         since_us = self.since_us()
+        if not since_us:
+            found = await self._regular(bound, most)
+            if found is not None:
+                return found
         while True:
             tail = bound.session.sync.ending.read(window, since_us=since_us)
             items, skipped = await self._decoded(bound, tail)
@@ -192,6 +197,25 @@ class History(Opened):
         if tail.expired and tail.expired * _EXPIRED_SHARE >= tail.live:
             await self._remove_expired(bound, since_us)
         return items if most is None else items[-most:]
+
+    async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
+        """What ``read`` returns if all is as it should be; None if that takes a closer look."""
+        runs, complete = take_runs(bound.session.sync.ending.reading, most)
+        items: list[Any] = []
+        for run in runs:
+            if items:
+                await asyncio.sleep(0)
+            messages = messages_of(run)
+            if messages is None:
+                return None
+            try:
+                items += bound.coder.decode_all(messages)
+            except Unreadable:
+                return None
+        if not complete and most is not None and len(items) < most:
+            return None
+        self.skipped_items = 0
+        return items
 
     async def _decoded(self, bound: Bound, tail: Tail) -> tuple[list[Any], int]:
         """The items of rows, and how many of them can not be read."""

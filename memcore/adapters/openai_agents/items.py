@@ -45,6 +45,13 @@ class Coder(Protocol):
             Unreadable
         """
 
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """The items of many.
+
+        Raises:
+            Unreadable
+        """
+
 
 def labels_of(item: Any) -> dict[str, Any]:
     """What memcore must see of an item whose content it does not: which call, which result."""
@@ -81,6 +88,13 @@ class Clear:
         except ValueError:
             return {**labels_of(value), _TEXT: text}
         return value
+
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """As ``Coder.decode_all``."""
+        for message in messages:
+            if _TEXT in message or SEALED in message:
+                return [self.decode(each) for each in messages]
+        return messages
 
     def decode(self, message: dict[str, Any]) -> Any:
         """As ``Coder.decode``."""

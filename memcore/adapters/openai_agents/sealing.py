@@ -89,6 +89,10 @@ class Sealer:
         body = self._ciphers[self._id].encrypt(nonce, content, bound)
         return {**labels, SEALED: base64.b64encode(self._id + nonce + body).decode()}
 
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """As ``Coder.decode_all``."""
+        return [self.decode(message) for message in messages]
+
     def decode(self, message: dict[str, Any]) -> Any:
         """As ``Coder.decode``."""
         if SEALED not in message:
