@@ -38,7 +38,7 @@ cdef object _opened(bytes key, bytes value, bytes head, object digest):
 
 def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head not None,
                   object digest, object loads):
-    """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on, without events.
+    """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on; None for events.
 
     ``head`` is how their values begin, ``digest`` proves them, ``loads`` decodes JSON. None if a
     row is missing, of another form or damaged: then each needs a look of its own.
@@ -67,6 +67,7 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
         if encoded is None:
             return None
         if encoded is False:
+            found.append(None)
             continue
         try:
             message = loads(encoded)
@@ -75,4 +76,36 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
         if type(message) is not dict:
             return None
         found.append(message)
+    return found
+
+
+cdef object _fresh(object value):
+    """A copy of a JSON value that shares what never changes."""
+    cdef PyObject *key
+    cdef PyObject *entry
+    cdef Py_ssize_t at = 0
+    cdef dict whole
+    cdef list row
+    cdef Py_ssize_t i
+    if type(value) is dict:
+        whole = (<dict>value).copy()
+        while PyDict_Next(whole, &at, &key, &entry):
+            if type(<object>entry) is dict or type(<object>entry) is list:
+                whole[<object>key] = _fresh(<object>entry)  # no new key: the walk goes on
+        return whole
+    if type(value) is list:
+        row = (<list>value).copy()
+        for i in range(len(row)):
+            if type(row[i]) is dict or type(row[i]) is list:
+                row[i] = _fresh(row[i])
+        return row
+    return value
+
+
+def fresh_json(list values not None, object absent):
+    """Copies of JSON values that nobody else can reach, without those that are ``absent``."""
+    cdef list found = []
+    for value in values:
+        if value is not absent:
+            found.append(_fresh(value))
     return found

@@ -36,10 +36,10 @@ from memcore.errors import (
     UnreadableItemsError,
 )
 from memcore.log import Prepared
-from memcore.options import checked_optional_seconds
+from memcore.options import checked_int, checked_optional_seconds
 from memcore.session import resume_removals
 from memcore.session.appending import PLAIN
-from memcore.session.bulk import messages_of, take_runs
+from memcore.session.bulk import Recall
 from memcore.session.ending import Tail, message_of
 
 __all__ = ["Bound", "History"]
@@ -47,6 +47,7 @@ __all__ = ["Bound", "History"]
 _TTL_SECONDS_MAX: Final = 1e9
 _EXPIRED_SHARE: Final = 8
 _UNREADABLE: Final = ("raise", "skip")
+CACHE_BYTES: Final = 16 * 1024**2
 _CHUNK: Final = 512
 """So many items are decoded before other tasks get their turn."""
 
@@ -56,6 +57,7 @@ class Bound(NamedTuple):
 
     session: AsyncSession
     coder: Coder
+    recall: Recall
 
 
 class History(Opened):
@@ -78,6 +80,7 @@ class History(Opened):
         encryption_key: EncryptionKey | None = None,
         unreadable: str = "raise",
         ttl_seconds: float | None = None,
+        cache_bytes: int = CACHE_BYTES,
         create_tables: bool = False,  # noqa: ARG002 - the Advanced session's
         logger: logging.Logger | None = None,
     ) -> None:
@@ -102,6 +105,7 @@ class History(Opened):
         self._skips_unreadable = unreadable == "skip"
         ttl = checked_optional_seconds("ttl_seconds", ttl_seconds)
         self._ttl_us = None if ttl is None else round(min(ttl, _TTL_SECONDS_MAX) * 1e6)
+        self._cache_bytes = checked_int("cache_bytes", cache_bytes)
         self._closed = False
         self._scope, self._owned = _opened(db_path, app, user, durability)
         tabled = app_of(self._scope.app, sessions_table, messages_table)
@@ -156,7 +160,8 @@ class History(Opened):
             return last[1]
         session = scope.session(name_of(self.session_id), policy="openai_responses", orphans="keep")
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *key)
-        bound = Bound(AsyncSession(session), coder)
+        recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
+        bound = Bound(AsyncSession(session), coder, recall)
         self._last = key, bound
         return bound
 
@@ -200,18 +205,13 @@ class History(Opened):
 
     async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
         """What ``read`` returns if all is as it should be; None if that takes a closer look."""
-        runs, complete = take_runs(bound.session.sync.ending.reading, most)
-        items: list[Any] = []
-        for run in runs:
-            if items:
-                await asyncio.sleep(0)
-            messages = messages_of(run)
-            if messages is None:
-                return None
-            try:
-                items += bound.coder.decode_all(messages)
-            except Unreadable:
-                return None
+        try:
+            found = await bound.recall.last(most)
+        except Unreadable:
+            return None
+        if found is None:
+            return None
+        items, complete = found
         if not complete and most is not None and len(items) < most:
             return None
         self.skipped_items = 0

@@ -32,6 +32,8 @@ class MemcoreSession(Hooks):
             not open; they are counted in ``skipped_items`` and in a warning in the log then.
         ttl_seconds: items that are older are not returned any more and removed from the file, but
             for a call whose result is not that old yet.
+        cache_bytes: items that were read are remembered decoded: so many bytes of JSON, about, and
+            at most 64 MiB of all sessions of the process; 0: none.
         create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
         logger: where warnings go; None: ``memcore.openai_agents``.
     """
