@@ -186,8 +186,21 @@ class Draft:
             overlay.push(facts, tokens)
         self._base, self._overlay = base, overlay
 
-    def last_rows(self, count: int) -> list[StoredRow | CorruptValueError]:
-        """The rows of the last ``count`` live items; damaged ones as errors."""
+    def last_rows(self, count: int) -> list[StoredRow]:
+        """The rows of the last ``count`` live items.
+
+        Raises:
+            CorruptValueError: one of them is damaged.
+        """
+        rows = []
+        for row in self.last_found(count):
+            if isinstance(row, CorruptValueError):
+                raise row
+            rows.append(row)
+        return rows
+
+    def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
+        """As ``last_rows``; damaged ones as errors."""
         self._write_waiting()
         head, scope = self.head, self.log.scope
         held = count <= head.count - head.base_count

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from memcore import blobs, keys, names
 from memcore.codec import FLAG_BLOB, seal_value
-from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import policy_name
 from memcore.keys import Row
 from memcore.log import (
@@ -224,19 +224,12 @@ def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
 
 
 def take_back(draft: Draft, count: int) -> list[Item]:
-    """Take the last items off a draft and return them, oldest first.
-
-    Raises:
-        CorruptValueError: one of them is damaged.
-    """
+    """Take the last items off a draft and return them, oldest first."""
     count = min(count, draft.count)
-    items = []
-    for row in draft.last_rows(count):
-        if isinstance(row, CorruptValueError):
-            raise row
-        position, seq, flags, body = row
-        tokens, payload = draft.tokens_at(position), _payload_of(draft, flags, body)
-        items.append(decode_item(seq, body, flags, tokens, payload))
+    items = [
+        decode_item(seq, body, flags, draft.tokens_at(position), _payload_of(draft, flags, body))
+        for position, seq, flags, body in draft.last_rows(count)
+    ]
     draft.cut_to(draft.count - count)
     return items
 

@@ -192,7 +192,7 @@ class Ending:
         counter, seed = draft.log.counter, self._address.backing.seed
         return [
             again(draft.txn, draft.log.scope, row, counter, seed)
-            for row in draft.last_rows(draft.count - start)[: stop - start]
+            for row in draft.last_found(draft.count - start)[: stop - start]
             if not isinstance(row, CorruptValueError)
         ]
 
@@ -230,7 +230,7 @@ def _last_message(draft: Draft) -> tuple[int, Message | None] | None:
     count, damaged = _LOOK, None
     while True:
         count = min(count, draft.count)
-        rows = draft.last_rows(count)
+        rows = draft.last_found(count)
         for back, row in enumerate(reversed(rows), 1):
             try:
                 message = _message_in(draft, row)

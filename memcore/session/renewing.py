@@ -39,7 +39,7 @@ def renew(txn: Txn, address: Address, draft: Draft, kept: Sequence[Prepared]) ->
     if kept:
         fresh.append(kept, orphans="keep")
     fresh.finish(now_ms=backing.now_ms())
-    inherit(txn, scope, number, session)
+    inherit(txn, scope, number, session, seq=head.next_seq)
     inherit_usage(txn, scope, number, session, at=0)
     rest = remove_nameless(txn, scope, number)
     txn.on_commit(lambda: address.settle(scope, session))
