@@ -17,7 +17,7 @@ from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
 from memcore.log.carried import carry_counts
 from memcore.log.head import Head
-from memcore.log.history import Recent, SessionLog, StoredRow, read_rows
+from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
 from memcore.log.saved import Saved
@@ -187,17 +187,8 @@ class Draft:
         self._base, self._overlay = base, overlay
 
     def last_rows(self, count: int) -> list[StoredRow]:
-        """The rows of the last ``count`` live items.
-
-        Raises:
-            CorruptValueError: one of them is damaged.
-        """
-        rows = []
-        for row in self.last_found(count):
-            if isinstance(row, CorruptValueError):
-                raise row
-            rows.append(row)
-        return rows
+        """The rows of the last ``count`` live items; CorruptValueError if one is damaged."""
+        return [sound(row) for row in self.last_found(count)]
 
     def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
         """As ``last_rows``; damaged ones as errors."""
