@@ -24,7 +24,7 @@ from memcore.log.item import split_body, stored_json
 from memcore.model import ItemKind
 from memcore.store.base import ReadTxn
 
-__all__ = ["BEGIN", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
+__all__ = ["BEGIN", "COVERS", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
 
 logger = logging.getLogger("memcore.adk")
 
@@ -34,11 +34,15 @@ EVENT: Final = "adk.event"
 """Type of the row of an event without parts."""
 REST: Final = "adk.rest"
 """Type of the row of what was too large for the meta of the item behind it."""
+COVERS: Final = "memcoreCovers"
+"""Beside the fields of a compaction event: the first and the last seq that it covers, and the
+prefix hash there. ADK leaves out what it does not know."""
 TEMPORARY: Final = "temp:"
 _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
+_BEGIN_ROW: Final = b'{"type":"%b","payload":' % BEGIN.encode()
 _NAN: Final = 1
 """What scan_json says of numbers that JSON has not."""
 
@@ -52,6 +56,13 @@ class Encoded(NamedTuple):
     """All but the content."""
     delta: dict[str, Any]
     """What of the state changes."""
+    identity: bytes = b""
+    """What must be the same when the event comes again; empty: all of it."""
+
+    def event(self) -> Event:
+        """What will be read of it."""
+        whole = self.rest if self.content is None else {**self.rest, "content": self.content}
+        return read_event(codec.encode_json(whole)[0], 0)
 
 
 def encode_event(event: Event) -> Encoded:
@@ -156,16 +167,25 @@ class Stored(NamedTuple):
             told = rest
         return read_event(b'{"content":%b,%b' % (message, told[1:]), self.seq)
 
-    def event_id(self, before: Stored | None) -> str:
-        """The id of an event's row; ``before`` is the row before it."""
+    def said(self, rest: bytes | None) -> dict[str, Any]:
+        """What is stored of an event beside its content; ``rest`` is as in ``decode``."""
         meta, message = stored_json(self.body, self.flags, self.payload)
         if self.body[0] == ItemKind.EVENT:
             told = message[len(_EVENT_ROW) : -1]
-        elif meta != _SPLIT:
-            told = meta[len(_META) : -1]
         else:
-            told = (before.rest() if before is not None else None) or b"{}"
-        return str(codec.decode_json(told, 0).get("id"))
+            told = meta[len(_META) : -1] if meta != _SPLIT else rest or b"{}"
+        found: dict[str, Any] = codec.decode_json(told, self.flags)
+        return found
+
+    def begun(self) -> dict[str, Any] | None:
+        """When a session was created, and its initial state; None for every other row."""
+        if self.body[0] != ItemKind.EVENT:
+            return None
+        _, message = stored_json(self.body, self.flags, self.payload)
+        if not message.startswith(_BEGIN_ROW):
+            return None
+        found: dict[str, Any] = codec.decode_json(message[len(_BEGIN_ROW) : -1], self.flags)
+        return found
 
     def rest(self) -> bytes | None:
         """What this row says of the item behind it; None if it is no such row."""
