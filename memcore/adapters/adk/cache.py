@@ -99,7 +99,12 @@ class EventCache:
         run = _Run(epoch, start + at, entries[at:], size, compacted)
         with self._lock:
             now = self._runs.get(place)
-            if now is None or now.epoch != epoch or now.start > run.start or _stop(now) < _stop(run):
+            if (
+                now is None
+                or now.epoch != epoch
+                or now.start > run.start
+                or _stop(now) < _stop(run)
+            ):
                 self._take(place)
                 self._keep(place, run)
 

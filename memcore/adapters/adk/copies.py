@@ -105,7 +105,7 @@ def _shape_of_plain(kind: type) -> Any:
 
 def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
     """Whether the arguments and results of calls are what JSON says of them."""
-    for part, said in zip(content and content.parts or (), stored["parts"], strict=True):
+    for part, said in zip((content and content.parts) or (), stored["parts"], strict=True):
         if not said.keys() <= _PARTS:
             return False
         if part.function_call and part.function_call.args != said["functionCall"].get("args"):

@@ -9,6 +9,7 @@ JSON as ADK wrote it: fields that this ADK does not know stay.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,12 +25,10 @@ from memcore.log.item import split_body, stored_json
 from memcore.model import ItemKind
 from memcore.store.base import ReadTxn
 
-__all__ = ["BEGIN", "COVERS", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
+__all__ = ["COVERS", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
 
 logger = logging.getLogger("memcore.adk")
 
-BEGIN: Final = "adk.session"
-"""Type of the row that a session begins with: its initial state, and when that was."""
 EVENT: Final = "adk.event"
 """Type of the row of an event without parts."""
 REST: Final = "adk.rest"
@@ -42,9 +41,6 @@ _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
-_BEGIN_ROW: Final = b'{"type":"%b","payload":' % BEGIN.encode()
-_NAN: Final = 1
-"""What scan_json says of numbers that JSON has not."""
 
 
 class Encoded(NamedTuple):
@@ -77,13 +73,15 @@ def encode_event(event: Event) -> Encoded:
     delta: dict[str, Any] = {}
     if event.actions.state_delta:
         actions = dumped["actions"]
-        if scan_json(event.actions.state_delta) == _NAN:
-            actions["stateDelta"] = json_state(event.actions.state_delta)
-        delta = actions["stateDelta"] = {
+        kept = {
             key: value
-            for key, value in actions["stateDelta"].items()
+            for key, value in event.actions.state_delta.items()
             if not key.startswith(TEMPORARY)
         }
+        delta = {key: actions["stateDelta"][key] for key in kept}
+        if scan_json(kept):  # where events have null, the state has the number as a string
+            delta = json_state(kept)
+        actions["stateDelta"] = delta
     content = dumped.get("content")
     if content and content.get("parts"):
         del dumped["content"]
@@ -94,12 +92,22 @@ def encode_event(event: Event) -> Encoded:
 def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON says them; those that it cannot say as strings, with a warning."""
     try:
-        if scan_json(state) != _NAN:
-            return dict(to_jsonable_python(state))
+        said = to_jsonable_python(state)
+        if not scan_json(said):
+            return dict(said)
     except PydanticSerializationError:
-        pass
+        said = to_jsonable_python(state, fallback=repr)
     logger.warning("the state holds values that are no JSON: they are stored as strings")
-    return dict(to_jsonable_python(state, inf_nan_mode="strings", fallback=repr))
+    return {str(key): _finite(value) for key, value in said.items()}
+
+
+def _finite(value: Any) -> Any:
+    """The value with its numbers that JSON has not as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list) else value
 
 
 class Stored(NamedTuple):
@@ -177,15 +185,14 @@ class Stored(NamedTuple):
         found: dict[str, Any] = codec.decode_json(told, self.flags)
         return found
 
-    def begun(self) -> dict[str, Any] | None:
-        """When a session was created, and its initial state; None for every other row."""
-        if self.body[0] != ItemKind.EVENT:
+    def timestamp(self) -> float | None:
+        """When a row was that is no event; None if it belongs to another row."""
+        if self.rest() is not None:
             return None
-        _, message = stored_json(self.body, self.flags, self.payload)
-        if not message.startswith(_BEGIN_ROW):
-            return None
-        found: dict[str, Any] = codec.decode_json(message[len(_BEGIN_ROW) : -1], self.flags)
-        return found
+        meta, _ = stored_json(self.body, self.flags, self.payload)
+        if meta.startswith(_META):  # what a session begins with
+            return float(codec.decode_json(meta, 0)["adk"]["timestamp"])
+        return split_body(self.body)[1] / 1e6
 
     def rest(self) -> bytes | None:
         """What this row says of the item behind it; None if it is no such row."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from memcore.adapters.adk.cache import Entry, EventCache, Known, size_of
-from memcore.adapters.adk.events import BEGIN, COVERS, Stored
+from memcore.adapters.adk.events import COVERS, Stored
 from memcore.errors import CorruptValueError
 from memcore.log import SessionLog
 from memcore.session import Session
@@ -35,6 +35,8 @@ class Snapshot:
     """The position of the first row or entry that was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
+    created: float = 0.0
+    """When the session was created, in seconds."""
 
     @property
     def marker(self) -> str:
@@ -72,9 +74,7 @@ class History:
             lambda log, txn: self._collect(log, txn, least, pair_safe=is_safe), None
         )
 
-    def _collect(
-        self, log: SessionLog, txn: ReadTxn, wanted: int, *, pair_safe: bool
-    ) -> Snapshot:
+    def _collect(self, log: SessionLog, txn: ReadTxn, wanted: int, *, pair_safe: bool) -> Snapshot:
         head = head_of(log)
         known = self._cache.get(log.place, head.epoch, log.history.count)
         found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count)
@@ -88,6 +88,7 @@ class History:
                 _extend(found, (log, txn), found.start - safe)
         found.parts.reverse()
         found.state = self._session.state.read(txn)
+        found.created = head.created_ms / 1000
         return found
 
     async def entries(self, found: Snapshot) -> list[Entry]:
@@ -123,8 +124,7 @@ class History:
             if event.actions.compaction is not None:
                 covers = self._proven(row.said(rest).get(COVERS))
             return Entry(row.seq, event, event.timestamp, size, covers)
-        begun = row.begun()
-        return Entry(row.seq, None, None if begun is None else begun["timestamp"], size)
+        return Entry(row.seq, None, row.timestamp(), size)
 
     def _proven(self, told: Any) -> tuple[int, int] | None:
         """The seqs that a compaction covers, if these are still the items that it covered."""
@@ -138,14 +138,6 @@ class History:
         return self._session.reading.run(
             lambda log, txn: log.history.chain_at(txn, log.scope, seq), None
         )
-
-    def initial_state(self) -> dict[str, Any]:
-        """The session's own state when it was created."""
-        first = next(self._session.items(), None)
-        if first is None or first.message.get("type") != BEGIN:
-            return {}
-        found: dict[str, Any] = first.message["payload"]["state"]
-        return found
 
 
 def _extend(found: Snapshot, at: tuple[SessionLog, ReadTxn], wanted: int) -> int:

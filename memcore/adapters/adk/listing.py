@@ -72,9 +72,9 @@ def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
         if row.is_event:
             rest = _row(txn, scope, history, at - 1).rest() if row.is_split and at else None
             return float(row.said(rest)["timestamp"])
-        begun = row.begun()
-        if begun is not None:
-            return float(begun["timestamp"])
+        told = row.timestamp()
+        if told is not None:
+            return told
     return head.created_ms / 1000
 
 

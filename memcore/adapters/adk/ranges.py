@@ -5,7 +5,8 @@ what is left by timestamps. So clocks that stand still or go back would lose eve
 stands for, or tear pairs apart. A summary is stored with the seqs that it covers; in a session with
 one, events are shown with timestamps that never go back and differ where a covered run begins and
 ends, and summaries with the range from the first to the last of theirs. Where the clock was right,
-which is nearly always, that is what they were anyway, and nothing is changed.
+which is nearly always, that is what they were anyway, and nothing is changed. The file keeps what
+it was given.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def presented(events: Sequence[Event], covers: Mapping[int, Span]) -> dict[int, 
             continue
         time = event.timestamp
         if time < high or (time == high and is_edge):
-            time = nextafter(high, inf) if is_edge else high
+            time = nextafter(high, inf)  # so that what is summarised next is told apart by it
             shown[at] = event.model_copy(update={"timestamp": time})
         times[at] = high = time
         is_edge = False

@@ -6,7 +6,6 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
-from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.base_session_service import (
@@ -20,7 +19,7 @@ from typing_extensions import override
 from memcore.adapters.adk.appending import Appended
 from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
-from memcore.adapters.adk.creating import creation
+from memcore.adapters.adk.creating import begin
 from memcore.adapters.adk.handles import Handles, id_of, name_of
 from memcore.adapters.adk.history import History
 from memcore.adapters.adk.listing import listed
@@ -28,9 +27,8 @@ from memcore.adapters.adk.ranges import Span, covered_once, presented
 from memcore.adapters.adk.showing import show_event
 from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.turns import Turns
-from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, Source, database_of
-from memcore.errors import DuplicateRequestError, PolicyMismatchError
+from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
 from memcore.session import Session as Native
 
@@ -102,12 +100,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             AlreadyExistsError: the user has a session of this id.
         """
         name = (session_id or "").strip() or platform_uuid.new_uuid()
-        try:
-            native, closure = creation(self._handles.scope(app_name, user_id), name, state or {})
-        except PolicyMismatchError as exc:  # of another framework
-            msg = f"Session with id {name} already exists."
-            raise AlreadyExistsError(msg) from exc
-        await commit_to(native.store, closure)
+        native = await begin(self._handles.scope(app_name, user_id), name, state or {})
         made = await self._get(native, _NONE)
         if made is None:
             msg = f"session {name} was deleted while it was created"
@@ -151,7 +144,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             app_name=id_of(native.app),
             user_id=id_of(native.user),
             state=found.state,
-            last_update_time=_last_time(entries),
+            last_update_time=_last_time(entries, found.created),
         )
         if wanted != 0:
             made.events = await self._shown(entries, config.after_timestamp)
@@ -250,7 +243,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         storing = Storing(native, event)
         await storing.prepare(session, self._cache)
         try:
-            done = await store_prepared(native, storing.rows, storing.closure)
+            done = await storing.commit()
         except asyncio.CancelledError:
             if storing.done is not None:  # it is stored all the same
                 self._show(session, storing, storing.done)
@@ -266,10 +259,10 @@ class MemcoreSessionService(Opened, BaseSessionService):
     def _show(self, session: Session, storing: Storing, done: Appended) -> None:
         """Let the writer's object show what was stored."""
         event = storing.event
-        if storing.delta is not None:
-            event.actions.state_delta = storing.delta
         self._apply_temp_state(session, event)
         self._trim_temp_delta_state(event)
+        if storing.delta is not None:
+            event.actions.state_delta = storing.delta
         self._update_session_state(session, event)
         session.last_update_time = event.timestamp
         session._storage_update_marker = done.marker  # noqa: SLF001 - ADK's own slot for it
@@ -290,11 +283,11 @@ class MemcoreSessionService(Opened, BaseSessionService):
         )
 
 
-def _last_time(entries: list[Entry]) -> float:
+def _last_time(entries: list[Entry], created: float) -> float:
     for entry in reversed(entries):
         if entry.timestamp is not None:
             return entry.timestamp
-    return 0.0
+    return created
 
 
 def _covers(entries: list[Entry], events: list[Event]) -> dict[int, Span]:

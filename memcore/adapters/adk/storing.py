@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from contextlib import suppress
 from typing import Any
 
 from google.adk.events.event import Event
@@ -11,14 +13,17 @@ from google.adk.sessions.session import Session as AdkSession
 from memcore.adapters.adk.appending import Appended, Appending, View
 from memcore.adapters.adk.cache import Entry, EventCache, size_of
 from memcore.adapters.adk.copies import Copies
-from memcore.adapters.adk.events import COVERS, Encoded, encode_event
+from memcore.adapters.adk.events import COVERS, encode_event
 from memcore.adapters.adk.history import History
 from memcore.adapters.adk.ranges import Span, covered_once
 from memcore.adapters.adk.rewinding import rewound
+from memcore.aio.commit import commit
+from memcore.blobs import StagedBlobLost
 from memcore.codec import encode_json
-from memcore.errors import InvalidItemError
+from memcore.errors import InvalidItemError, StorageError
 from memcore.log import Prepared
 from memcore.session import Session
+from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
 
 __all__ = ["Storing"]
@@ -75,15 +80,15 @@ class Storing:
         if found is None:
             return
         entries = await history.entries(found)
-        events = [entry.event for entry in entries if entry.event is not None]
+        events = [(entry.seq, entry.event) for entry in entries if entry.event is not None]
         goal = self.event.actions.rewind_before_invocation_id
-        at = next((i for i, event in enumerate(events) if event.invocation_id == goal), None)
+        at = next((seq for seq, event in events if event.invocation_id == goal), None)
         actions = dict(self.encoded.rest["actions"])
         self._identify({**self.encoded.rest, "actions": {**actions, "stateDelta": {}}})
         if at is None:
             return
-        initial = history.initial_state()
-        self.delta = rewound(self.encoded.delta, events[:at], initial, found.state)
+        before = self.session.state.before(at)
+        self.delta = rewound(self.encoded.delta, before, found.state)
         actions["stateDelta"] = self.delta
         self.encoded = self.encoded._replace(
             rest={**self.encoded.rest, "actions": actions}, delta=self.delta
@@ -94,6 +99,17 @@ class Storing:
         if not self.encoded.identity:
             identity = encode_json([self.encoded.content, rest])[0]
             self.encoded = self.encoded._replace(identity=identity)
+
+    async def commit(self) -> Appended:
+        """Store it; what is very large is staged ahead in a thread."""
+        if not any(row.payload for row in self.rows):
+            return await commit(self.session, self.closure)
+        for _ in range(STAGE_ATTEMPTS):
+            await asyncio.to_thread(self.session.appending.stage, self.rows)
+            with suppress(StagedBlobLost):
+                return await commit(self.session, self.closure)
+        msg = "large content was collected again and again before it could be referred to"
+        raise StorageError(msg)
 
     def remember(self, copies: Copies, cache: EventCache) -> None:
         """Keep a copy of the event for the next reader, if it is sure what that would read."""
