@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         StoreFullError,
         StoreLockedError,
         SummarizerError,
+        UnreadableItemsError,
     )
     from memcore.model import (
         Calibration,
@@ -224,6 +225,7 @@ __all__ = [
     "TokenCounter",
     "Trigger",
     "Truncated",
+    "UnreadableItemsError",
     "View",
     "Violation",
     "aio",
@@ -337,6 +339,7 @@ _HOMES = {
     "TokenCounter": "memcore.tokens",
     "Trigger": "memcore.compaction",
     "Truncated": "memcore.tokens",
+    "UnreadableItemsError": "memcore.errors",
     "View": "memcore.model",
     "Violation": "memcore.model",
     "append_messages": "memcore.state",

@@ -15,7 +15,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
 from libc.math cimport isfinite
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcmp, memcpy, memmove
 
 
 cdef extern from *:
@@ -2023,5 +2023,6 @@ cdef class HeadFields:
         return segments
 
 
+include "_rows.pxi"
 include "_bpe.pxi"
 include "_trees.pxi"

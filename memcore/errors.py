@@ -21,6 +21,7 @@ MemcoreError
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
+│   ├── UnreadableItemsError   items cannot be decrypted: another key, or they were changed
 │   └── SummarizerError        your model's answer is no summary; a fallback serves
 ├── StorageError               the file or the device is in trouble
 │   ├── StoreFullError         no space on the device, or the map cannot grow
@@ -34,6 +35,8 @@ MemcoreError
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 __all__ = [
     "CallerError",
@@ -67,6 +70,7 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "SummarizerError",
+    "UnreadableItemsError",
 ]
 
 
@@ -186,6 +190,20 @@ class ReadOnlyError(CallerError):
 
 class ClosedError(CallerError):
     """The database was closed; open it again."""
+
+
+class UnreadableItemsError(CallerError):
+    """Items of an encrypted session cannot be read; none was removed, and none is hidden.
+
+    ``reasons`` says how many for which reason: ``"another key"`` (they were written with one that
+    was not given), ``"changed"`` (they do not prove to be what was written), ``"no key"`` (they
+    are encrypted and the session was opened without a key), ``"in clear"`` (they are not encrypted
+    and the session is).
+    """
+
+    def __init__(self, message: str, *, reasons: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons)
 
 
 class SummarizerError(CallerError):

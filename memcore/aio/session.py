@@ -144,17 +144,17 @@ class AsyncSession(AsyncBranched):
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""
         await self._ready()
-        return await self._store(*self._session.appending.extend(items, **options))
+        return await self.store(*self._session.appending.extend(items, **options))
 
     async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
         """As ``Session.record``."""
         await self._ready()
-        return await self._store(*self._session.appending.record(type, payload, **options))
+        return await self.store(*self._session.appending.record(type, payload, **options))
 
     async def abandon(self, call_id: str) -> Receipt:
         """As ``Session.abandon``."""
         await self._ready()
-        return await self._store(*self._session.appending.abandon(call_id))
+        return await self.store(*self._session.appending.abandon(call_id))
 
     async def report_usage(
         self, input_tokens: int, *, model: str | None = None, counted_tokens: int | None = None
@@ -171,7 +171,7 @@ class AsyncSession(AsyncBranched):
         await self._ready()
         batch = self._session.plan_batch(expected_revision)
         yield batch
-        batch.settle(await self._store(batch.prepared, batch.closure()))
+        batch.settle(await self.store(batch.prepared, batch.closure()))
 
     async def begin(
         self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None
@@ -180,14 +180,14 @@ class AsyncSession(AsyncBranched):
         await self._ready()
         batch = self._session.plan_batch(None)
         batch.begin_state(values, meta=meta)
-        batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
+        batch.settle(receipt := await self.store(batch.prepared, batch.closure()))
         return receipt
 
     async def apply(self, command: Command, **options: Any) -> Receipt:
         """As ``Session.apply``."""
         await self._ready()
         batch = self._session.plan_command(command, **options)
-        batch.settle(receipt := await self._store(batch.prepared, batch.closure()))
+        batch.settle(receipt := await self.store(batch.prepared, batch.closure()))
         return receipt
 
     async def set_policy(self, policy: str) -> None:
@@ -244,8 +244,8 @@ class AsyncSession(AsyncBranched):
         """
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
-    async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
-        """Commit; very large items are staged ahead in a thread."""
+    async def store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+        """Commit a closure that appends ``prepared``; large items are staged ahead in a thread."""
         stage = self._session.appending.stage
         if not any(item.payload for item in prepared):
             large = len(prepared) > _FEW

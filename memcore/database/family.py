@@ -366,6 +366,8 @@ class _Chosen:
         """Nobody scans here."""
         raise InternalError("chosen rows were scanned")
 
+    take = scan
+
 
 def _messages(member: Remains) -> Iterator[dict[str, Any]]:
     """Some of the messages that can be read."""

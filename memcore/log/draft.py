@@ -17,7 +17,7 @@ from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
 from memcore.log.carried import carry_counts
 from memcore.log.head import Head
-from memcore.log.history import Recent, SessionLog, StoredRow, read_rows
+from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
 from memcore.log.saved import Saved
@@ -187,21 +187,20 @@ class Draft:
         self._base, self._overlay = base, overlay
 
     def last_rows(self, count: int) -> list[StoredRow]:
-        """The rows of the last ``count`` live items.
+        """The rows of the last ``count`` live items; CorruptValueError if one is damaged."""
+        return [sound(row) for row in self.last_found(count)]
 
-        Raises:
-            CorruptValueError: one of them is damaged.
-        """
+    def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
+        """As ``last_rows``; damaged ones as errors."""
         self._write_waiting()
         head, scope = self.head, self.log.scope
         held = count <= head.count - head.base_count
         history = History(head.segments if held else head.all_segments(self.txn, scope))
-        rows: list[StoredRow] = []
+        before = head.count - history.count
+        rows: list[StoredRow | CorruptValueError] = []
         for position, session, lo, hi in history.spans(history.count - count, history.count):
-            for row in read_rows(self.txn, scope, session, position=position, lo=lo, hi=hi):
-                if isinstance(row, CorruptValueError):
-                    raise row
-                rows.append(row)
+            at = before + position
+            rows += read_rows(self.txn, scope, session, position=at, lo=lo, hi=hi)
         return rows
 
     def tokens_at(self, position: int) -> int:

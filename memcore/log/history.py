@@ -33,7 +33,7 @@ from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, choose_view, resolve_view, view_chain
 
-__all__ = ["CounterOf", "Recent", "SessionLog", "StoredRow", "read_rows"]
+__all__ = ["CounterOf", "Recent", "SessionLog", "StoredRow", "read_rows", "sound"]
 
 CounterOf = Callable[[str], TokenCounter]
 
@@ -359,6 +359,17 @@ def read_rows(
         yield seq + shift, seq, flags, body
     for missing in range(expected, hi + 1):
         yield _missing(scope, session, missing)
+
+
+def sound(row: StoredRow | CorruptValueError) -> StoredRow:
+    """The row, if it is not damaged.
+
+    Raises:
+        CorruptValueError: it is.
+    """
+    if isinstance(row, CorruptValueError):
+        raise row
+    return row
 
 
 def _missing(scope: int, session: int, seq: int) -> CorruptValueError:

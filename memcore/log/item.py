@@ -31,9 +31,17 @@ from memcore.limits import (
 from memcore.model import Item, ItemKind, Message
 from memcore.tokens import TokenCounter, checked_count, checked_tokens
 
-__all__ = ["Prepared", "decode_item", "prepare_event", "prepare_item", "split_body"]
+__all__ = [
+    "Prepared",
+    "decode_item",
+    "decode_message",
+    "prepare_event",
+    "prepare_item",
+    "split_body",
+]
 
 _HEADER = Struct("<BBHIQ")
+_ENVELOPE: Final = Struct("<I")
 _KINDS: Final = tuple(ItemKind)
 ABANDON_EVENT: Final = "abandon"
 
@@ -259,6 +267,22 @@ def decode_item(
             return Item(seq, _KINDS[kind], message, tokens, created / 1e6, meta, request_id)
     except (CorruptValueError, struct.error, LookupError, TypeError) as exc:
         raise _malformed(seq, exc) from exc
+    raise _malformed(seq, f"a {type(message).__name__} in place of an object")
+
+
+def decode_message(seq: int, body: bytes, flags: int, payload: bytes | None = None) -> Message:
+    """The message alone of a row's body.
+
+    Raises:
+        CorruptValueError: the row is sealed, but no item.
+    """
+    try:
+        encoded = body[_HEADER.size + _ENVELOPE.unpack_from(body, 4)[0] :]
+        message = codec.decode_json(encoded if payload is None else payload, flags)
+    except (CorruptValueError, struct.error) as exc:
+        raise _malformed(seq, exc) from exc
+    if type(message) is dict:
+        return message
     raise _malformed(seq, f"a {type(message).__name__} in place of an object")
 
 

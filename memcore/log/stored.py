@@ -10,13 +10,13 @@ from memcore._fast import pack_event, pack_facts
 from memcore.codec import FLAG_BLOB
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log.history import StoredRow, read_rows
-from memcore.log.item import ABANDON_EVENT, decode_item, split_body
+from memcore.log.item import ABANDON_EVENT, Prepared, decode_item, split_body
 from memcore.log.positions import History
 from memcore.model import Item, ItemKind, Message
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter, checked_count
 
-__all__ = ["Stored", "facts_of", "looks_like", "opened", "stored_items", "tokens_of"]
+__all__ = ["Stored", "again", "facts_of", "looks_like", "opened", "stored_items", "tokens_of"]
 
 _RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
 _ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
@@ -56,6 +56,31 @@ def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
         msg = f"the large content of item {seq} is missing: {exc}; run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc
     return decode_item(seq, body, flags, 0, encoded), encoded
+
+
+def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed: bytes) -> Prepared:
+    """A stored item, ready to be appended once more; its row stays as it was written.
+
+    Raises:
+        CorruptValueError: it cannot be decoded, or its large content is damaged or missing.
+    """
+    _, seq, flags, body = row
+    item, encoded = opened(txn, scope, row)
+    facts = facts_of(item, seed)
+    if facts is None:
+        msg = f"item {seq} makes more calls than an item may"
+        raise CorruptValueError(msg, key=b"")
+    is_large = bool(flags & FLAG_BLOB)
+    return Prepared(
+        item.message,
+        facts,
+        tokens_of(item, encoded, counter),
+        body[: len(body) - len(split_body(body)[3])] if is_large else body,
+        flags,
+        int(item.created_at),
+        counter.id,
+        encoded if is_large else None,
+    )
 
 
 def tokens_of(item: Item, encoded: bytes, counter: TokenCounter) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from memcore.codec import FLAG_BLOB, open_value
+from memcore.codec import open_value
 from memcore.errors import CorruptValueError, MemcoreError, PolicyMismatchError
 from memcore.keys import Row, session_row
 from memcore.log import History, Prepared, SessionLog, index
 from memcore.log.counts import Counts
-from memcore.log.item import split_body
 from memcore.log.saved import Saved, last_number
-from memcore.log.stored import facts_of, opened, tokens_of
+from memcore.log.stored import again
 from memcore.log.survivors import Survivors
 from memcore.state import check_state, header_problem
 from memcore.tokens import TokenCounter
@@ -156,24 +155,8 @@ class Diagnosis:
         survivors = self.survivors
         key = session_row(survivors.scope, step[0], Row.ITEM, step[1])
         value = survivors.txn.get(key)
-        flags, body = open_value(key, value or b"")
-        item, encoded = opened(survivors.txn, survivors.scope, (0, step[1], flags, body))
-        facts = facts_of(item, seed)
-        if facts is None:
-            msg = f"item {step[1]} makes more calls than an item may"
-            raise CorruptValueError(msg, key=key)
-        rest = split_body(body)[3]
-        is_large = bool(flags & FLAG_BLOB)
-        return Prepared(
-            item.message,
-            facts,
-            tokens_of(item, encoded, self.counter),
-            body[: len(body) - len(rest)] if is_large else body,
-            flags,
-            int(item.created_at),
-            self.counter.id,
-            encoded if is_large else None,
-        )
+        row = (0, step[1], *open_value(key, value or b""))
+        return again(survivors.txn, survivors.scope, row, self.counter, seed)
 
 
 def diagnose(

@@ -19,6 +19,7 @@ from memcore.session.address import Address
 from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
+from memcore.session.ending import Ending
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.state import Command, Trace
@@ -41,6 +42,8 @@ class Session(Branched):
         super().__init__(address)
         self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
+        self.ending = Ending(address)
+        """The end of the history, raw; for memcore's own adapters."""
         self.state = SessionState(address)
         """Fields and values beside the log; see ``SessionState``."""
         if address.options.recount:

@@ -27,7 +27,14 @@ from memcore.session.address import Backing
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["check_removals", "delete_session", "is_leaving", "resume_removals", "start_removal"]
+__all__ = [
+    "check_removals",
+    "delete_session",
+    "is_leaving",
+    "remove_nameless",
+    "resume_removals",
+    "start_removal",
+]
 
 
 def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
@@ -59,7 +66,7 @@ def start_removal(txn: Txn, backing: Backing, scope: int, name: str) -> tuple[bo
     backing.drafts.flush_opened(txn, scope, session)
     backing.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
-    return True, _remove_or_hide(txn, scope, session)
+    return True, remove_nameless(txn, scope, session)
 
 
 def resume_removals(store: Store, *, pieces: int | None = None) -> None:
@@ -136,7 +143,8 @@ def _removal_of(scope: int, session: int) -> bytes:
     return keys.removal_row(keys.session_prefix(scope, session))
 
 
-def _remove_or_hide(txn: Txn, scope: int, session: int) -> list[bytes]:
+def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
+    """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):
         _hide(txn, scope, session, head)

@@ -29,6 +29,9 @@ class ReadTxn(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Rows with ``start <= key < stop`` in key order (or reversed); ``limit`` 0 is no limit."""
 
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` rows from ``start`` on, whosever they are; fast for many."""
+
 
 class Txn(ReadTxn, Protocol):
     """A write transaction as a closure sees it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final, NoReturn, Protocol
 
 from memcore.errors import InternalError
@@ -99,6 +100,22 @@ class Snapshot:
         if raw is None:
             _ended()
         return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` rows from ``start`` on."""
+        return _take(self.raw, start, count)
+
+
+def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+    if raw is None:
+        _ended()
+    cursor = raw.cursor()
+    try:
+        if not cursor.set_range(max(start, _FIRST_KEY)[:KEY_BYTES_MAX]):
+            return []
+        return list(islice(cursor.iternext(), count))
+    finally:
+        cursor.close()
 
 
 def _rows(
@@ -261,6 +278,10 @@ class WriteTxn:
         if raw is None:
             _ended()
         return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
+        return _take(self.raw, start, count)
 
     def spoil(self) -> None:
         """Treat the running closure as one that has written: if it fails, the others run again."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import datetime as dt
+import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,17 +19,25 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
+from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
+from memcore.errors import (
+    ClosedError,
+    DuplicateRequestError,
+    InvalidItemError,
+    InvalidOptionError,
+)
+from tests.conformance.adk_events import ME, answered, called, event, labels, said
 
 T = TypeVar("T")
-ME = {"app_name": "shop", "user_id": "ann"}
+Open = Callable[..., memcore.Database]
 
 
 @pytest.fixture
-def service(open_db: Callable[..., memcore.Database]) -> MemcoreSessionService:
+def service(open_db: Open) -> MemcoreSessionService:
     """A service on a file that is checked when the test ends."""
     return MemcoreSessionService(open_db(durability="none"))
 
@@ -37,108 +49,791 @@ def run(work: Awaitable[T]) -> T:
     return asyncio.run(main())
 
 
-def said(text: str, author: str = "user", **fields: Any) -> Event:
-    role = "user" if author == "user" else "model"
-    return Event(
-        author=author,
-        invocation_id=fields.pop("invocation_id", "i1"),
-        content=types.Content(role=role, parts=[types.Part(text=text)]),
-        **fields,
+async def got(service: MemcoreSessionService, name: str = "s", **config: Any) -> Session:
+    found = await service.get_session(
+        **ME, session_id=name, config=GetSessionConfig(**config) if config else None
     )
+    assert found is not None
+    return found
 
 
-def texts(session: Session | None) -> list[str | None]:
-    assert session is not None
-    return [event.content.parts[0].text for event in session.events]  # type: ignore[union-attr,index]
+# --- sessions -------------------------------------------------------------------------------------
 
 
 def test_what_was_created_is_what_is_got(service: MemcoreSessionService) -> None:
     async def work() -> None:
-        made = await service.create_session(**ME, session_id="s", state={"a": 1, "temp:x": 2})
-        assert made.state == {"a": 1}
-        assert await service.get_session(**ME, session_id="s") == made
-        await service.append_event(made, said("hello", timestamp=1700000000.123))
-        got = await service.get_session(**ME, session_id="s")
-        assert got == made
-        assert got is not None
-        assert got.last_update_time == 1700000000.123
+        state = {"a": {"b": [1]}, "temp:x": 2, "app:c": 3, "user:d": None}
+        made = await service.create_session(**ME, session_id="s", state=state)
+        assert (made.id, made.app_name, made.user_id, made.events) == ("s", "shop", "ann", [])
+        assert made.state == {"a": {"b": [1]}, "app:c": 3, "user:d": None}
+        assert made.last_update_time > 0
+        assert await got(service) == made
+        assert await service.get_session(**ME, session_id="other") is None
+        assert await service.get_session(**ME, session_id=" ") is None
 
     run(work())
 
 
 def test_ids_are_stripped_and_blank_ones_made(service: MemcoreSessionService) -> None:
     async def work() -> None:
-        assert (await service.create_session(**ME, session_id=" s\n")).id == "s"
+        assert (await service.create_session(**ME, session_id=" s\n", state={"k": 1})).id == "s"
         with pytest.raises(AlreadyExistsError, match="Session with id s already exists"):
-            await service.create_session(**ME, session_id="\ts")
-        found = await service.get_session(**ME, session_id=" s ")
-        assert found is not None
-        assert (await service.create_session(**ME, session_id="  ")).id.strip()
-        assert (await service.create_session(**ME)).id
+            await service.create_session(**ME, session_id="\ts", state={"k": 2, "app:k": 3})
+        assert (await got(service, " s ")).state == {"k": 1}
+        first = await service.create_session(**ME, session_id="  ")
+        assert first.id.strip() == first.id != ""
+        assert (await service.create_session(**ME)).id not in ("", first.id)
         await service.delete_session(**ME, session_id=" s ")
         assert await service.get_session(**ME, session_id="s") is None
         await service.delete_session(**ME, session_id="s")
+        await service.delete_session(**ME, session_id="")
 
     run(work())
 
 
-def test_a_stale_writer_is_refused(service: MemcoreSessionService) -> None:
+def test_sessions_are_keyed_by_app_user_and_id(service: MemcoreSessionService) -> None:
+    owners = [("a", "b/c"), ("a/b", "c"), ("a", "b"), ("b", "a"), ("a", ""), ("", "a"), ("", "")]
+
     async def work() -> None:
-        one = await service.create_session(**ME, session_id="s")
-        two = one.model_copy(deep=True)
-        await service.append_event(one, said("one", timestamp=5.0))
-        before = two.model_copy(deep=True)
-        event = said("two", timestamp=5.0, actions=EventActions(state_delta={"temp:a": 1, "b": 2}))
-        with pytest.raises(StaleSessionError, match="modified in storage"):
-            await service.append_event(two, event)
-        assert two == before
-        assert event.actions.state_delta == {"temp:a": 1, "b": 2}
-        got = await service.get_session(**ME, session_id="s")
-        assert texts(got) == ["one"]
-        assert got == one
+        for app, user in owners:
+            made = await service.create_session(
+                app_name=app, user_id=user, session_id="c/s", state={"who": [app, user]}
+            )
+            await service.append_event(made, said(f"{app} {user}"))
+        await service.delete_session(app_name="a", user_id="b", session_id="c/s")
+        for app, user in owners:
+            found = await service.get_session(app_name=app, user_id=user, session_id="c/s")
+            if (app, user) == ("a", "b"):
+                assert found is None
+            else:
+                assert found is not None
+                assert found.state == {"who": [app, user]}
+                assert labels(found) == [f"{app} {user}"]
+        listed = await service.list_sessions(app_name="a")
+        assert [(s.app_name, s.user_id) for s in listed.sessions] == [("a", "b/c"), ("a", "")]
+        listed = await service.list_sessions(app_name="a", user_id="")
+        assert [s.user_id for s in listed.sessions] == [""]
 
     run(work())
 
 
-def test_a_missing_session_is_named(service: MemcoreSessionService) -> None:
+def test_a_session_of_another_framework_has_its_name(open_db: Open) -> None:
+    db = open_db(durability="none")
+    native = db.session("s", app="shop", user="ann")
+    native.append({"role": "user", "content": "hello"})
+    service = MemcoreSessionService(db)
+
+    async def work() -> None:
+        with pytest.raises(AlreadyExistsError):
+            await service.create_session(**ME, session_id="s")
+        made = await got(service)
+        assert made.events == []
+        assert made.last_update_time == native.get(1).created_at
+        await service.append_event(made, said("over here"))
+        assert labels(await got(service, num_recent_events=9)) == ["over here"]
+
+    run(work())
+
+
+def test_parallel_creations_of_a_new_app(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await asyncio.gather(
+            *(
+                service.create_session(
+                    app_name="new", user_id=f"u{i % 3}", session_id=str(i), state={"app:k": i}
+                )
+                for i in range(24)
+            )
+        )
+        assert sorted(s.id for s in made) == sorted(map(str, range(24)))
+        assert len((await service.list_sessions(app_name="new")).sessions) == 24
+        same = await asyncio.gather(
+            *(service.create_session(**ME, session_id="one") for _ in range(8)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(each, Session) for each in same) == 1
+        assert sum(isinstance(each, AlreadyExistsError) for each in same) == 7
+
+    run(work())
+
+
+def test_the_list_is_in_the_order_of_the_last_change(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        sessions = {}
+        for user, name in (("u2", "a"), ("u1", "b"), ("u1", "a"), ("u1", "empty")):
+            sessions[user, name] = await service.create_session(
+                app_name="shop", user_id=user, session_id=name, state={"own": name, "user:u": user}
+            )
+        for key, time in ((("u2", "a"), 9e9), (("u1", "b"), 9e9), (("u1", "a"), 5.0)):
+            await service.append_event(
+                sessions[key], said("x", timestamp=time, delta={"app:seen": [1]})
+            )
+        listed = (await service.list_sessions(app_name="shop")).sessions
+        order = [("u1", "a"), ("u1", "empty"), ("u1", "b"), ("u2", "a")]
+        assert [(s.user_id, s.id) for s in listed] == order
+        assert [s.events for s in listed] == [[]] * 4
+        for each in listed:
+            assert each.state == {"own": each.id, "user:u": each.user_id, "app:seen": [1]}
+        listed[0].state["app:seen"].append(2)
+        assert listed[1].state["app:seen"] == [1]
+        ours = (await service.list_sessions(app_name="shop", user_id="u1")).sessions
+        assert [s.id for s in ours] == ["a", "empty", "b"]
+        assert (await service.list_sessions(app_name="shop", user_id="nobody")).sessions == []
+        await service.append_event(ours[0], said("goes on from a listed one"))
+
+    run(work())
+
+
+def test_what_is_shared_outlives_a_session(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        assert await service.get_user_state(**ME) == {}
+        made = await service.create_session(**ME, session_id="s", state={"user:a": 1, "app:b": 2})
+        await service.append_event(made, said("x", delta={"user:c": {"d": None}, "user:a": None}))
+        assert await service.get_user_state(**ME) == {"a": None, "c": {"d": None}}
+        await service.delete_session(**ME, session_id="s")
+        again = await service.create_session(**ME, session_id="s")
+        assert again.state == {"user:a": None, "user:c": {"d": None}, "app:b": 2}
+        other = await service.create_session(app_name="shop", user_id="bob")
+        assert other.state == {"app:b": 2}
+        assert await service.get_user_state(app_name="shop", user_id="bob") == {}
+
+    run(work())
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def every_field() -> Event:
+    return Event(
+        author="agent",
+        invocation_id="i7",
+        branch="root.agent",
+        isolation_scope="fc-1",
+        timestamp=1700000000.1234567,
+        partial=False,
+        turn_complete=True,
+        interrupted=False,
+        error_code="E",
+        error_message="message",
+        long_running_tool_ids={"b", "a", "c"},
+        content=types.Content(
+            role="model",
+            parts=[
+                types.Part(text="thinking", thought=True, thought_signature=b"\x00\xff\xfe?>"),
+                types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(range(256)))),
+                types.Part(function_call=types.FunctionCall(id="c1", name="f", args={"x": None})),
+                types.Part(file_data=types.FileData(file_uri="gs://x", mime_type="text/plain")),
+            ],
+        ),
+        grounding_metadata=types.GroundingMetadata(
+            web_search_queries=["q"],
+            search_entry_point=types.SearchEntryPoint(sdk_blob=b"\xff\x00blob"),
+        ),
+        usage_metadata=types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=1,
+            prompt_tokens_details=[
+                types.ModalityTokenCount(modality=types.MediaModality.TEXT, token_count=1)
+            ],
+        ),
+        citation_metadata=types.CitationMetadata(citations=[types.Citation(title="t")]),
+        custom_metadata={"k": {"deep": [1, 2.5, True, None]}},
+        input_transcription=types.Transcription(text="in", finished=True),
+        output_transcription=types.Transcription(text="out", finished=False),
+        finish_reason=types.FinishReason.STOP,
+        output={"any": ["thing"]},
+        node_info={"path": "wf/a@1", "output_for": ["wf"], "message_as_output": True},
+        actions=EventActions(
+            skip_summarization=True,
+            state_delta={"a": 1},
+            artifact_delta={"file": 3},
+            transfer_to_agent="b",
+            transfer_reason="why",
+            escalate=True,
+            requested_tool_confirmations={"c1": ToolConfirmation(hint="h", payload={"p": [1]})},
+            end_of_agent=True,
+            agent_state={"step": 2},
+            route=["x", 1, True],
+            set_model_response={"r": 1},
+        ),
+    )
+
+
+def test_every_field_comes_back(service: MemcoreSessionService, path: Path) -> None:
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
+        given = every_field()
+        assert await service.append_event(made, given) is given
+        plain = [said("hi"), called("c"), answered("c"), event(), said("", author="agent")]
+        for each in plain:
+            await service.append_event(made, each)
+        want = [every_field().model_copy(update={"id": given.id}), *plain]
+        assert made.events == want
+        for reader in (service, MemcoreSessionService(path)):
+            found = await got(reader)
+            assert found == made
+            assert found.events == want
+            reader.close()
+
+    run(work())
+
+
+def test_partial_events_are_not_touched(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        before = copy.deepcopy(made)
+        given = said("par", partial=True, delta={"temp:a": 1, "b": 2})
+        assert await service.append_event(made, given) is given
+        assert given.actions.state_delta == {"temp:a": 1, "b": 2}
+        assert made == before == await got(service)
+
+    run(work())
+
+
+def test_temporary_values_are_the_objects_alone(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        given = said("x", delta={"temp:a": object, "b": 2})
+        await service.append_event(made, given)
+        assert made.state == {"temp:a": object, "b": 2}
+        assert given.actions.state_delta == {"b": 2}
+        found = await got(service)
+        assert found.state == {"b": 2}
+        assert found.events[0].actions.state_delta == {"b": 2}
+
+    run(work())
+
+
+def test_values_keep_their_type(service: MemcoreSessionService) -> None:
+    values = {
+        "true": True,
+        "false": False,
+        "one": 1,
+        "1.0": 1.0,
+        "sum": 0.1 + 0.2,
+        "big": 2**80,
+        "-big": -(10**30),
+        "text": "☃\x00'\"",
+        "nested": {"b": True, "l": [False, 0, 0.0, None, {}]},
+        "none": None,
+    }
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s", state=values)
+        await service.append_event(
+            made, said("x", delta={f"user:{k}": v for k, v in values.items()})
+        )
+        await service.append_event(made, said("y", delta={"nested": {"only": 1}, "one": None}))
+        state = (await got(service)).state
+        assert state.pop("nested") == {"only": 1}
+        assert state.pop("one", 0) is None
+        for key, value in values.items():
+            if key not in ("nested", "one"):
+                assert repr(state[key]) == repr(value)
+            assert repr(state[f"user:{key}"]) == repr(value)
+
+    run(work())
+
+
+def test_what_is_no_json_becomes_a_string(
+    service: MemcoreSessionService, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        state = {
+            "fn": len,
+            "when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+            "nan": float("nan"),
+            "ok": 1,
+        }
+        made = await service.create_session(**ME, session_id="s", state=state)
+        assert made.state["ok"] == 1
+        assert all(isinstance(made.state[key], str) for key in ("fn", "when", "nan"))
+        odd = {"fn": len, "set": {1}, "inf": float("inf"), "app:fn": len}
+        await service.append_event(made, said("x", delta=odd, custom_metadata={"fn": len}))
+        found = await got(service)
+        assert isinstance(found.state["fn"], str)
+        assert isinstance(found.state["app:fn"], str)
+        assert found.state["set"] == [1]
+        assert found.state["inf"] == "Infinity"
+        assert found.events[0].actions.state_delta["inf"] == "Infinity"
+        assert isinstance((found.events[0].custom_metadata or {})["fn"], str)
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    assert sum("no JSON" in record.getMessage() for record in caplog.records) >= 2
+
+
+def test_what_is_returned_is_nobody_elses(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        state = {"l": [1]}
+        made = await service.create_session(**ME, session_id="s", state=state)
+        given = every_field()
+        await service.append_event(made, given)
+        await service.append_event(made, called("c", delta={"m": {"n": 1}}))
+        want = copy.deepcopy(await got(service))
+        state["l"].append(2)
+        made.state["l"].append(3)
+        made.state["m"]["n"] = 2
+        spoil(given)
+        for _ in range(2):
+            found = await got(service)
+            assert found == want
+            for each in found.events:
+                spoil(each)
+            found.state["l"].append(4)
+            found.events.pop()
+        assert await got(service) == want
+
+    def spoil(each: Event) -> None:
+        each.actions.state_delta.clear()
+        each.actions.artifact_delta["x"] = 1
+        assert each.content is not None
+        assert each.content.parts is not None
+        for part in each.content.parts:
+            part.text = "spoilt"
+            if part.function_call is not None and part.function_call.args is not None:
+                part.function_call.args["x"] = "spoilt"
+        each.content.parts.pop()
+        if each.long_running_tool_ids:
+            each.long_running_tool_ids.add("spoilt")
+        if each.custom_metadata:
+            each.custom_metadata["k"]["deep"].append(5)
+
+    run(work())
+
+
+def test_without_copies_readers_share(open_db: Open) -> None:
+    service = MemcoreSessionService(open_db(durability="none"), copies=False)
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        await service.append_event(made, said("x"))
+        one, two = await got(service), await got(service)
+        assert one.events[0] is two.events[0]
+        assert one.events is not two.events
+        assert one.events[0] is not made.events[0]
+
+    run(work())
+
+
+def test_large_events(service: MemcoreSessionService, path: Path) -> None:
+    """Content, grounding metadata and state beyond what fits a row."""
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        chunk = "g" * 50_000
+        large = [
+            said("t" * 300_000),
+            said("grounded", grounding_metadata={"web_search_queries": [chunk, chunk]}),
+            event(custom_metadata={"k": chunk * 2}),
+            called("c", custom_metadata={"k": chunk * 2}, delta={"big": chunk}),
+            answered("c"),
+        ]
+        for each in large:
+            await service.append_event(made, each)
+        for reader in (service, MemcoreSessionService(path)):
+            assert await got(reader) == made
+            for count in range(6):
+                found = await got(MemcoreSessionService(path), num_recent_events=count)
+                assert found.events == made.events[5 - count :]
+                assert found.last_update_time == made.last_update_time
+            reader.close()
+        native = service.database.session("s", app="shop", user="ann")
+        assert [m["parts"][0].keys() for m in native.context().messages][-2:] == [
+            {"functionCall"},
+            {"functionResponse"},
+        ]
+
+    run(work())
+
+
+def test_a_native_session_lies_behind_it(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        for each in (said("q"), called("c"), answered("c"), event(delta={"a": 1}), called("d")):
+            await service.append_event(made, each)
+
+    run(work())
+    native = service.database.session("s", app="shop", user="ann")
+    assert native.policy == "gemini"
+    assert [call.call_id for call in native.open_calls] == ["d"]
+    assert native.tokens > 0
+    assert [part["text"] for part in native.context().messages[0]["parts"]] == ["q"]
+    assert native.state.all() == {"a": 1}
+
+
+# --- order and concurrency ------------------------------------------------------------------------
+
+
+def test_timestamps_do_not_make_the_order(service: MemcoreSessionService, path: Path) -> None:
+    times = [7.0, 7.0, 7.0, 3.0, 3.0, 1e9, 2.0, 0.0, -5.0]
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        for at, time in enumerate(times):
+            await service.append_event(made, said(str(at), timestamp=time))
+        fresh = MemcoreSessionService(path)
+        for reader in (service, fresh):
+            found = await got(reader)
+            assert labels(found) == list("012345678")
+            assert [each.timestamp for each in found.events] == times
+            assert found.last_update_time == -5.0
+            found = await got(reader, after_timestamp=3.0)
+            assert labels(found) == list("012345")
+            assert labels(await got(reader, num_recent_events=3)) == list("678")
+        fresh.close()
+
+    run(work())
+
+
+def test_of_two_writers_with_the_same_view_one_wins(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        await service.create_session(**ME, session_id="s")
+        for turn in range(100):
+            one, two = await got(service), await got(service)
+            done = await asyncio.gather(
+                service.append_event(one, said("one", timestamp=5.0, delta={"one": turn})),
+                service.append_event(two, said("two", timestamp=5.0, delta={"two": turn})),
+                return_exceptions=True,
+            )
+            refused = [each for each in done if isinstance(each, StaleSessionError)]
+            assert len(refused) == 1
+            assert isinstance(refused[0], ValueError)
+            assert "modified in storage" in str(refused[0])
+        found = await got(service)
+        assert len(found.events) == 100
+        last = labels(found)[-1]
+        assert found.state[last] == 99
+
+    run(work())
+
+
+def test_a_refused_append_changes_nothing(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        one = await service.create_session(**ME, session_id="s", state={"l": [1]})
+        two = one.model_copy(deep=True)
+        await service.append_event(one, said("one", timestamp=one.last_update_time))
+        before = two.model_copy(deep=True)
+        given = said("two", delta={"temp:a": 1, "b": 2, "app:c": 3})
+        was = given.model_copy(deep=True)
+        with pytest.raises(StaleSessionError):
+            await service.append_event(two, given)
+        assert (two, given) == (before, was)
+        assert await got(service) == one
+        large = said("x" * (65 * 1024**2), delta={"temp:a": 1})
+        with pytest.raises(InvalidItemError):
+            await service.append_event(one, large)
+        with pytest.raises(InvalidItemError, match="timestamp"):
+            await service.append_event(one, said("x", timestamp=float("nan")))
+        service.database.close()
+        before = one.model_copy(deep=True)
+        with pytest.raises(ClosedError):
+            await service.append_event(one, given)
+        assert (one, given) == (before, was)
+
+    run(work())
+
+
+def test_without_a_marker_the_last_event_tells(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        plain = Session.model_validate(made.model_dump())
+        await service.append_event(plain, said("1"))
+        plain = Session.model_validate_json((await got(service)).model_dump_json())
+        assert plain._storage_update_marker is None
+        plain.last_update_time = 0.0
+        await service.append_event(plain, said("2"))
+        plain._storage_update_marker = "2026-01-01T00:00:00"  # another service's
+        await service.append_event(plain, said("3"))
+        stale = Session.model_validate(made.model_dump())
+        stale.last_update_time = 9e9
+        with pytest.raises(StaleSessionError):
+            await service.append_event(stale, said("4"))
+        assert labels(await got(service)) == ["1", "2", "3"]
+
+    run(work())
+
+
+def test_another_session_of_the_name_is_another_session(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        await service.append_event(made, said("old"))
         await service.delete_session(**ME, session_id="s")
         with pytest.raises(SessionNotFoundError, match="Session s not found"):
             await service.append_event(made, said("late"))
+        again = await service.create_session(**ME, session_id="s")
+        await service.append_event(again, said("new"))
+        with pytest.raises(StaleSessionError):
+            await service.append_event(made, said("late"))
+        assert labels(await got(service)) == ["new"]
 
     run(work())
 
 
-def test_recent_events(service: MemcoreSessionService) -> None:
+def test_who_shares_an_object_waits_for_each_other(service: MemcoreSessionService) -> None:
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
+        await asyncio.gather(*(service.append_event(made, said(str(at))) for at in range(20)))
+        assert labels(made) == list(map(str, range(20)))
+        assert await got(service) == made
+
+    run(work())
+
+
+def test_no_update_of_the_app_is_lost(service: MemcoreSessionService, path: Path) -> None:
+    """Writers in several threads, each with a loop and a service of its own."""
+    run(service.create_session(**ME, session_id="seed", state={"app:n": {}}))
+
+    def write(who: int) -> None:
+        async def work() -> None:
+            mine = MemcoreSessionService(path)
+            made = await mine.create_session(**ME, session_id=f"w{who}")
+            for turn in range(15):
+                await mine.append_event(
+                    made, said("x", delta={f"app:{who}.{turn}": turn, f"user:{who}": turn})
+                )
+            mine.close()
+
+        asyncio.run(work())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    state = run(got(service, "seed")).state
+    assert sum(key.startswith("app:") for key in state) == 1 + 4 * 15
+    assert [state[f"user:{who}"] for who in range(4)] == [14] * 4
+
+
+def test_a_cancelled_append_is_shown_if_it_is_stored(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        tasks = [asyncio.create_task(service.append_event(made, said("x", delta={"a": 1})))]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert made == await got(service)
+        await service.append_event(made, said("y"))
+        assert made == await got(service)
+
+    run(work())
+
+
+# --- redelivery -----------------------------------------------------------------------------------
+
+
+def test_an_event_is_stored_once(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        stale = made.model_copy(deep=True)
+        events = [said("1", delta={"n": 1, "temp:t": 1}), event(delta={"n": 2}), called("c")]
+        originals = [each.model_copy(deep=True) for each in events]
+        for each in events:
+            await service.append_event(made, each)
+        want = await got(service)
+        for session in (made, stale, want.model_copy(deep=True)):
+            before = session.model_copy(deep=True)
+            for each in (*events, *originals):
+                assert await service.append_event(session, each) is each
+            assert session == before
+        swapped = originals[0].model_copy(deep=True)
+        swapped.actions.state_delta = dict(reversed(swapped.actions.state_delta.items()))
+        await service.append_event(made, swapped)
+        assert await got(service) == want
+        for other in (said("other", id=events[0].id), event(delta={"n": 3}, id=events[1].id)):
+            before = made.model_copy(deep=True)
+            with pytest.raises(DuplicateRequestError, match="used before for other content"):
+                await service.append_event(made, other)
+            assert made == before
+        assert await got(service) == want
+
+    run(work())
+
+
+def test_who_was_never_told_goes_on(service: MemcoreSessionService) -> None:
+    """The outcome was lost on its way: the object shows the log before the event."""
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        lost = made.model_copy(deep=True)
+        given = said("x", delta={"a": 1, "temp:b": 2})
+        await service.append_event(made, given.model_copy(deep=True))
+        await service.append_event(lost, given)
+        assert lost.state == {"a": 1, "temp:b": 2}
+        assert labels(lost) == ["x"]
+        await service.append_event(lost, said("y"))
+        assert labels(await got(service)) == ["x", "y"]
+
+    run(work())
+
+
+def test_event_ids_are_remembered_as_long_as_the_session(
+    service: MemcoreSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        given = said("x")
+        await service.append_event(made, given)
+        later = service.database.backing.now_ms() + 10**12
+        monkeypatch.setattr(type(service.database.backing), "now_ms", lambda _: later)
+        await service.append_event(made, given.model_copy(deep=True))
+        assert labels(await got(service)) == ["x"]
+
+    run(work())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_windows(service: MemcoreSessionService, path: Path) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        service.database.session("s", app="shop", user="ann").record("note", {"not": "an event"})
+        made = await got(service)
         for at in range(6):
             await service.append_event(made, said(str(at), timestamp=float(at)))
-
-        async def got(**config: Any) -> list[str | None]:
-            found = await service.get_session(
-                **ME, session_id="s", config=GetSessionConfig(**config)
-            )
-            return texts(found)
-
-        assert await got(num_recent_events=0) == []
-        assert await got(num_recent_events=2) == ["4", "5"]
-        assert await got(num_recent_events=99) == list("012345")
-        assert await got(after_timestamp=4.0) == ["4", "5"]
-        assert await got(after_timestamp=4.0, num_recent_events=3) == ["4", "5"]
-        assert await got(after_timestamp=1.0, num_recent_events=3) == ["3", "4", "5"]
-        assert await got() == list("012345")
+            made = await got(service, num_recent_events=at % 3)
+        cold = MemcoreSessionService(path, cache_bytes=0)
+        warm = MemcoreSessionService(path)
+        for reader in (cold, warm, service, warm, service):
+            assert labels(await got(reader, num_recent_events=0)) == []
+            assert (await got(reader, num_recent_events=0)).last_update_time == 5.0
+            assert labels(await got(reader, num_recent_events=2)) == ["4", "5"]
+            assert labels(await got(reader, num_recent_events=99)) == list("012345")
+            assert labels(await got(reader, after_timestamp=4.0)) == ["4", "5"]
+            config = {"after_timestamp": 4.0, "num_recent_events": 3}
+            assert labels(await got(reader, **config)) == ["4", "5"]
+            config = {"after_timestamp": 1.0, "num_recent_events": 3}
+            assert labels(await got(reader, **config)) == ["3", "4", "5"]
+            assert labels(await got(reader, after_timestamp=6.0)) == []
+            assert labels(await got(reader)) == list("012345")
+        cold.close()
+        warm.close()
 
     run(work())
 
 
-def test_a_path_is_opened_and_closed(path: Path) -> None:
+def test_the_window_may_hold_the_calls_of_its_results(open_db: Open) -> None:
+    db = open_db(durability="none")
+    exact = MemcoreSessionService(db)
+    safe = MemcoreSessionService(db, pair_safe_recent=True)
+
     async def work() -> None:
-        async with MemcoreSessionService(path) as service:
+        made = await exact.create_session(**ME, session_id="s")
+        first = [said("q"), called("a"), called("b"), answered("b"), said("t", author="agent")]
+        late = [answered("a"), said("end", author="agent")]
+        for each in (*first, *late):
+            await exact.append_event(made, each)
+        all_of_them = ["q", "Ca", "Cb", "Rb", "t", "Ra", "end"]
+        for count in range(9):
+            assert (
+                labels(await got(exact, num_recent_events=count))
+                == (all_of_them[max(7 - count, 0) :])
+            )
+        assert labels(await got(safe, num_recent_events=0)) == []
+        assert labels(await got(safe, num_recent_events=1)) == ["end"]
+        for count in range(2, 7):
+            assert labels(await got(safe, num_recent_events=count)) == all_of_them[1:]
+        assert labels(await got(safe, num_recent_events=7)) == all_of_them
+
+    run(work())
+
+
+def test_the_cache_is_bounded(open_db: Open, path: Path) -> None:
+    db = open_db(durability="none")
+    service = MemcoreSessionService(db, cache_bytes=40_000)
+
+    async def work() -> None:
+        for name in "ab":
+            made = await service.create_session(**ME, session_id=name)
+            for at in range(12):
+                await service.append_event(made, said(str(at)))
+        for name in "abba":
+            assert labels(await got(service, name)) == list(map(str, range(12)))
+            assert labels(await got(service, name, num_recent_events=3)) == ["9", "10", "11"]
+            assert service._cache._total_bytes <= 40_000
+
+    run(work())
+
+
+def test_a_history_that_was_cut_is_read_anew(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        for at in range(4):
+            await service.append_event(made, said(str(at)))
+        native = service.database.session("s", app="shop", user="ann")
+        native.undo(2)
+        assert labels(await got(service)) == ["0", "1"]
+        with pytest.raises(StaleSessionError):
+            await service.append_event(made, said("4"))
+        again = await got(service)
+        await service.append_event(again, made.events[3])  # it is gone, so it may come again
+        assert labels(await got(service)) == ["0", "1", "3"]
+        fork = native.fork("fork", at=native.tail(2)[0].seq)
+        assert labels(await got(service, fork.id)) == ["0", "1"]
+
+    run(work())
+
+
+# --- what a newer ADK wrote -----------------------------------------------------------------------
+
+
+def test_fields_of_a_newer_adk(
+    service: MemcoreSessionService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are left out of what is read, and stay in the file."""
+    given = called("c", delta={"a": 1})
+    newer = given.model_dump(mode="json", by_alias=True, exclude_none=True)
+    newer["fromTheFuture"] = {"deep": [1]}
+    newer["actions"]["teleport"] = {"to": "mars"}
+    newer["actions"]["route"] = {"now": "a mapping"}
+    newer["content"]["parts"][0]["hologram"] = {"data": "x"}
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        with monkeypatch.context() as patch:
+            patch.setattr(Event, "model_dump", lambda *_, **__: copy.deepcopy(newer))
+            await service.append_event(made, given)
+        fresh = MemcoreSessionService(service.database)
+        for _ in range(2):
+            found = await got(fresh)
+            assert found.events == [given]
+        native = service.database.session("s", app="shop", user="ann")
+        item = native.tail(1)[0]
+        assert item.message["parts"][0]["hologram"] == {"data": "x"}
+        assert item.meta is not None
+        assert item.meta["adk"]["actions"]["teleport"] == {"to": "mars"}
+        assert item.meta["adk"]["fromTheFuture"] == {"deep": [1]}
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+        run(service.delete_session(**ME, session_id="s"))
+        caplog.clear()
+        run(work())
+    assert caplog.records == []  # once was enough
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_sources(path: Path) -> None:
+    async def work() -> None:
+        async with MemcoreSessionService(path, durability="none") as service:
             made = await service.create_session(**ME, session_id="s")
             await service.append_event(made, said("kept"))
-        async with MemcoreSessionService(path) as service:
-            assert texts(await service.get_session(**ME, session_id="s")) == ["kept"]
+            await service.flush()
+        async with memcore.aio.open(path) as db:
+            service = MemcoreSessionService(db)
+            assert labels(await got(service)) == ["kept"]
+            service.close()
+            assert labels(await got(service)) == ["kept"]
+        with pytest.raises(ClosedError):
+            await got(service)
+        with MemcoreSessionService(":memory:") as private:
+            assert await private.get_session(**ME, session_id="s") is None
 
     run(work())
+    for wrong in ({"cache_bytes": -1}, {"copies": 1}, {"pair_safe_recent": "yes"}):
+        with pytest.raises(InvalidOptionError):
+            MemcoreSessionService(":memory:", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError):
+        MemcoreSessionService(7)  # type: ignore[arg-type]

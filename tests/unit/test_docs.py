@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = {"docs/deepagents.md": "deepagents", "docs/langgraph.md": "langgraph"}
+OPTIONAL = {
+    "docs/adk.md": "google.adk",
+    "docs/deepagents.md": "deepagents",
+    "docs/langgraph.md": "langgraph",
+}
 """Pages whose examples need a package that is no dependency."""
 RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
 LINKED = [

@@ -10,11 +10,18 @@ if TYPE_CHECKING:
     from memcore.adapters.adk.artifacts import MemcoreArtifactService
     from memcore.adapters.adk.memory import MemcoreMemoryService
     from memcore.adapters.adk.sessions import MemcoreSessionService
+    from memcore.adapters.adk.summaries import MemcoreEventSummarizer
 
-__all__ = ["MemcoreArtifactService", "MemcoreMemoryService", "MemcoreSessionService"]
+__all__ = [
+    "MemcoreArtifactService",
+    "MemcoreEventSummarizer",
+    "MemcoreMemoryService",
+    "MemcoreSessionService",
+]
 
 _HOMES = {
     "MemcoreArtifactService": "memcore.adapters.adk.artifacts",
+    "MemcoreEventSummarizer": "memcore.adapters.adk.summaries",
     "MemcoreMemoryService": "memcore.adapters.adk.memory",
     "MemcoreSessionService": "memcore.adapters.adk.sessions",
 }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.adk.errors._stale_session_error import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
-from google.adk.events.event import Event
 from google.adk.sessions.session import Session as AdkSession
 
 from memcore import codec
@@ -15,13 +14,16 @@ from memcore.adapters.adk.events import EVENT, REST, Encoded, Stored
 from memcore.adapters.adk.history import marker_of
 from memcore.errors import InvalidItemError
 from memcore.limits import META_BYTES_MAX
-from memcore.log import Draft, Prepared, Request, find_request, record_request, request_of
+from memcore.log import Draft, Prepared, find_request, record_request, request_of
 from memcore.log.item import split_body
 from memcore.session import Session
 from memcore.session.appending import ItemOptions
 from memcore.session.changes import Closure, Settled
 
-__all__ = ["Appended", "Appending"]
+if TYPE_CHECKING:
+    from memcore.adapters.adk.storing import Storing
+
+__all__ = ["Appended", "Appending", "View"]
 
 _STALE: Final = (
     "The session has been modified in storage since it was loaded: reload it before appending more "
@@ -33,10 +35,19 @@ _STALE: Final = (
 class Appended:
     """What became of an event."""
 
-    marker: str
-    """What the session is at now."""
+    place: tuple[int, int]
+    epoch: int
+    revision: int
+    """Where the session is at now."""
+    seq: int
+    count: int
     is_new: bool
     """Whether the writer's object is to show it now; False: it was stored before."""
+
+    @property
+    def marker(self) -> str:
+        """What the writer's object is to remember."""
+        return marker_of(self.place, self.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +68,8 @@ class View:
 
         Whoever tries again after an outcome that was never told still shows the log before it.
         """
-        place, current = draft.log.place, draft.head.revision
-        is_next = revision == current and self.marker == marker_of(place, revision - 1)
-        return Appended(marker_of(place, current), is_new=is_next)
+        before = marker_of(draft.log.place, revision - 1)
+        return _done(draft, is_new=revision == draft.head.revision and self.marker == before)
 
     def check(self, draft: Draft) -> None:
         """Refuse a writer who does not know the whole log.
@@ -101,17 +111,16 @@ class Appending:
         first = appending.prepare_event(REST, rest, ItemOptions())
         return [first, *appending.prepare([content], ItemOptions({"adk": None}))]
 
-    def closure(
-        self, event: Event, encoded: Encoded, rows: list[Prepared], view: View
-    ) -> Closure[Appended]:
+    def closure(self, storing: Storing, view: View) -> Closure[Appended]:
         """What stores the rows and the changes of the state, if the writer's view is current.
 
         Raises (when it runs):
             SessionNotFoundError, StaleSessionError
             DuplicateRequestError: another event has this id.
         """
-        session = self._session
-        request = request_of(event.id, _content(rows), seed=session.store.seed, ttl_ms=None)
+        session, rows, encoded = self._session, storing.rows, storing.encoded
+        content = [encoded.identity] if encoded.identity else _content(rows)
+        request = request_of(storing.event.id, content, seed=session.store.seed, ttl_ms=None)
         change = session.state.plan() if encoded.delta else None
         if change is not None:
             change.update(encoded.delta)
@@ -126,21 +135,26 @@ class Appending:
             draft.append(rows, orphans="keep")
             return None
 
-        return session.changes.change(
-            work,
-            create=False,
-            missing=self._missing,
-            after=lambda draft: self._done(draft, request, len(rows)),
-            atomic=True,
-        )
+        def after(draft: Draft) -> Appended:
+            record_request(draft, request, draft.receipt(len(rows)), now_ms=0)
+            done = _done(draft, is_new=True)
+            draft.txn.on_commit(lambda: setattr(storing, "done", done))
+            return done
 
-    def _done(self, draft: Draft, request: Request, count: int) -> Appended:
-        record_request(draft, request, draft.receipt(count), now_ms=0)
-        return Appended(marker_of(draft.log.place, draft.head.revision), is_new=True)
+        return session.changes.change(
+            work, create=False, missing=self._missing, after=after, atomic=True
+        )
 
     def _missing(self) -> Any:
         msg = f"Session {self._session.id} not found."
         raise SessionNotFoundError(msg)
+
+
+def _done(draft: Draft, *, is_new: bool) -> Appended:
+    head = draft.head
+    return Appended(
+        draft.log.place, head.epoch, head.revision, draft.last_seq, head.count, is_new=is_new
+    )
 
 
 def _content(rows: list[Prepared]) -> list[bytes]:
@@ -154,13 +168,14 @@ def _content(rows: list[Prepared]) -> list[bytes]:
 
 def _last_event_id(draft: Draft) -> str | None:
     """The id of the last event that is stored, None if there is none."""
-    count = 1
+    count = 2
     while True:
         found = draft.last_rows(min(count, draft.count))
         rows = [Stored.of(draft.txn, draft.log.scope, row) for row in found]
         for at in range(len(rows) - 1, -1, -1):
-            if rows[at].is_event:
-                return rows[at].event_id(rows[at - 1] if at else None)
+            if rows[at].is_event and (at or not rows[at].is_split):
+                rest = rows[at - 1].rest() if at else None
+                return str(rows[at].said(rest).get("id"))
         if count >= draft.count:
             return None
         count *= 8

@@ -9,10 +9,14 @@ from typing import Final, NamedTuple
 
 from google.adk.events.event import Event
 
-__all__ = ["Entry", "EventCache", "Run"]
+__all__ = ["Entry", "EventCache", "Known"]
 
 _OBJECTS_BYTES: Final = 6_000
 """What an event takes in memory beside its texts, about."""
+_OTHER_BYTES: Final = 200
+
+Span = tuple[int, int]
+Place = tuple[int, int]
 
 
 class Entry(NamedTuple):
@@ -25,81 +29,134 @@ class Entry(NamedTuple):
     """When that was; None for what only belongs to another row."""
     size_bytes: int
     """What it takes in memory, about."""
+    covers: Span | None = None
+    """Of a compaction the first and the last seq that its summary stands for."""
 
-    @classmethod
-    def of(cls, seq: int, event: Event | None, timestamp: float | None, stored: int) -> Entry:
-        """An entry of a row that takes so many bytes in the file."""
-        size = 100 if event is None else _OBJECTS_BYTES + 2 * stored
-        return cls(seq, event, timestamp, size)
+    @property
+    def is_compaction(self) -> bool:
+        """Whether it is a summary of other events."""
+        return self.event is not None and self.event.actions.compaction is not None
+
+
+def size_of(event: Event | None, stored_bytes: int) -> int:
+    """What an event takes in memory that takes so much in the file, about."""
+    return _OTHER_BYTES if event is None else _OBJECTS_BYTES + 2 * stored_bytes
 
 
 @dataclass(slots=True)
-class Run:
+class _Run:
     """The entries of a session from a position to the end of its history, as of one moment."""
 
     epoch: int
     start: int
     entries: list[Entry]
     size_bytes: int
+    has_compaction: bool
 
-    @property
-    def stop(self) -> int:
-        """The position behind the last entry."""
-        return self.start + len(self.entries)
+
+class Known(NamedTuple):
+    """The entries of a session at the positions ``start .. stop``; the list may go on."""
+
+    start: int
+    stop: int
+    entries: list[Entry]
+    has_compaction: bool = False
+
+    def between(self, start: int, stop: int) -> list[Entry]:
+        """The entries at positions, all of which are known."""
+        return self.entries[start - self.start : stop - self.start]
 
 
 class EventCache:
-    """Runs by the place of their session. For any thread."""
+    """Runs of entries by the place of their session. For any thread."""
 
     __slots__ = ("_lock", "_most_bytes", "_runs", "_total_bytes")
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._runs: OrderedDict[tuple[int, int], Run] = OrderedDict()
+        self._runs: OrderedDict[Place, _Run] = OrderedDict()
         self._total_bytes = 0
         self._lock = Lock()
 
-    def get(self, place: tuple[int, int], epoch: int, count: int) -> Run | None:
+    def get(self, place: Place, epoch: int, count: int) -> Known:
         """What is known of a session whose history has that epoch and so many items."""
         with self._lock:
             found = self._runs.get(place)
-            if found is None or found.epoch != epoch or found.stop > count:
-                return None
+            if found is None or found.epoch != epoch or found.start >= count:
+                return Known(count, count, [])
             self._runs.move_to_end(place)
-            return found
+            stop = min(found.start + len(found.entries), count)
+            return Known(found.start, stop, found.entries, found.has_compaction)
 
-    def put(self, place: tuple[int, int], run: Run) -> None:
-        """Remember a run, or the end of it that fits, unless more is known already."""
-        run = self._fitting(run)
+    def put(self, place: Place, epoch: int, start: int, entries: list[Entry]) -> None:
+        """Remember the entries from a position on, or the end of them, unless more is known."""
+        size = sum(entry.size_bytes for entry in entries)
+        at = 0
+        while size > self._most_bytes:
+            size -= entries[at].size_bytes
+            at += 1
+        compacted = any(entry.is_compaction for entry in entries)
+        run = _Run(epoch, start + at, entries[at:], size, compacted)
         with self._lock:
             now = self._runs.get(place)
             if (
-                now is not None
-                and now.epoch == run.epoch
-                and (now.start <= run.start)
-                and (now.stop >= run.stop)
+                now is None
+                or now.epoch != epoch
+                or now.start > run.start
+                or _stop(now) < _stop(run)
             ):
+                self._take(place)
+                self._keep(place, run)
+
+    def add(self, place: Place, epoch: int, position: int, entry: Entry) -> None:
+        """Remember the entry that was appended at a position."""
+        with self._lock:
+            run = self._runs.get(place)
+            if run is None or run.epoch != epoch or _stop(run) != position:
+                if run is not None and run.epoch == epoch and _stop(run) > position:
+                    return  # a reader saw it first
+                self._take(place)
+                self._keep(place, _Run(epoch, position, [entry], entry.size_bytes, False))
                 return
-            self._take(place)
-            self._runs[place] = run
-            self._total_bytes += run.size_bytes
-            while self._total_bytes > self._most_bytes:
-                self._take(next(iter(self._runs)))
-
-    def _take(self, place: tuple[int, int]) -> None:
-        gone = self._runs.pop(place, None)
-        if gone is not None:
-            self._total_bytes -= gone.size_bytes
-
-    def _fitting(self, run: Run) -> Run:
-        size, at = run.size_bytes, 0
-        while size > self._most_bytes:
-            size -= run.entries[at].size_bytes
-            at += 1
-        return run if not at else Run(run.epoch, run.start + at, run.entries[at:], size)
+            run.entries.append(entry)
+            run.size_bytes += entry.size_bytes
+            run.has_compaction |= entry.is_compaction
+            self._total_bytes += entry.size_bytes
+            self._runs.move_to_end(place)
+            self._shrink()
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._runs.clear()
             self._total_bytes = 0
+
+    def _take(self, place: Place) -> None:
+        gone = self._runs.pop(place, None)
+        if gone is not None:
+            self._total_bytes -= gone.size_bytes
+
+    def _keep(self, place: Place, run: _Run) -> None:
+        self._runs[place] = run
+        self._total_bytes += run.size_bytes
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._total_bytes > self._most_bytes and len(self._runs) > 1:
+            self._take(next(iter(self._runs)))
+        if self._total_bytes > self._most_bytes:
+            self._halve(next(iter(self._runs)))
+
+    def _halve(self, place: Place) -> None:
+        """Forget the older half of the only run; who reads it has the list as it was."""
+        run = self._runs[place]
+        at = (len(run.entries) + 1) // 2
+        run.start += at
+        run.entries = run.entries[at:]
+        size = sum(entry.size_bytes for entry in run.entries)
+        self._total_bytes += size - run.size_bytes
+        run.size_bytes = size
+
+
+def _stop(run: _Run) -> int:
+    return run.start + len(run.entries)

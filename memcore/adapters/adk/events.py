@@ -9,6 +9,7 @@ JSON as ADK wrote it: fields that this ADK does not know stay.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,23 +25,22 @@ from memcore.log.item import split_body, stored_json
 from memcore.model import ItemKind
 from memcore.store.base import ReadTxn
 
-__all__ = ["BEGIN", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
+__all__ = ["COVERS", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
 
 logger = logging.getLogger("memcore.adk")
 
-BEGIN: Final = "adk.session"
-"""Type of the row that a session begins with: its initial state, and when that was."""
 EVENT: Final = "adk.event"
 """Type of the row of an event without parts."""
 REST: Final = "adk.rest"
 """Type of the row of what was too large for the meta of the item behind it."""
+COVERS: Final = "memcoreCovers"
+"""Beside the fields of a compaction event: the first and the last seq that it covers, and the
+prefix hash there. ADK leaves out what it does not know."""
 TEMPORARY: Final = "temp:"
 _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
-_NAN: Final = 1
-"""What scan_json says of numbers that JSON has not."""
 
 
 class Encoded(NamedTuple):
@@ -52,6 +52,13 @@ class Encoded(NamedTuple):
     """All but the content."""
     delta: dict[str, Any]
     """What of the state changes."""
+    identity: bytes = b""
+    """What must be the same when the event comes again; empty: all of it."""
+
+    def event(self) -> Event:
+        """What will be read of it."""
+        whole = self.rest if self.content is None else {**self.rest, "content": self.content}
+        return read_event(codec.encode_json(whole)[0], 0)
 
 
 def encode_event(event: Event) -> Encoded:
@@ -66,13 +73,15 @@ def encode_event(event: Event) -> Encoded:
     delta: dict[str, Any] = {}
     if event.actions.state_delta:
         actions = dumped["actions"]
-        if scan_json(event.actions.state_delta) == _NAN:
-            actions["stateDelta"] = json_state(event.actions.state_delta)
-        delta = actions["stateDelta"] = {
+        kept = {
             key: value
-            for key, value in actions["stateDelta"].items()
+            for key, value in event.actions.state_delta.items()
             if not key.startswith(TEMPORARY)
         }
+        delta = {key: actions["stateDelta"][key] for key in kept}
+        if scan_json(kept):  # where events have null, the state has the number as a string
+            delta = json_state(kept)
+        actions["stateDelta"] = delta
     content = dumped.get("content")
     if content and content.get("parts"):
         del dumped["content"]
@@ -83,12 +92,22 @@ def encode_event(event: Event) -> Encoded:
 def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON says them; those that it cannot say as strings, with a warning."""
     try:
-        if scan_json(state) != _NAN:
-            return dict(to_jsonable_python(state))
+        said = to_jsonable_python(state)
+        if not scan_json(said):
+            return dict(said)
     except PydanticSerializationError:
-        pass
+        said = to_jsonable_python(state, fallback=repr)
     logger.warning("the state holds values that are no JSON: they are stored as strings")
-    return dict(to_jsonable_python(state, inf_nan_mode="strings", fallback=repr))
+    return {str(key): _finite(value) for key, value in said.items()}
+
+
+def _finite(value: Any) -> Any:
+    """The value with its numbers that JSON has not as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list) else value
 
 
 class Stored(NamedTuple):
@@ -156,16 +175,24 @@ class Stored(NamedTuple):
             told = rest
         return read_event(b'{"content":%b,%b' % (message, told[1:]), self.seq)
 
-    def event_id(self, before: Stored | None) -> str:
-        """The id of an event's row; ``before`` is the row before it."""
+    def said(self, rest: bytes | None) -> dict[str, Any]:
+        """What is stored of an event beside its content; ``rest`` is as in ``decode``."""
         meta, message = stored_json(self.body, self.flags, self.payload)
         if self.body[0] == ItemKind.EVENT:
             told = message[len(_EVENT_ROW) : -1]
-        elif meta != _SPLIT:
-            told = meta[len(_META) : -1]
         else:
-            told = (before.rest() if before is not None else None) or b"{}"
-        return str(codec.decode_json(told, 0).get("id"))
+            told = meta[len(_META) : -1] if meta != _SPLIT else rest or b"{}"
+        found: dict[str, Any] = codec.decode_json(told, self.flags)
+        return found
+
+    def timestamp(self) -> float | None:
+        """When a row was that is no event; None if it belongs to another row."""
+        if self.rest() is not None:
+            return None
+        meta, _ = stored_json(self.body, self.flags, self.payload)
+        if meta.startswith(_META):  # what a session begins with
+            return float(codec.decode_json(meta, 0)["adk"]["timestamp"])
+        return split_body(self.body)[1] / 1e6
 
     def rest(self) -> bytes | None:
         """What this row says of the item behind it; None if it is no such row."""

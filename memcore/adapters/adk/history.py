@@ -6,24 +6,19 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import orjson
-
-from memcore.adapters.adk.cache import Entry, EventCache, Run
-from memcore.adapters.adk.events import BEGIN, Stored
+from memcore.adapters.adk.cache import Entry, EventCache, Known, size_of
+from memcore.adapters.adk.events import COVERS, Stored
 from memcore.errors import CorruptValueError
 from memcore.log import SessionLog
-from memcore.log.item import stored_json
-from memcore.model import ItemKind
 from memcore.session import Session
 from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn
 
-__all__ = ["History", "Snapshot"]
+__all__ = ["History", "Snapshot", "marker_of"]
 
-_PAGE: Final = 256
+_PAGE: Final = 128
 """Events that are decoded before other tasks of the loop have their turn."""
 _ALL: Final = 2**62
-_BEGIN_ROW: Final = b'{"type":"%s","payload":' % BEGIN.encode()
 _Row: TypeAlias = Stored | CorruptValueError
 
 
@@ -34,13 +29,14 @@ class Snapshot:
     place: tuple[int, int]
     epoch: int
     revision: int
-    count: int
-    known: Run
+    known: Known
     """What was remembered of it."""
     start: int
     """The position of the first row or entry that was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
+    created: float = 0.0
+    """When the session was created, in seconds."""
 
     @property
     def marker(self) -> str:
@@ -62,44 +58,38 @@ class History:
         self._session = session
         self._cache = cache
 
-    def look(self, wanted: int | None) -> Snapshot | None:
-        """The last rows with ``wanted`` events in them, at least one row; None: all rows.
+    def look(self, wanted: int | None, *, pair_safe: bool = False) -> Snapshot | None:
+        """The last rows with ``wanted`` events in them, at least one event; None: all rows.
 
-        None if there is no such session.
+        Args:
+            wanted: how many events.
+            pair_safe: and before them what holds the calls that they answer.
+
+        Returns:
+            None if there is no such session.
         """
+        least = _ALL if wanted is None else max(wanted, 1)
+        is_safe = pair_safe and bool(wanted)
         return self._session.reading.run(
-            lambda log, txn: self._collect(log, txn, _ALL if wanted is None else max(wanted, 1)),
-            None,
+            lambda log, txn: self._collect(log, txn, least, pair_safe=is_safe), None
         )
 
-    def _collect(self, log: SessionLog, txn: ReadTxn, wanted: int) -> Snapshot:
+    def _collect(self, log: SessionLog, txn: ReadTxn, wanted: int, *, pair_safe: bool) -> Snapshot:
         head = head_of(log)
-        count = log.history.count
-        known = self._cache.get(log.place, head.epoch, count) or Run(head.epoch, count, [], 0)
-        found = Snapshot(log.place, head.epoch, head.revision, count, known, count)
+        known = self._cache.get(log.place, head.epoch, log.history.count)
+        found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count)
         while found.start and wanted > 0:
-            wanted -= self._extend(found, (log, txn), wanted)
+            wanted -= _extend(found, (log, txn), wanted)
+        if pair_safe and found.start:
+            recent = log.covering(txn, head, found.start)
+            cut = recent.ledger.cut_at_most(found.start - recent.offset)
+            safe = recent.offset + max(cut, 0)
+            while found.start > safe:
+                _extend(found, (log, txn), found.start - safe)
         found.parts.reverse()
         found.state = self._session.state.read(txn)
+        found.created = head.created_ms / 1000
         return found
-
-    def _extend(self, found: Snapshot, at: tuple[SessionLog, ReadTxn], wanted: int) -> int:
-        """Take what stands before the start; how many events it holds."""
-        stop, known = found.start, found.known
-        if known.start < stop <= known.stop:
-            entries = known.entries[max(stop - known.start - wanted, 0) : stop - known.start]
-            found.start -= len(entries)
-            found.parts.append(entries)
-            return sum(entry.event is not None for entry in entries)
-        low = known.stop if stop > known.stop else 0
-        start = max(low, stop - wanted)
-        rows = list(_rows(*at, start, stop))
-        if start > low and _is_split(rows[0]):
-            start -= 1
-            rows[:0] = _rows(*at, start, start + 1)
-        found.start = start
-        found.parts.append(rows)
-        return sum(_is_event(row) for row in rows)
 
     async def entries(self, found: Snapshot) -> list[Entry]:
         """What the rows turned out to be; remembered for the next time."""
@@ -115,16 +105,58 @@ class History:
                 if isinstance(row, CorruptValueError):
                     raise row
                 assert isinstance(row, Stored)  # noqa: S101 - an entry is never among rows
-                entries.append(_entry_of(row, rest))
+                entries.append(self._entry(row, rest))
                 rest = row.rest()
                 if not at % _PAGE:
                     await asyncio.sleep(0)
-        known, start, run = found.known, found.start, entries
-        if known.start < start <= known.stop:
-            start, run = known.start, known.entries[: start - known.start] + entries
-        size = sum(entry.size_bytes for entry in run)
-        self._cache.put(found.place, Run(found.epoch, start, run, size))
+        start, run = found.start, entries
+        if found.known.start < start <= found.known.stop:
+            start = found.known.start
+            run = found.known.between(start, found.start) + entries
+        self._cache.put(found.place, found.epoch, start, run)
         return entries
+
+    def _entry(self, row: Stored, rest: bytes | None) -> Entry:
+        event = row.decode(rest)
+        size = size_of(event, len(row.body) + len(row.payload or b"") + len(rest or b""))
+        if event is not None:
+            covers = None
+            if event.actions.compaction is not None:
+                covers = self._proven(row.said(rest).get(COVERS))
+            return Entry(row.seq, event, event.timestamp, size, covers)
+        return Entry(row.seq, None, row.timestamp(), size)
+
+    def _proven(self, told: Any) -> tuple[int, int] | None:
+        """The seqs that a compaction covers, if these are still the items that it covered."""
+        if not isinstance(told, list):
+            return None
+        lo, hi, chain = told
+        return (lo, hi) if self.chain_at(hi) == int(chain, 16) else None
+
+    def chain_at(self, seq: int) -> int | None:
+        """The prefix hash at a live seq, None for another."""
+        return self._session.reading.run(
+            lambda log, txn: log.history.chain_at(txn, log.scope, seq), None
+        )
+
+
+def _extend(found: Snapshot, at: tuple[SessionLog, ReadTxn], wanted: int) -> int:
+    """Take what stands before the start; how many events it holds."""
+    stop, known = found.start, found.known
+    if known.start < stop <= known.stop:
+        entries = known.between(max(stop - wanted, known.start), stop)
+        found.start -= len(entries)
+        found.parts.append(entries)
+        return sum(entry.event is not None for entry in entries)
+    low = known.stop if stop > known.stop else 0
+    start = max(low, stop - wanted)
+    rows = _rows(*at, start, stop)
+    if start and _is_split(rows[0]):
+        start -= 1
+        rows[:0] = _rows(*at, start, start + 1)
+    found.start = start
+    found.parts.append(rows)
+    return sum(_is_event(row) for row in rows)
 
 
 def _rows(log: SessionLog, txn: ReadTxn, start: int, stop: int) -> list[_Row]:
@@ -140,16 +172,3 @@ def _is_event(row: _Row) -> bool:
 
 def _is_split(row: _Row) -> bool:
     return isinstance(row, Stored) and row.is_split
-
-
-def _entry_of(row: Stored, rest: bytes | None) -> Entry:
-    event = row.decode(rest)
-    size = len(row.body) + len(row.payload or b"") + len(rest or b"")
-    if event is not None:
-        return Entry.of(row.seq, event, event.timestamp, size)
-    timestamp: float | None = None
-    if row.body[0] == ItemKind.EVENT:
-        _, message = stored_json(row.body, row.flags, row.payload)
-        if message.startswith(_BEGIN_ROW):
-            timestamp = orjson.loads(message)["payload"]["timestamp"]
-    return Entry.of(row.seq, None, timestamp, size)

@@ -14,6 +14,7 @@ from memcore.errors import CorruptValueError
 __all__ = ["read_event"]
 
 logger = logging.getLogger("memcore.adk")
+Path = tuple[int | str, ...]
 _ROUNDS: Final = 8
 _told: set[str] = set()
 
@@ -39,25 +40,41 @@ def read_event(text: bytes, seq: int) -> Event:
                 return Event.model_validate_json(json.dumps(found))
             except ValidationError as exc:
                 error = exc
-            for each in error.errors(include_url=False, include_context=False):
-                _leave_out(found, each["loc"], missing=each["type"] == "missing")
+                _leave_out(found, error)
     except (ValueError, LookupError, TypeError) as exc:
         raise _unreadable(seq, exc) from exc
     raise _unreadable(seq, error)
 
 
-def _leave_out(found: Any, where: tuple[int | str, ...], *, missing: bool) -> None:
-    """Take away what stands at a place, or what holds it if the place itself is empty."""
-    path = where[:-1] if missing else where
-    name = ".".join(map(str, where))
-    if name not in _told:
-        _told.add(name)
-        logger.warning("an event holds %s, which this ADK does not read: it is left out", name)
-    holder, at = found, 0
-    while at < len(path) - 1 and _has(holder[path[at]], path[at + 1]):
-        holder = holder[path[at]]
-        at += 1
-    del holder[path[at]]
+def _leave_out(found: Any, error: ValidationError) -> None:
+    """Take away what an error is about, or what holds it if the place itself is empty."""
+    places: set[Path] = set()
+    for each in error.errors(include_url=False, include_context=False):
+        where = each["loc"]
+        places.add(_there(found, where[:-1] if each["type"] == "missing" else where))
+    for place in sorted(places, key=_order, reverse=True):
+        name = ".".join(map(str, place))
+        if name not in _told:
+            _told.add(name)
+            logger.warning("an event holds %s, which this ADK does not read: it is left out", name)
+        holder = found
+        for key in place[:-1]:
+            holder = holder[key]
+        del holder[place[-1]]
+
+
+def _there(found: Any, where: Path) -> Path:
+    """As much of a place as there is: errors also name what was tried there."""
+    for at, key in enumerate(where):
+        if not _has(found, key):
+            return where[:at]
+        found = found[key]
+    return where
+
+
+def _order(place: Path) -> list[tuple[bool, int | str]]:
+    """By which the entries of a list come in their order, and what holds them before them."""
+    return [(isinstance(key, str), key) for key in place]
 
 
 def _has(value: Any, key: int | str) -> bool:

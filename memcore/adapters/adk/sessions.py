@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
-from threading import Lock
+from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
-from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
@@ -20,37 +16,46 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session
 from typing_extensions import override
 
-from memcore import names
-from memcore.adapters.adk.appending import Appended, Appending, View
+from memcore.adapters.adk.appending import Appended
 from memcore.adapters.adk.cache import Entry, EventCache
-from memcore.adapters.adk.events import BEGIN, TEMPORARY, encode_event, json_state
-from memcore.adapters.adk.history import History, Snapshot
+from memcore.adapters.adk.copies import Copies
+from memcore.adapters.adk.creating import begin
+from memcore.adapters.adk.handles import Handles, id_of, name_of
+from memcore.adapters.adk.history import History
+from memcore.adapters.adk.listing import listed
+from memcore.adapters.adk.ranges import Span, covered_once, presented
+from memcore.adapters.adk.showing import show_event
+from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.turns import Turns
-from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
-from memcore.checkpoint.shapes import Shapes
+from memcore.errors import DuplicateRequestError
+from memcore.options import checked_bool, checked_int
 from memcore.session import Session as Native
-from memcore.store.base import Txn
 
 __all__ = ["MemcoreSessionService"]
 
+_PAGE: Final = 256
+"""Events that are copied before other tasks of the loop have their turn."""
 _CACHE_BYTES: Final = 64 * 1024**2
-_HANDLES_MAX: Final = 1024
+_ALL: Final = GetSessionConfig()
+_NONE: Final = GetSessionConfig(num_recent_events=0)
 
 
 class MemcoreSessionService(Opened, BaseSessionService):
-    """Sessions of ADK in a memcore file, with their events in the order of their appends.
+    """Sessions of ADK in a memcore file, their events in the order in which they were appended.
 
-    An append is one commit of the event and what it changes of the state, and it is refused if
-    others wrote since the Session object was loaded. Any thread and any loop may use a service, and
-    several services and processes one file.
+    An append is one commit of the event and of what it changes in the state; it is refused if
+    others appended since the Session object was loaded. Any thread and any loop may use a service,
+    and several services and processes one file.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
-        durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        durability: how a file that is made here acknowledges (see ``memcore.open``).
+        pair_safe_recent: ``num_recent_events`` also brings the calls that the events answer, so it
+            may bring more.
         cache_bytes: memory for decoded events, about.
-        copies: False hands out the cached events themselves: several times faster, for readers that
-            never change what they got.
+        copies: False hands out the events of the cache themselves, which is many times faster: for
+            readers that change nothing of what they get.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -61,17 +66,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
         source: Source,
         *,
         durability: str | None = None,
+        pair_safe_recent: bool = False,
         cache_bytes: int = _CACHE_BYTES,
         copies: bool = True,
     ) -> None:
+        self._pair_safe = checked_bool("pair_safe_recent", pair_safe_recent)
+        self._cache = EventCache(checked_int("cache_bytes", cache_bytes))
+        self._copies = Copies() if checked_bool("copies", copies) else None
         self.database, self._owned = database_of(source, durability=durability)
-        self._store = self.database.backing.store
-        self._copies = copies
-        self._cache = EventCache(cache_bytes)
-        self._trees = Shapes().trees
+        self._handles = Handles(self.database)
         self._turns = Turns()
-        self._natives: dict[tuple[str, str, str], Native] = {}
-        self._lock = Lock()
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -96,33 +100,12 @@ class MemcoreSessionService(Opened, BaseSessionService):
             AlreadyExistsError: the user has a session of this id.
         """
         name = (session_id or "").strip() or platform_uuid.new_uuid()
-        native = self._native(app_name, user_id, name, policy="gemini")
-        values = {
-            key: value
-            for key, value in json_state(state or {}).items()
-            if not key.startswith(TEMPORARY)
-        }
-        await commit_to(self._store, self._creating(native, values))
-        found = await self._get(native, GetSessionConfig(num_recent_events=0))
-        if found is None:  # deleted since
-            return Session(id=name, app_name=app_name, user_id=user_id, state=values)
-        return found
-
-    def _creating(self, native: Native, values: Mapping[str, Any]) -> Any:
-        batch = native.plan_batch(None)
-        own = {key: value for key, value in values.items() if not key.startswith(("app:", "user:"))}
-        batch.record(BEGIN, {"timestamp": platform_time.get_time(), "state": own})
-        batch.update_state(values)
-        create = batch.closure()
-
-        def closure(txn: Txn) -> Any:
-            scope = names.scope_of(txn, native.app, native.user)
-            if scope is not None and names.session_of(txn, scope, native.id) is not None:
-                msg = f"Session with id {native.id} already exists."
-                raise AlreadyExistsError(msg)
-            return create(txn)
-
-        return closure
+        native = await begin(self._handles.scope(app_name, user_id), name, state or {})
+        made = await self._get(native, _NONE)
+        if made is None:
+            msg = f"session {name} was deleted while it was created"
+            raise RuntimeError(msg)
+        return made
 
     @override
     async def get_session(
@@ -139,79 +122,97 @@ class MemcoreSessionService(Opened, BaseSessionService):
             app_name: the application.
             user_id: the user.
             session_id: the id, stripped.
-            config: how many of the last events, and from which time on.
-        """
-        name = session_id.strip() if session_id else session_id
-        return await self._get(self._native(app_name, user_id, name), config) if name else None
+            config: how many of the last events, and from which timestamp on.
 
-    async def _get(self, native: Native, config: GetSessionConfig | None) -> Session | None:
-        config = config or GetSessionConfig()
+        Raises:
+            CorruptValueError: an event that was asked for is damaged.
+        """
+        name = session_id.strip()
+        if not name:
+            return None
+        return await self._get(self._handles.get(app_name, user_id, name), config or _ALL)
+
+    async def _get(self, native: Native, config: GetSessionConfig) -> Session | None:
         history = History(native, self._cache)
-        found = history.look(config.num_recent_events)
+        wanted = config.num_recent_events
+        found = history.look(wanted, pair_safe=self._pair_safe)
         if found is None:
             return None
         entries = await history.entries(found)
-        events = [entry.event for entry in entries if entry.event is not None]
-        if config.num_recent_events is not None:
-            events = events[len(events) - min(config.num_recent_events, len(events)) :]
-        if config.after_timestamp is not None:
-            events = [event for event in events if event.timestamp >= config.after_timestamp]
-        return self._session(native, found, entries, events)
-
-    def _session(
-        self, native: Native, found: Snapshot, entries: list[Entry], events: list[Event]
-    ) -> Session:
-        session = Session(
+        made = Session(
             id=native.id,
-            app_name=native.app,
-            user_id=native.user,
+            app_name=id_of(native.app),
+            user_id=id_of(native.user),
             state=found.state,
-            events=self._copied(events),
-            last_update_time=_last_time(entries),
+            last_update_time=_last_time(entries, found.created),
         )
-        session._storage_update_marker = found.marker  # noqa: SLF001 - ADK's own slot for it
-        return session
+        if wanted != 0:
+            made.events = await self._shown(entries, config.after_timestamp)
+        made._storage_update_marker = found.marker  # noqa: SLF001 - ADK's own slot for it
+        return made
 
-    def _copied(self, events: list[Event]) -> list[Event]:
-        if not self._copies or not events:
+    async def _shown(self, entries: list[Entry], after: float | None) -> list[Event]:
+        """The events of entries as they are handed out."""
+        chosen = [entry for entry in entries if entry.event is not None]
+        if after is not None:
+            chosen = [entry for entry in chosen if (entry.timestamp or 0.0) >= after]
+        events = [entry.event for entry in chosen if entry.event is not None]
+        covers = _covers(chosen, events)
+        if covers:
+            for at, shown in presented(events, covers).items():
+                events[at] = shown
+        if self._copies is None:
             return events
-        copied = self._trees.copy(events)
-        if copied is self._trees.opaque:
-            return [event.model_copy(deep=True) for event in events]
-        return copied  # type: ignore[no-any-return]
+        copied: list[Event] = []
+        for at in range(0, len(events), _PAGE):
+            if at:
+                await asyncio.sleep(0)
+            copied += self._copies.of(events[at : at + _PAGE])
+        return copied
 
     @override
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without events: the last changed one last."""
-        users = [user_id] if user_id is not None else self._users(app_name)
+        app = name_of(app_name)
+        users = [user_id]
+        if user_id is None:
+            users = [id_of(user) for each, user in self.database.scopes() if each == app]
         found: list[Session] = []
         for user in users:
-            scope = self.database.scope(app=app_name, user=user)
-            for listed in scope.sessions():
-                native = self._native(app_name, user, listed.session_id)
-                session = await self._get(native, GetSessionConfig(num_recent_events=0))
-                if session is not None:
-                    found.append(session)
+            for page in listed(self._handles.scope(app_name, user or "")):
+                for each in page:
+                    made = Session(
+                        id=each.name,
+                        app_name=app_name,
+                        user_id=user or "",
+                        state=each.state,
+                        last_update_time=each.last_update_time,
+                    )
+                    made._storage_update_marker = each.marker  # noqa: SLF001 - as above
+                    found.append(made)
+                await asyncio.sleep(0)
         found.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
         return ListSessionsResponse(sessions=found)
-
-    def _users(self, app_name: str) -> list[str]:
-        return [user for app, user in self.database.scopes() if app == app_name]
 
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and its events, if there is one; what is shared stays."""
-        name = session_id.strip() if session_id else session_id
+        name = session_id.strip()
         if name:
-            scope = self.database.scope(app=app_name, user=user_id)
-            await asyncio.to_thread(scope.delete_session, name)
+            await asyncio.to_thread(self._handles.scope(app_name, user_id).delete_session, name)
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The user's values, without their prefix."""
-        return self.database.scope(app=app_name, user=user_id).state.all()
+        return self._handles.scope(app_name, user_id).state.all()
+
+    @override
+    async def flush(self) -> None:
+        """Push what is committed to the device, where the file's durability did not do so yet."""
+        if self.database.durability != "full":
+            await asyncio.to_thread(self.database.flush)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -226,6 +227,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             StaleSessionError: others appended since the object was loaded.
             SessionNotFoundError: there is no such session.
             DuplicateRequestError: another event of the session has this id.
+            InvalidItemError: it is too large, or holds what neither JSON nor a string can say.
         """
         if event.partial:
             return event
@@ -236,53 +238,76 @@ class MemcoreSessionService(Opened, BaseSessionService):
             self._turns.give(id(session))
 
     async def _append(self, session: Session, event: Event) -> Event:
-        if not event.id:
-            event.id = Event.new_id()
-        native = self._native(session.app_name, session.user_id, session.id)
-        appending = Appending(native)
-        encoded = encode_event(event)
-        rows = appending.prepare(encoded)
-        closure = appending.closure(event, encoded, rows, View.of(session))
-        future = self._store.submit(closure, asyncio.get_running_loop())
+        event.id = event.id or Event.new_id()
+        native = self._handles.get(session.app_name, session.user_id, session.id)
+        storing = Storing(native, event)
+        await storing.prepare(session, self._cache)
         try:
-            done = await settled(future)
+            done = await storing.commit()
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._show(session, event, future.result())
+            if storing.done is not None:  # it is stored all the same
+                self._show(session, storing, storing.done)
             raise
-        self._show(session, event, done)
+        except DuplicateRequestError:
+            if not await self._is_stored(native, storing):
+                raise
+            return event
+        if done.is_new:
+            self._show(session, storing, done)
         return event
 
-    def _show(self, session: Session, event: Event, done: Appended) -> None:
-        """Let the object show what was stored."""
-        if not done.is_new:
-            return
+    def _show(self, session: Session, storing: Storing, done: Appended) -> None:
+        """Let the writer's object show what was stored."""
+        event = storing.event
         self._apply_temp_state(session, event)
         self._trim_temp_delta_state(event)
+        if storing.delta is not None:
+            event.actions.state_delta = storing.delta
+        self._update_session_state(session, event)
         session.last_update_time = event.timestamp
         session._storage_update_marker = done.marker  # noqa: SLF001 - ADK's own slot for it
-        self._commit_event_to_session(session, event)
+        show_event(session, event, storing.covered)
+        if self._copies is not None:
+            storing.remember(self._copies, self._cache)
 
-    # --- handles ----------------------------------------------------------------------------------
-
-    def _native(self, app: str, user: str, name: str, *, policy: str | None = None) -> Native:
-        key = (app, user, name)
-        found = self._natives.get(key)
-        if found is not None and policy is None:
-            return found
-        scope = self.database.scope(app=app, user=user)
-        made = scope.session(name, policy=policy, orphans="keep")
-        if policy is None:
-            with self._lock:
-                while len(self._natives) >= _HANDLES_MAX:
-                    with suppress(KeyError):
-                        del self._natives[next(iter(self._natives))]
-                self._natives[key] = made
-        return made
+    async def _is_stored(self, native: Native, storing: Storing) -> bool:
+        """Whether the event of this id that is stored says the same in other words."""
+        history = History(native, self._cache)
+        found = history.look(None)
+        entries = [] if found is None else await history.entries(found)
+        return any(
+            entry.event is not None
+            and entry.event.id == storing.event.id
+            and entry.event == storing.encoded.event()
+            for entry in entries
+        )
 
 
-def _last_time(entries: list[Entry]) -> float:
+def _last_time(entries: list[Entry], created: float) -> float:
     for entry in reversed(entries):
         if entry.timestamp is not None:
             return entry.timestamp
-    return 0.0
+    return created
+
+
+def _covers(entries: list[Entry], events: list[Event]) -> dict[int, Span]:
+    """What the compactions among the events cover of them, by index."""
+    found: dict[int, Span] = {}
+    for at, entry in enumerate(entries):
+        if not entry.is_compaction:
+            continue
+        if entry.covers is None:
+            span = covered_once(events[:at], events[at])
+        else:
+            lo, hi = entry.covers
+            span = (
+                bisect_left(entries, lo, key=_seq) if lo >= entries[0].seq else -1,
+                bisect_right(entries, hi, key=_seq) - 1,
+            )
+        if span is not None:
+            found[at] = span
+    return found
+
+
+def _seq(entry: Entry) -> int:
+    return entry.seq

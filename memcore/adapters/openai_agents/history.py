@@ -1,11 +1,13 @@
-"""The four methods of the SDK's session protocol over a memcore session, and its opening."""
+"""What a session of the SDK stands on: its opening, its place, and its items read and written."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from agents.memory.session_settings import (
     SessionSettings,
@@ -13,7 +15,7 @@ from agents.memory.session_settings import (
     resolve_session_limit,
 )
 
-from memcore.adapters.openai_agents.items import coded, is_plain, plain
+from memcore.adapters.openai_agents.items import Clear, Coder, Unreadable
 from memcore.adapters.openai_agents.place import (
     MESSAGES_TABLE,
     SESSIONS_TABLE,
@@ -22,17 +24,44 @@ from memcore.adapters.openai_agents.place import (
     name_of,
     routed,
 )
+from memcore.adapters.openai_agents.sealing import EncryptionKey, Sealer, checked_keys
 from memcore.aio import AsyncDatabase, AsyncSession
+from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, scope_of
 from memcore.database import Database, Scope
-from memcore.errors import InvalidItemError
-from memcore.model import ItemKind
+from memcore.errors import (
+    ClosedError,
+    CorruptValueError,
+    InvalidItemError,
+    UnreadableItemsError,
+)
+from memcore.log import Prepared
+from memcore.options import checked_int, checked_optional_seconds
+from memcore.session import resume_removals
+from memcore.session.appending import PLAIN
+from memcore.session.bulk import Recall
+from memcore.session.ending import Tail, message_of
 
-__all__ = ["History"]
+__all__ = ["Bound", "History"]
+
+_TTL_SECONDS_MAX: Final = 1e9
+_EXPIRED_SHARE: Final = 8
+_UNREADABLE: Final = ("raise", "skip")
+CACHE_BYTES: Final = 16 * 1024**2
+_CHUNK: Final = 512
+"""So many items are decoded before other tasks get their turn."""
+
+
+class Bound(NamedTuple):
+    """Where a call works, and how items are written there."""
+
+    session: AsyncSession
+    coder: Coder
+    recall: Recall
 
 
 class History(Opened):
-    """What a session of the SDK keeps: its items in their order. See ``MemcoreSession``."""
+    """A session's place and its items; ``MemcoreSession`` documents the arguments."""
 
     session_settings: SessionSettings | None = None
 
@@ -48,10 +77,17 @@ class History(Opened):
         app: str | None = None,
         durability: str | None = None,
         scope_of: ScopeOf | None = None,
+        encryption_key: EncryptionKey | None = None,
+        unreadable: str = "raise",
+        ttl_seconds: float | None = None,
+        cache_bytes: int = CACHE_BYTES,
         create_tables: bool = False,  # noqa: ARG002 - the Advanced session's
         logger: logging.Logger | None = None,
     ) -> None:
         name_of(session_id)
+        if unreadable not in _UNREADABLE:
+            msg = f"unreadable: expected 'raise' or 'skip', got {unreadable!r}"
+            raise ValueError(msg)
         self.session_id = session_id
         self.session_settings = (
             SessionSettings()
@@ -61,14 +97,23 @@ class History(Opened):
         self.db_path = db_path
         self.sessions_table = sessions_table
         self.messages_table = messages_table
+        self.skipped_items = 0
+        """How many items the last read left out: damaged ones, and what ``unreadable`` skips."""
         self._logger = logger or logging.getLogger("memcore.openai_agents")
         self._scope_of = scope_of
+        self._keys = None if encryption_key is None else checked_keys(encryption_key)
+        self._skips_unreadable = unreadable == "skip"
+        ttl = checked_optional_seconds("ttl_seconds", ttl_seconds)
+        self._ttl_us = None if ttl is None else round(min(ttl, _TTL_SECONDS_MAX) * 1e6)
+        self._cache_bytes = checked_int("cache_bytes", cache_bytes)
         self._closed = False
         self._scope, self._owned = _opened(db_path, app, user, durability)
         tabled = app_of(self._scope.app, sessions_table, messages_table)
         if tabled != self._scope.app:
             self._scope = Database(self._scope.backing).scope(app=tabled, user=self._scope.user)
-        self._native: dict[tuple[str, str, str], AsyncSession] = {}
+        self._last: tuple[tuple[str, str, str], Bound] | None = None
+        if self._keys is not None:
+            Sealer(self._keys)  # fails now if it cannot work
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r}, {self.db_path!r})"
@@ -78,14 +123,17 @@ class History(Opened):
     def close(self) -> None:
         """Give the session up; the file is closed if it was opened here. Idempotent, terminal."""
         self._closed = True
-        self._native.clear()
+        self._last = None
         super().close()
 
     async def ping(self) -> bool:
-        """Whether the session can be used: False once it is closed, or its database."""
+        """Whether the session can be used: False once it or its database is closed."""
         if self._closed:
             return False
-        self._scope.backing.store.read(lambda _: None)
+        try:
+            self._scope.backing.store.read(lambda _: None)
+        except ClosedError:
+            return False
         return True
 
     def native(self, wrapper: Any = None) -> AsyncSession:
@@ -98,76 +146,175 @@ class History(Opened):
             RuntimeError: the session is closed.
             UserError: ``scope_of`` is set, and there is no wrapper.
         """
-        if self._closed:
-            msg = f"{type(self).__name__} is closed"
-            raise RuntimeError(msg)
+        return self.bound(wrapper).session
+
+    def bound(self, wrapper: Any = None) -> Bound:
+        """As ``native``, with the coder of its items."""
+        self.need_open()
         scope = self._scope
         if self._scope_of is not None:
             scope = routed(scope, self._scope_of, wrapper)
         key = (scope.app, scope.user, self.session_id)
-        found = self._native.get(key)
-        if found is None:
-            session = scope.session(
-                name_of(self.session_id), policy="openai_responses", orphans="keep"
-            )
-            found = AsyncSession(session)
-            if self._scope_of is None:
-                self._native = {key: found}
-        return found
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        session = scope.session(name_of(self.session_id), policy="openai_responses", orphans="keep")
+        coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *key)
+        recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
+        bound = Bound(AsyncSession(session), coder, recall)
+        self._last = key, bound
+        return bound
 
-    # --- the protocol -----------------------------------------------------------------------------
-
-    async def get_items(self, limit: int | None = None, *, wrapper: Any = None) -> list[Any]:
-        """The latest ``limit`` items, oldest first.
-
-        Damaged items are left out with a warning in the log, and do not count.
-
-        Args:
-            limit: None: that of ``session_settings``, else all; 0: none; negative: all.
-            wrapper: the Runner's context wrapper.
-        """
-        session = self.native(wrapper).sync
-        most = resolve_session_limit(limit, self.session_settings)
-        if most == 0:
-            return []
-        found = [
-            plain(item.message)
-            for item in session.items(skip_corrupt=True)
-            if item.kind is not ItemKind.EVENT
-        ]
-        return found if most is None or most < 0 else found[-most:]
-
-    async def add_items(self, items: Sequence[Any], *, wrapper: Any = None) -> None:
-        """Store items behind the others, all of them or none.
+    def need_open(self) -> None:
+        """Refuse to work once ``close`` was called.
 
         Raises:
-            TypeError: an item is nothing that JSON can say; nothing is stored.
+            RuntimeError: it was.
         """
-        session = self.native(wrapper)
-        if not items:
-            return
-        given = list(items)
-        if all(map(is_plain, given)):
+        if self._closed:
+            msg = f"{type(self).__name__} is closed"
+            raise RuntimeError(msg)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, bound: Bound, limit: int | None = None) -> list[Any]:
+        """The last ``limit`` items that can be read, all for None or a negative number.
+
+        Raises:
+            UnreadableItemsError: some are encrypted otherwise, and are not to be skipped.
+        """
+        if limit == 0:
+            return []
+        most = None if limit is not None and limit < 0 else limit
+        window = most
+        since_us = self.since_us()
+        if not since_us:
+            found = await self._regular(bound, most)
+            if found is not None:
+                return found
+        while True:
+            tail = bound.session.sync.ending.read(window, since_us=since_us)
+            items, skipped = await self._decoded(bound, tail)
+            if tail.complete or most is None or window is None or len(items) >= most:
+                break
+            window *= 2
+        self.skipped_items = skipped
+        if tail.expired and tail.expired * _EXPIRED_SHARE >= tail.live:
+            await self._remove_expired(bound, since_us)
+        return items if most is None else items[-most:]
+
+    async def _regular(self, bound: Bound, most: int | None) -> list[Any] | None:
+        """What ``read`` returns if all is as it should be; None if that takes a closer look."""
+        try:
+            found = await bound.recall.last(most)
+        except Unreadable:
+            return None
+        if found is None:
+            return None
+        items, complete = found
+        if not complete and most is not None and len(items) < most:
+            return None
+        self.skipped_items = 0
+        return items
+
+    async def _decoded(self, bound: Bound, tail: Tail) -> tuple[list[Any], int]:
+        """The items of rows, and how many of them can not be read."""
+        decode = bound.coder.decode
+        items: list[Any] = []
+        damaged = 0
+        reasons: Counter[str] = Counter()
+        for at, row in enumerate(tail.rows, 1):
+            if at % _CHUNK == 0:
+                await asyncio.sleep(0)
             try:
-                await session.extend(given)
-                return
+                if type(row) is not tuple:
+                    damaged += 1
+                    continue
+                message = message_of(row)
+                if message is not None:
+                    items.append(decode(message))
+            except CorruptValueError:
+                damaged += 1
+            except Unreadable as exc:
+                reasons[str(exc)] += 1
+        if reasons and not self._skips_unreadable:
+            raise unreadable_error(self.session_id, reasons)
+        skipped = damaged + sum(reasons.values())
+        if skipped:
+            self._logger.warning(
+                "session %r: %d items cannot be read and are left out (%d damaged%s)",
+                self.session_id,
+                skipped,
+                damaged,
+                "".join(f", {count} {reason}" for reason, count in reasons.items()),
+            )
+        return items, skipped
+
+    def limit_of(self, limit: int | None) -> int | None:
+        """The limit in force: the argument's, else that of the settings."""
+        return limit if limit is not None else resolve_session_limit(None, self.session_settings)
+
+    # --- age --------------------------------------------------------------------------------------
+
+    def since_us(self) -> int:
+        """Items that are older than this time are expired; 0: none are."""
+        if self._ttl_us is None:
+            return 0
+        return max(self._scope.backing.now_us() - self._ttl_us, 1)
+
+    async def remove_expired(self, *, wrapper: Any = None) -> int:
+        """Remove the items that are older than ``ttl_seconds`` from the file; how many went.
+
+        Reading does so, too, once they are an eighth of what is there; until then they are not
+        returned. A call stays as long as its result.
+        """
+        bound = self.bound(wrapper)
+        since_us = self.since_us()
+        return await self._remove_expired(bound, since_us) if since_us else 0
+
+    async def _remove_expired(self, bound: Bound, since_us: int) -> int:
+        store = bound.session.sync.store
+        gone, rest = await commit_to(store, bound.session.sync.ending.expire(since_us))
+        if gone:
+            self._logger.info("session %r: %d expired items removed", self.session_id, gone)
+        await finish_removal(bound, rest)
+        return gone
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def prepared(
+        self, bound: Bound, items: Sequence[Any], request: str | None = None
+    ) -> list[Prepared]:
+        """Items ready to be stored.
+
+        Raises:
+            TypeError: one is nothing that JSON can say.
+        """
+        prepare = bound.session.sync.appending.prepare
+        messages = bound.coder.quick(items)
+        if messages is not None:
+            try:
+                return prepare(messages, PLAIN)
             except InvalidItemError:
-                pass
-        await session.extend(coded(given))
+                pass  # the standard library may write it all the same, or says why not
+        return prepare(bound.coder.encode(items, request), PLAIN)
 
-    async def pop_item(self, *, wrapper: Any = None) -> Any:
-        """Remove and return the latest item; None if there is none."""
-        session = self.native(wrapper)
-        while taken := await session.undo(1):
-            if taken[0].kind is not ItemKind.EVENT:
-                return plain(taken[0].message)
-        return None
 
-    async def clear_session(self, *, wrapper: Any = None) -> None:
-        """Remove all that is stored of this session."""
-        session = self.native(wrapper)
-        scope = Database(self._scope.backing).scope(app=session.app, user=session.user)
-        scope.delete_session(session.id)
+async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
+    """Remove what a commit left to remove."""
+    if rest:
+        await asyncio.to_thread(resume_removals, bound.session.sync.store)
+
+
+def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:
+    """The error of items that a coder cannot read."""
+    said = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    msg = (
+        f"{sum(reasons.values())} items of session {session_id!r} cannot be read ({said}): open it "
+        "with the encryption_key= that they were written with, or with unreadable='skip' to leave "
+        "them out"
+    )
+    return UnreadableItemsError(msg, reasons=reasons)
 
 
 def _opened(

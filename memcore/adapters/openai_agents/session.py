@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memcore.adapters.openai_agents.history import History
+from memcore.adapters.openai_agents.hooks import Hooks
 
 __all__ = ["MemcoreSession"]
 
 
-class MemcoreSession(History):
+class MemcoreSession(Hooks):
     """A session of the OpenAI Agents SDK in a memcore file.
 
     Arguments are those of ``SQLiteSession``, in their order, and by keyword memcore's own. May be
@@ -26,6 +26,14 @@ class MemcoreSession(History):
             ``"none"``.
         scope_of: given the Runner's context wrapper, tells the scope or ``(app, user)`` that a call
             works in.
+        encryption_key: a random secret, or several (the first encrypts, all decrypt): items are
+            encrypted, but for their type, role and call ids.
+        unreadable: ``"raise"`` (the default) or ``"skip"``: what to do with items that the key does
+            not open; they are counted in ``skipped_items`` and in a warning in the log then.
+        ttl_seconds: items that are older are not returned any more and removed from the file, but
+            for a call whose result is not that old yet.
+        cache_bytes: items that were read are remembered decoded: so many bytes of JSON, about, and
+            at most 64 MiB of all sessions of the process; 0: none.
         create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
         logger: where warnings go; None: ``memcore.openai_agents``.
     """

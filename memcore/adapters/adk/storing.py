@@ -1,0 +1,124 @@
+"""What is to be known of the log before an event is stored, and of it when it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from typing import Any
+
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session as AdkSession
+
+from memcore.adapters.adk.appending import Appended, Appending, View
+from memcore.adapters.adk.cache import Entry, EventCache, size_of
+from memcore.adapters.adk.copies import Copies
+from memcore.adapters.adk.events import COVERS, encode_event
+from memcore.adapters.adk.history import History
+from memcore.adapters.adk.ranges import Span, covered_once
+from memcore.adapters.adk.rewinding import rewound
+from memcore.aio.commit import commit
+from memcore.blobs import StagedBlobLost
+from memcore.codec import encode_json
+from memcore.errors import InvalidItemError, StorageError
+from memcore.log import Prepared
+from memcore.session import Session
+from memcore.session.appending import STAGE_ATTEMPTS
+from memcore.session.changes import Closure
+
+__all__ = ["Storing"]
+
+
+class Storing:
+    """One event on its way into the log."""
+
+    __slots__ = ("closure", "covered", "delta", "done", "encoded", "event", "rows", "session")
+
+    def __init__(self, session: Session, event: Event) -> None:
+        if not math.isfinite(event.timestamp):
+            msg = f"the timestamp of event {event.id} is {event.timestamp}: expected a finite one"
+            raise InvalidItemError(msg)
+        self.session = session
+        self.event = event
+        self.encoded = encode_event(event)
+        self.covered: Span | None = None
+        """Of a compaction the indexes of the events of the writer's object that it covers."""
+        self.delta: dict[str, Any] | None = None
+        """What of the state a rewind changes, in place of what its event says."""
+        self.done: Appended | None = None
+        """What became of it, once it is committed."""
+        self.rows: list[Prepared] = []
+        self.closure: Closure[Appended]
+
+    async def prepare(self, shown: AdkSession, cache: EventCache) -> None:
+        """Make the closure that stores it; ``shown`` is the writer's object."""
+        if self.event.actions.compaction is not None:
+            await self._cover(shown, History(self.session, cache))
+        if self.event.actions.rewind_before_invocation_id:
+            await self._rewind(History(self.session, cache))
+        appending = Appending(self.session)
+        self.rows = appending.prepare(self.encoded)
+        self.closure = appending.closure(self, View.of(shown))
+
+    async def _cover(self, shown: AdkSession, history: History) -> None:
+        """Say with a compaction which seqs it covers."""
+        self.covered = covered_once(shown.events, self.event)
+        found = history.look(len(shown.events)) if self.covered else None
+        if found is None or self.covered is None:
+            return
+        entries = await history.entries(found)
+        seqs = {entry.event.id: entry.seq for entry in entries if entry.event is not None}
+        lo, hi = (seqs.get(shown.events[at].id) for at in self.covered)
+        chain = None if hi is None else history.chain_at(hi)
+        if lo is not None and chain is not None:
+            self._identify(self.encoded.rest)
+            self.encoded.rest[COVERS] = [lo, hi, f"{chain:016x}"]
+
+    async def _rewind(self, history: History) -> None:
+        """Put in the values that ADK did not find."""
+        found = history.look(None)
+        if found is None:
+            return
+        entries = await history.entries(found)
+        events = [(entry.seq, entry.event) for entry in entries if entry.event is not None]
+        goal = self.event.actions.rewind_before_invocation_id
+        at = next((seq for seq, event in events if event.invocation_id == goal), None)
+        actions = dict(self.encoded.rest["actions"])
+        self._identify({**self.encoded.rest, "actions": {**actions, "stateDelta": {}}})
+        if at is None:
+            return
+        before = self.session.state.before(at)
+        self.delta = rewound(self.encoded.delta, before, found.state)
+        actions["stateDelta"] = self.delta
+        self.encoded = self.encoded._replace(
+            rest={**self.encoded.rest, "actions": actions}, delta=self.delta
+        )
+
+    def _identify(self, rest: dict[str, Any]) -> None:
+        """What memcore adds or corrects is no part of what the event is known by."""
+        if not self.encoded.identity:
+            identity = encode_json([self.encoded.content, rest])[0]
+            self.encoded = self.encoded._replace(identity=identity)
+
+    async def commit(self) -> Appended:
+        """Store it; what is very large is staged ahead in a thread."""
+        if not any(row.payload for row in self.rows):
+            return await commit(self.session, self.closure)
+        for _ in range(STAGE_ATTEMPTS):
+            await asyncio.to_thread(self.session.appending.stage, self.rows)
+            with suppress(StagedBlobLost):
+                return await commit(self.session, self.closure)
+        msg = "large content was collected again and again before it could be referred to"
+        raise StorageError(msg)
+
+    def remember(self, copies: Copies, cache: EventCache) -> None:
+        """Keep a copy of the event for the next reader, if it is sure what that would read."""
+        done = self.done
+        if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
+            return
+        copied = copies.as_stored(self.event, self.encoded)
+        if copied is not None:
+            row = self.rows[0]
+            size = size_of(copied, len(row.body) + len(row.payload or b""))
+            entry = Entry(done.seq, copied, copied.timestamp, size)
+            cache.add(done.place, done.epoch, done.count - 1, entry)

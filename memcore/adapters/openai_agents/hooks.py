@@ -1,0 +1,120 @@
+"""What the SDK's wrappers look for on a session, by name: atomic replacement and guarded pops.
+
+With these ``OpenAIResponsesCompactionSession`` replaces what it compacted in one commit, and only
+if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from agents.memory.session import _CompactionSnapshot
+
+from memcore.adapters.openai_agents.history import Bound, finish_removal
+from memcore.adapters.openai_agents.items import Unreadable
+from memcore.adapters.openai_agents.methods import Methods
+from memcore.errors import CorruptValueError
+from memcore.session.ending import Tail, message_of
+
+__all__ = ["Hooks"]
+
+
+class Hooks(Methods):
+    """The hooks of ``SQLiteSession``, under its names."""
+
+    _ignore_ids_for_matching = False
+
+    async def _pop_item_with_validation(self, validate: Callable[[Any], None] | None = None) -> Any:
+        """As ``pop_item``; what ``validate`` raises leaves the item where it is."""
+        return await self.pop(self.bound(), validate)
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None
+    ) -> _CompactionSnapshot | None:
+        """The last ``limit`` items, with a function that replaces their end if nobody wrote.
+
+        None if a subclass transforms what goes in or out: it must bring a snapshot of its own.
+        """
+        if not self._is_untransformed():
+            return None
+        bound = self.bound()
+        tail = bound.session.sync.ending.read(limit, since_us=self.since_us())
+        items: list[Any] = []
+        places: list[int] = []
+        decode = bound.coder.decode
+        for at, row in enumerate(tail.rows):
+            if type(row) is not tuple:
+                return None
+            try:
+                message = message_of(row)
+                if message is None:
+                    continue
+                items.append(decode(message))
+            except (CorruptValueError, Unreadable):
+                return None
+            places.append(at)
+
+        async def replace_suffix(start: int, output: list[Any]) -> bool:
+            if start >= len(places):
+                return False
+            return await self._replace(bound, tail, places[start], output, prune_prefix)
+
+        return _CompactionSnapshot(items, tail.complete, replace_suffix)
+
+    async def _replace(
+        self,
+        bound: Bound,
+        tail: Tail,
+        start: int,
+        output: Sequence[Any],
+        prune: Callable[[Any], bool] | None,
+    ) -> bool:
+        self.need_open()
+        decode = bound.coder.decode
+
+        def expired(message: dict[str, Any]) -> bool:
+            try:
+                return prune is not None and prune(decode(message))
+            except Unreadable:
+                return False
+
+        prepared = self.prepared(bound, output)
+        closure = bound.session.sync.ending.replace(
+            tail, start, prepared, expired=None if prune is None else expired
+        )
+        done, rest = await bound.session.store(prepared, closure)
+        await finish_removal(bound, rest)
+        return done
+
+    async def _atomic_replace_items(self, output: Sequence[Any]) -> bool:
+        """Put ``output`` in the place of the whole history in one commit."""
+        if not self._is_untransformed():
+            return False
+        bound = self.bound()
+        while True:
+            tail = bound.session.sync.ending.read()
+            if not tail.rows:
+                await self.add_items(output)
+                return True
+            if await self._replace(bound, tail, 0, output, None):
+                return True
+
+    @property
+    def _read_compaction_items(
+        self,
+    ) -> Callable[[int | None], Awaitable[tuple[list[Any], bool]]]:
+        """Reads what compaction may see; there is one only if that changes by itself, with age."""
+        if self._ttl_us is None:
+            msg = "a session without ttl_seconds has no such method"
+            raise AttributeError(msg)
+        return self._read_unexpired
+
+    async def _read_unexpired(self, limit: int | None) -> tuple[list[Any], bool]:
+        items = await self.get_items(limit)
+        return items, limit is not None and len(items) < limit
+
+    def _is_untransformed(self) -> bool:
+        """Whether no subclass stands between the methods and the store."""
+        mine = type(self)
+        return mine.get_items is Methods.get_items and mine.add_items is Methods.add_items

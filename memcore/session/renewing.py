@@ -1,0 +1,46 @@
+"""A session written anew under its name: what it is to keep, without a trace of the rest.
+
+The history of a session is never rewritten, so the way to lose its beginning is another session
+in its place. It has the name, the revision, the state and what was learned of token counts; not
+the checkpoints and views of the old one, which told of items that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore import names
+from memcore.log import Draft, Head, Prepared
+from memcore.session.address import Address
+from memcore.session.removal import remove_nameless
+from memcore.state import inherit
+from memcore.store.base import Txn
+from memcore.usage import inherit_usage
+
+__all__ = ["renew"]
+
+
+def renew(txn: Txn, address: Address, draft: Draft, kept: Sequence[Prepared]) -> list[bytes]:
+    """Put a session of ``kept`` in the place of the draft's.
+
+    Returns:
+        What is left to remove of the old one, for ``resume_removals``; its forks keep what they
+        share with it.
+    """
+    backing, old = address.backing, draft.head
+    scope, number = draft.log.place
+    draft.flush()
+    backing.drafts.close(txn, draft)
+    names.drop_session_name(txn, scope, address.name)
+    session = names.new_session(txn, scope, address.name)
+    head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
+    head.revision = old.revision
+    fresh = backing.drafts.create(txn, scope, session, head)
+    if kept:
+        fresh.append(kept, orphans="keep")
+    fresh.finish(now_ms=backing.now_ms())
+    inherit(txn, scope, number, session, seq=head.next_seq)
+    inherit_usage(txn, scope, number, session, at=0)
+    rest = remove_nameless(txn, scope, number)
+    txn.on_commit(lambda: address.settle(scope, session))
+    return rest
