@@ -24,6 +24,7 @@ from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
 from memcore.session.address import Backing
+from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
 
@@ -66,6 +67,7 @@ def start_removal(txn: Txn, backing: Backing, scope: int, name: str) -> tuple[bo
     backing.drafts.flush_opened(txn, scope, session)
     backing.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
+    txn.tell(header_key(scope, session))  # its state is gone: whoever watches it is told
     return True, remove_nameless(txn, scope, session)
 
 
