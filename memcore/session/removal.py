@@ -67,7 +67,6 @@ def start_removal(txn: Txn, backing: Backing, scope: int, name: str) -> tuple[bo
     backing.drafts.flush_opened(txn, scope, session)
     backing.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
-    txn.tell(header_key(scope, session))  # its state is gone: whoever watches it is told
     return True, remove_nameless(txn, scope, session)
 
 
@@ -147,6 +146,7 @@ def _removal_of(scope: int, session: int) -> bytes:
 
 def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
     """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
+    txn.tell(header_key(scope, session))  # whoever watches its state looks for it again
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):
         _hide(txn, scope, session, head)
