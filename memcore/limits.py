@@ -111,6 +111,8 @@ STATE_FIELD_BYTES_MAX: Final = 480
 STATE_VALUE_BYTES_MAX: Final = 64 * 1024**2
 STATE_DELETIONS_TOLD: Final = 256
 """Changes of what sessions share after which a watcher is not told any more what was deleted."""
+STATE_LOOK_SECONDS: Final = 0.25
+"""How often who watches a state looks for changes of other processes."""
 STATE_PAGE: Final = 4096
 """Versions of fields that one transaction of a trim looks at."""
 

@@ -17,6 +17,7 @@ from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
 from memcore.keys import Counter, Kind
 from memcore.limits import NAME_CHARS_MAX
 from memcore.store.base import ReadTxn, Txn
+from memcore.store.bell import NAMES
 
 __all__ = [
     "app_scope_of",
@@ -202,6 +203,7 @@ def rename_session(txn: Txn, scope: int, old: str, new: str) -> None:
     txn.delete(_session_key(scope, old))
     key = _session_key(scope, new)
     txn.put(key, seal_value(key, keys.u64(number) + _pack(new)))
+    txn.tell(NAMES)
 
 
 def sessions(txn: ReadTxn, scope: int, start_after: str | None = None) -> Iterator[tuple[str, int]]:
@@ -385,4 +387,5 @@ def next_number(txn: Txn, which: int) -> int:
 def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:
     number = next_number(txn, which)
     txn.put(key, seal_value(key, keys.u64(number) + _pack(*names)))
+    txn.tell(NAMES)
     return number

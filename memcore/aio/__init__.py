@@ -14,6 +14,7 @@ from memcore.aio.database import AsyncDatabase, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
+from memcore.aio.shared import AsyncSharedState
 from memcore.aio.state import AsyncSessionState
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncScope",
     "AsyncSession",
     "AsyncSessionState",
+    "AsyncSharedState",
     "CompactionFailure",
     "Compactor",
     "open",

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
+from memcore.aio.shared import AsyncSharedState
 from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.database.branches import Branch
 from memcore.database.difference import Difference
@@ -174,6 +175,16 @@ class AsyncScope:
     async def delete_session(self, session_id: str) -> bool:
         """As ``Scope.delete_session``."""
         return await asyncio.to_thread(self._scope.delete_session, session_id)
+
+    @property
+    def state(self) -> AsyncSharedState:
+        """As ``Scope.state``."""
+        return AsyncSharedState(self._scope.state)
+
+    @property
+    def app_state(self) -> AsyncSharedState:
+        """As ``Scope.app_state``."""
+        return AsyncSharedState(self._scope.app_state)
 
     def kv(self, namespace: str) -> AsyncKeyValue:
         """As ``Scope.kv``."""

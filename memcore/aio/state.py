@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from memcore.aio.commit import commit
+from memcore.aio.shared import wait_for, watch
 from memcore.session import Session, SessionState
-from memcore.state import ScopedChange, StateSchema, Trace, Update
+from memcore.state import ScopedChange, StateChanges, StateSchema, Trace, Update
 
 __all__ = ["AsyncSessionState"]
 
@@ -79,6 +80,18 @@ class AsyncSessionState:
         change = self.sync.plan(expected)
         change.delete(fields)
         return await self._commit(change)
+
+    async def wait(
+        self, *, since: int | None = None, timeout_seconds: float | None = None
+    ) -> StateChanges | None:
+        """As ``SessionState.wait``."""
+        watching = self.sync.watching
+        return await wait_for(watching, watching.since(since), timeout_seconds)
+
+    def watch(self, *, since: int | None = None) -> AsyncIterator[StateChanges]:
+        """As ``SessionState.watch``."""
+        watching = self.sync.watching
+        return watch(watching, watching.since(since))
 
     async def trim(self, *, keep: int = 1) -> int:
         """As ``SessionState.trim``, in a thread."""

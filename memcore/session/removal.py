@@ -24,6 +24,7 @@ from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
 from memcore.session.address import Backing
+from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
 
@@ -145,6 +146,7 @@ def _removal_of(scope: int, session: int) -> bytes:
 
 def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
     """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
+    txn.tell(header_key(scope, session))  # whoever watches its state looks for it again
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):
         _hide(txn, scope, session, head)

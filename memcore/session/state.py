@@ -18,11 +18,13 @@ from memcore.state import (
     TEMPORARY,
     USER,
     ScopedChange,
+    StateChanges,
     StateSchema,
     Trace,
     Trimmed,
     Update,
     Version,
+    Watching,
     begin_trim,
     packed_field,
     prefix_of,
@@ -295,6 +297,25 @@ class SessionState:
             counter = self._address.backing.store.transact(self.closure(change))
         change.tell()
         return counter
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    @property
+    def watching(self) -> Watching:
+        """What waits for its changes (for memcore's own facades)."""
+        return Watching(self._address.backing.store, self._address.find)
+
+    def wait(
+        self, *, since: int | None = None, timeout_seconds: float | None = None
+    ) -> StateChanges | None:
+        """What changed of its own fields since a counter; as ``SharedState.wait``."""
+        watching = self.watching
+        return watching.wait(watching.since(since), timeout_seconds)
+
+    def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
+        """Every change of its own fields from a counter on; as ``SharedState.watch``."""
+        watching = self.watching
+        return watching.run(watching.since(since))
 
     # --- the past ---------------------------------------------------------------------------------
 

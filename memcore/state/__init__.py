@@ -32,6 +32,7 @@ from memcore.state.schema import StateSchema, state_schema
 from memcore.state.scoped import ScopedChange, Scopes
 from memcore.state.trace import Reduction, Trace
 from memcore.state.update import Command, Delete, Merge, Overwrite, Update
+from memcore.state.watching import StateChanges, Watching
 
 __all__ = [
     "APP",
@@ -52,11 +53,13 @@ __all__ = [
     "Scopes",
     "SharedState",
     "StateChange",
+    "StateChanges",
     "StateSchema",
     "Trace",
     "Trimmed",
     "Update",
     "Version",
+    "Watching",
     "append_messages",
     "begin_trim",
     "check_state",

@@ -10,6 +10,7 @@ from memcore.state.change import StateChange
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.trace import Trace
 from memcore.state.update import Update
+from memcore.state.watching import StateChanges, Watching
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["SharedState"]
@@ -167,6 +168,40 @@ class SharedState:
             return writer.header.counter if writer.is_idle else writer.write(self._ensure(txn))
 
         return work
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    @property
+    def watching(self) -> Watching:
+        """What waits for its changes (for memcore's own facades)."""
+
+        def find(txn: ReadTxn) -> tuple[int, int] | None:
+            scope = self._find(txn)
+            return None if scope is None else (scope, 0)
+
+        return Watching(self._store, find)
+
+    def wait(
+        self, *, since: int | None = None, timeout_seconds: float | None = None
+    ) -> StateChanges | None:
+        """What changed since a counter, as soon as something did.
+
+        A commit of this process wakes it; those of others are found four times a second.
+
+        Args:
+            since: the counter; None: that of now.
+            timeout_seconds: how long to wait at most; None: without end.
+
+        Returns:
+            The changes; None if there was none in time.
+        """
+        watching = self.watching
+        return watching.wait(watching.since(since), timeout_seconds)
+
+    def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
+        """Every change from a counter on (None: from now), each as ``wait`` tells it; endless."""
+        watching = self.watching
+        return watching.run(watching.since(since))
 
     def _commit(self, change: StateChange) -> int:
         counter = self._store.transact(self.closure(change))

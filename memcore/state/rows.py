@@ -147,9 +147,10 @@ def read_header(txn: ReadTxn, scope: int, session: int) -> Header:
 
 
 def write_header(txn: Txn, scope: int, session: int, header: Header) -> None:
-    """Write the header."""
+    """Write the header; whoever watches the state is woken."""
     key = header_key(scope, session)
     txn.put(key, seal_value(key, header.pack()))
+    txn.tell(key)
 
 
 def state_counter(txn: ReadTxn, scope: int, session: int) -> int:
@@ -212,6 +213,20 @@ def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:
         if len(value) != HEADER_BYTES
     ]
     return found[::-1]
+
+
+def changed_since(
+    txn: ReadTxn, scope: int, session: int, counter: int
+) -> tuple[bool, list[str], list[str]]:
+    """Whether all deletions since a counter are known; the fields written, and those deleted."""
+    written: list[str] = []
+    deleted: list[str] = []
+    for packed, key, value in _newest(txn, keys.state_rows(scope, session)):
+        if keys.number_of(key) > counter:
+            name = keys.unpack_text(packed)
+            (deleted if len(value) == HEADER_BYTES else written).append(name)
+    is_known = read_header(txn, scope, session).floor <= counter
+    return is_known, written[::-1], deleted[::-1]
 
 
 def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from memcore.store.bell import Bell
+
 __all__ = ["MapMovedError", "ReadTxn", "Store", "Txn"]
 
 T = TypeVar("T")
@@ -65,9 +67,19 @@ class Txn(ReadTxn, Protocol):
         and its caller gets InternalError.
         """
 
+    def tell(self, topic: bytes) -> None:
+        """Ring the store's bell for a topic after the commit, before any caller wakes.
+
+        It may ring in vain, for a closure that failed.
+        """
+
 
 class Store(Protocol):
     """An ordered map with transactions."""
+
+    @property
+    def bell(self) -> Bell:
+        """Tells of the commits of this process."""
 
     def read(self, fn: Callable[[ReadTxn], T]) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot."""

@@ -18,6 +18,7 @@ from memcore.limits import MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.attaching import FileKey, attach
 from memcore.store.base import MapMovedError
+from memcore.store.bell import Bell
 from memcore.store.call import WriterNeeded
 from memcore.store.commit import CommitQueue
 from memcore.store.faults import watched
@@ -63,6 +64,7 @@ class Environment:
         self.closing = False
         self.handles: WeakSet[Any] = WeakSet()
         self.gate = Gate()
+        self.bell = Bell()
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
         self.queue = CommitQueue(self.leader.run, self.gate.live, self.is_prompt)

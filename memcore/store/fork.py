@@ -65,6 +65,7 @@ class Fork:
         elif env.raw is not None:
             _leaked.append((env.raw, pinned))
         env.gate.reset()
+        env.bell.forget()
         env.leader.forget()
         if not env.is_closed:
             env.open_at_next_use()

@@ -28,6 +28,7 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_DEFAULT,
 )
 from memcore.store.base import ReadTxn, Txn
+from memcore.store.bell import Bell
 from memcore.store.copying import Judge, back_up
 from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
@@ -192,6 +193,11 @@ class LmdbStore:
         if self._env is not None and self._env.format is not None:
             self._durability = self._env.format.durability
         return self._durability
+
+    @property
+    def bell(self) -> Bell:
+        """Tells of the commits of this process, through whichever handle."""
+        return self._open_env().bell
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.

@@ -227,6 +227,7 @@ class Leader:
                     recorded = True
                 if callbacks:
                     _run_callbacks(callbacks)
+                self._env.bell.ring(txn.topics)
                 self.batches += 1
                 self.closures += len(batch.calls)
                 batch.decided = True

@@ -173,6 +173,7 @@ class WriteTxn:
         "raw",
         "recording",
         "size",
+        "topics",
     )
 
     def __init__(self, raw: RawTxn, recording: bool) -> None:
@@ -189,6 +190,7 @@ class WriteTxn:
         self.local: dict[Any, Any] = {}
         self.callbacks: list[tuple[Any, Callable[[], None]]] = []
         self.owner: Any = None
+        self.topics: set[bytes] = set()
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error.
@@ -290,6 +292,10 @@ class WriteTxn:
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` after the commit, on this thread, before any caller wakes."""
         self.callbacks.append((self.owner, callback))
+
+    def tell(self, topic: bytes) -> None:
+        """Wake who waits for a topic, after the commit."""
+        self.topics.add(topic)
 
 
 def _refuse_key(key: bytes) -> NoReturn:

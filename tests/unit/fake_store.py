@@ -71,6 +71,9 @@ class FakeTxn:
     def on_commit(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
 
+    def tell(self, topic: bytes) -> None:
+        assert isinstance(topic, bytes)
+
     def close(self, *, undo: bool) -> None:
         self._open = False
         if undo:
