@@ -99,7 +99,12 @@ def approve(amount: int) -> dict[str, Any]:
     return {"status": "pending", "amount": amount}
 
 
-TOOLS = [look, note, write, LongRunningFunctionTool(func=approve), load_memory]
+def ask(question: str) -> None:
+    """Asks somebody, and says nothing until there is an answer."""
+
+
+TOOLS = [look, note, write, load_memory]
+TOOLS += [LongRunningFunctionTool(func=approve), LongRunningFunctionTool(func=ask)]
 
 
 class World:

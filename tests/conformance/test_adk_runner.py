@@ -360,17 +360,17 @@ def test_an_invocation_that_paused_is_resumed(path) -> None:
     resumable = ResumabilityConfig(is_resumable=True)
 
     async def pause() -> tuple[str, str]:
-        world = await begun(
-            World(path, [("approve", {"amount": 5})], resumability_config=resumable)
-        )
+        calls = [("ask", {"question": "pay?"})]
+        world = await begun(World(path, calls, resumability_config=resumable))
         events = await world.turn("pay 5")
         (call,) = [call for event in events for call in event.get_function_calls()]
+        assert len(events) == len(world.llm.seen) == 1  # it waits
         world.sessions.close()
         return events[0].invocation_id, call.id
 
     async def resume(invocation_id: str, call_id: str) -> World:
         world = World(path, "paid", resumability_config=resumable)
-        answer = types.FunctionResponse(id=call_id, name="approve", response={"status": "yes"})
+        answer = types.FunctionResponse(id=call_id, name="ask", response={"status": "yes"})
         events = await world.turn(types.Part(function_response=answer), invocation_id=invocation_id)
         assert {event.invocation_id for event in events} == {invocation_id}
         legal(world)
