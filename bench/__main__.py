@@ -18,7 +18,7 @@ from harness import FULL, QUICK, Effort, Row  # noqa: E402
 NAMES = (
     "push", "cut", "append", "flush", "relaxed", "threads", "open", "tail", "memory", "bytes",
     "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction",
-    "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint",
+    "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint", "openai_agents", "adk",
 )  # fmt: skip
 
 

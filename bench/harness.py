@@ -34,9 +34,11 @@ __all__ = [
     "compare",
     "in_child",
     "measure",
+    "paired",
     "race",
     "race_async",
     "race_each",
+    "race_each_async",
     "scratch",
     "settle",
     "slow_flush_place",
@@ -221,6 +223,32 @@ async def race_async(
         if number:
             found.add(mine, other)
     return found
+
+
+async def race_each_async(
+    actions: Sequence[Action], *, rounds: int, calls: int = 1
+) -> list[list[list[float]]]:
+    """Several sides in turn inside a running loop, another one first each round.
+
+    For each side the nanoseconds of its calls, round by round; the first round is thrown away.
+    """
+    found: list[list[list[float]]] = [[] for _ in actions]
+    settle()
+    for number in range(rounds + 1):
+        for step in range(len(actions)):
+            at = (step + number) % len(actions)
+            times = await _timed_async(actions[at], calls)
+            if number:
+                found[at].append(times)
+    return found
+
+
+def paired(ours: list[list[float]], theirs: list[list[float]]) -> Race:
+    """Two sides of ``race_each_async`` as a race."""
+    result = Race()
+    for mine, other in zip(ours, theirs, strict=True):
+        result.add(mine, other)
+    return result
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _SCHEDULERS = {0: "normal", 1: "real-time", 2: "real-time"}
 PACKAGES = (
     "lmdb", "orjson", "xxhash", "openai-agents", "tiktoken", "langchain-core", "langchain",
     "llama-index-core", "autogen-core", "google-adk", "deepagents",
-    "langgraph", "langgraph-checkpoint-sqlite",
+    "langgraph", "langgraph-checkpoint-sqlite", "aiosqlite", "sqlalchemy",
 )  # fmt: skip
 
 

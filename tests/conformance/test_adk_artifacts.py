@@ -432,25 +432,31 @@ def test_threads_get_consecutive_versions(db) -> None:
     assert found == list(range(40))
 
 
-def _save_many(path: str, number: int, results: Any) -> None:
+def _save_many(path: str, number: int) -> list[tuple[int, bytes]]:
+    found = []
     with MemcoreArtifactService(path) as service:
-        for turn in range(10):
+        for turn in range(12):
             content = f"{number}.{turn} ".encode() * 40_000 if turn % 3 == 0 else b"small"
-            results.put((save(service, blob(content)), content[:10]))
+            found.append((save(service, blob(content)), content[:10]))
+    return found
+
+
+def _other_process(path: str, ready: Any, results: Any) -> None:
+    ready.set()
+    results.put(_save_many(path, 1))
 
 
 def test_processes_get_consecutive_versions(path) -> None:
     MemcoreArtifactService(path, durability="none").close()
     spawn = multiprocessing.get_context("spawn")
-    results = spawn.SimpleQueue()
-    workers = [spawn.Process(target=_save_many, args=(str(path), n, results)) for n in range(2)]
-    for worker in workers:
-        worker.start()
-    found = dict(results.get() for _ in range(20))
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert sorted(found) == list(range(20))
+    ready, results = spawn.Event(), spawn.SimpleQueue()
+    other = spawn.Process(target=_other_process, args=(str(path), ready, results))
+    other.start()
+    ready.wait()
+    found = dict(_save_many(str(path), 0) + results.get())
+    other.join()
+    assert other.exitcode == 0
+    assert sorted(found) == list(range(24))
     with MemcoreArtifactService(path) as service:
         for version, content in found.items():
             part = load(service, version=version)

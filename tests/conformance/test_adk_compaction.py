@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from memcore.adapters.adk import MemcoreEventSummarizer
 from memcore.adapters.adk.obligations import safe_prefix
+from memcore.adapters.adk.ranges import COVERS
 from memcore.compaction.extract import Extractive
 from memcore.errors import InvalidOptionError
 from memcore.model import SummaryRequest
@@ -123,7 +124,7 @@ def test_a_summary_ends_where_nothing_is_torn(text, expected) -> None:
     if expected == 0:
         assert compaction is None
         return
-    assert compaction.custom_metadata["memcore_covers"] == [events[0].id, events[expected - 1].id]
+    assert compaction.custom_metadata[COVERS] == [events[0].id, events[expected - 1].id]
     covered = compaction.actions.compaction
     assert (covered.start_timestamp, covered.end_timestamp) == (0.0, float(expected - 1))
 
@@ -312,7 +313,7 @@ def test_credentials_are_in_no_summary() -> None:
     assert "s3cret" not in llm.asked[0].model_dump_json()
     compaction = summarized(events)
     assert "s3cret" not in said(compaction)
-    assert compaction.custom_metadata["memcore_covers"][1] == events[-1].id
+    assert compaction.custom_metadata[COVERS][1] == events[-1].id
 
 
 def test_events_without_anything_to_say_are_no_summary() -> None:

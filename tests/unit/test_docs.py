@@ -44,6 +44,7 @@ def run_block(name: str, line: int, source: str, namespace: dict[str, Any]) -> l
     return printed.getvalue().splitlines()
 
 
+@pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning")  # so ADK calls its compaction
 @pytest.mark.parametrize("name", RUN)
 def test_the_examples_print_what_they_show(name, tmp_path, monkeypatch) -> None:
     if name in OPTIONAL:

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from google.adk.artifacts import artifact_util
-from google.adk.artifacts.base_artifact_service import ArtifactVersion, BaseArtifactService
+from google.adk.artifacts.base_artifact_service import (
+    ArtifactVersion,
+    BaseArtifactService,
+    ensure_part,
+)
 from google.genai import types
 from typing_extensions import override
 
@@ -85,9 +89,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             InputValidationError: a name, the artifact or the metadata is not legal.
         """
         place = place_of(session_id, filename, saving=True)
+        given = ensure_part(artifact)
         kv = self._kv(app_name, user_id)
         part = checked_part(
-            artifact, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
+            given, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
         )
         row, content = encode_part(part)
         # As ADK's own services take the time, which tests of its users may hold.

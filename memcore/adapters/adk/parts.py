@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from google.adk.artifacts import artifact_util
-from google.adk.artifacts.base_artifact_service import ensure_part
 from google.adk.errors.input_validation_error import InputValidationError
 from google.genai import types
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -36,15 +35,13 @@ class Encoded(NamedTuple):
 
 
 def checked_part(
-    artifact: Any, *, app_name: str, user_id: str, session_id: str | None
+    part: object, *, app_name: str, user_id: str, session_id: str | None
 ) -> types.Part:
-    """The artifact as a part that can be stored.
+    """The part if it can be stored.
 
     Raises:
         InputValidationError: it holds no data, text or file, or a reference that leaves the scope.
-        ValidationError: a dict that is no part.
     """
-    part = ensure_part(artifact)
     if not isinstance(part, types.Part):
         msg = f"Not supported artifact type: expected a Part or a dict, got {type(part).__name__}."
         raise InputValidationError(msg)

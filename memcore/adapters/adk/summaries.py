@@ -16,6 +16,7 @@ from google.genai import types
 from typing_extensions import override
 
 from memcore.adapters.adk.obligations import safe_prefix
+from memcore.adapters.adk.ranges import mark_covered
 from memcore.compaction.answers import checked_summary
 from memcore.compaction.extract import extractive
 from memcore.compaction.prompts import checked_language, make_prompt
@@ -95,13 +96,13 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
             end_timestamp=max(times),
             compacted_content=types.Content(role="user", parts=[types.Part(text=HEADING + text)]),
         )
-        return Event(
+        made = Event(
             author="user",
             invocation_id=Event.new_id(),
             actions=EventActions(compaction=compaction),
             usage_metadata=usage,
-            custom_metadata={"memcore_covers": [covered[0].id, covered[-1].id]},
         )
+        return mark_covered(made, covered)
 
     def _request(self, events: Sequence[Event]) -> SummaryRequest:
         previous, messages = None, [_message_of(event) for event in events]

@@ -7,12 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memcore.adapters.openai_agents.manager import ManagedSession, SessionManager
     from memcore.adapters.openai_agents.session import MemcoreSession
 
-__all__ = ["MemcoreSession"]
+__all__ = ["ManagedSession", "MemcoreSession", "SessionManager"]
 
 _HOMES = {
+    "ManagedSession": "memcore.adapters.openai_agents.manager",
     "MemcoreSession": "memcore.adapters.openai_agents.session",
+    "SessionManager": "memcore.adapters.openai_agents.manager",
 }
 _FRAMEWORK = ("agents", "openai")
 

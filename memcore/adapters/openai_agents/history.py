@@ -126,6 +126,11 @@ class History(Opened):
         self._last = None
         super().close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
     async def ping(self) -> bool:
         """Whether the session can be used: False once it or its database is closed."""
         if self._closed:

@@ -115,6 +115,9 @@ class Hooks(Methods):
         return items, limit is not None and len(items) < limit
 
     def _is_untransformed(self) -> bool:
-        """Whether no subclass stands between the methods and the store."""
-        mine = type(self)
-        return mine.get_items is Methods.get_items and mine.add_items is Methods.add_items
+        """Whether items are stored as they are given, so that the hooks may go past the methods.
+
+        As for ``SQLiteSession``, a subclass may transform them or keep an index, and has no such
+        hooks unless it says in its own body that they serve it, too.
+        """
+        return bool(type(self).__dict__.get("_is_as_stored"))

@@ -20,6 +20,14 @@ from memcore.store.base import Txn
 __all__ = ["Methods"]
 
 
+class _Refused(Exception):  # noqa: N818 - a signal
+    """What a check raised, whatever it is: the store takes an OSError for the device's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Methods(History):
     """get, add, pop and clear, over a session's place."""
 
@@ -84,10 +92,16 @@ class Methods(History):
             except Unreadable as exc:
                 raise unreadable_error(self.session_id, {str(exc): 1}) from exc
             if check is not None:
-                check(item)
+                try:
+                    check(item)
+                except Exception as exc:
+                    raise _Refused(exc) from exc
 
         store, ending = bound.session.sync.store, bound.session.sync.ending
-        taken = await commit_to(store, ending.take(look), makes_room=True)
+        try:
+            taken = await commit_to(store, ending.take(look), makes_room=True)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
         return None if taken is None else decode(taken)
 
     async def clear_session(self, *, wrapper: Any = None) -> None:

@@ -44,3 +44,6 @@ class MemcoreSession(Compacting):
         create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
         logger: where warnings go; None: ``memcore.openai_agents``.
     """
+
+    _is_as_stored = True
+    """Subclasses whose ``get_items`` and ``add_items`` do not change items may say so again."""

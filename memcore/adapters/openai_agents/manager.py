@@ -1,0 +1,181 @@
+"""SessionManager: the sessions of many users in one file, by user and type."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from memcore import names
+from memcore.adapters.openai_agents.place import name_of
+from memcore.adapters.openai_agents.session import MemcoreSession
+from memcore.aio import AsyncDatabase
+from memcore.aio.commit import commit_to
+from memcore.aio.source import Opened, database_of
+from memcore.database import Database
+from memcore.errors import InvalidOptionError
+from memcore.log import Head
+from memcore.log.head import head_key
+from memcore.session import resume_removals, start_removal
+from memcore.store.base import Txn
+
+__all__ = ["ManagedSession", "SessionManager"]
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+class ManagedSession(NamedTuple):
+    """What is stored of one user under one type."""
+
+    user_id: str
+    session_type: str
+    items: int
+    created_at: float
+    """Seconds since 1970."""
+    updated_at: float
+    """When it was last changed."""
+
+
+class SessionManager(Opened):
+    """Opens, closes and cleans up sessions by user and type.
+
+    Each user's sessions lie in a scope of their own, so no name of a type leads to another user's.
+
+    Args:
+        db_path: a file, made if it is missing, ``":memory:"``, or an open database, which stays
+            open.
+        app: whose sessions these are.
+        durability: of a file that is made here, as for ``MemcoreSession``.
+        options: more arguments of every MemcoreSession, by keyword: ``session_settings``,
+            ``encryption_key``, ``ttl_seconds``, ...
+    """
+
+    def __init__(
+        self,
+        db_path: str | os.PathLike[str] | Database | AsyncDatabase,
+        *,
+        app: str = "default",
+        durability: str | None = None,
+        **options: Any,
+    ) -> None:
+        names.check_name(app, "app")
+        self.db_path = db_path
+        self.app = app
+        self._options = options
+        self._database, self._owned = database_of(db_path, durability=durability)
+        self._closed = False
+        self.active_sessions: dict[tuple[str, str], MemcoreSession] = {}
+        """The open ones, by ``(user_id, session_type)``."""
+
+    def get_session(self, user_id: str, session_type: str = "default") -> MemcoreSession:
+        """The open session of a user; opened by the first call. Its id is ``user_type``.
+
+        Raises:
+            RuntimeError: the manager is closed.
+            InvalidOptionError: ``user_id`` is no non-empty string.
+        """
+        self._need_open()
+        names.check_name(user_id, "user")
+        key = (user_id, session_type)
+        found = self.active_sessions.get(key)
+        if found is None or found.is_closed:
+            found = MemcoreSession(
+                _id_of(user_id, session_type),
+                self._database.scope(app=self.app, user=user_id),
+                **self._options,
+            )
+            self.active_sessions[key] = found
+        return found
+
+    def close_session(self, user_id: str, session_type: str = "default") -> bool:
+        """Close a user's session; whether it was open. What is stored stays."""
+        found = self.active_sessions.pop((user_id, session_type), None)
+        if found is None or found.is_closed:
+            return False
+        found.close()
+        return True
+
+    def close_all_sessions(self) -> None:
+        """Close all open sessions; others may be opened."""
+        while self.active_sessions:
+            self.active_sessions.popitem()[1].close()
+
+    def close(self) -> None:
+        """Close all sessions, and the file if it was opened here. Idempotent, terminal."""
+        self._closed = True
+        self.close_all_sessions()
+        super().close()
+
+    async def list_sessions(self, user_id: str | None = None) -> list[ManagedSession]:
+        """What is stored, of one user or of all, in a thread."""
+        self._need_open()
+        return await asyncio.to_thread(lambda: list(self._stored(user_id)))
+
+    async def delete_session(self, user_id: str, session_type: str = "default") -> bool:
+        """Close a session and remove all that is stored of it; whether there was something."""
+        self._need_open()
+        self.close_session(user_id, session_type)
+        return await self._delete(user_id, session_type, before_ms=None)
+
+    async def cleanup_old_sessions(self, days: float = 30) -> list[ManagedSession]:
+        """Remove the sessions that were not changed for so many days; those that went.
+
+        They are gone from the file. Whoever holds one of them open goes on with an empty one.
+
+        Raises:
+            InvalidOptionError: ``days`` is no number of at least 0.
+        """
+        self._need_open()
+        if isinstance(days, bool) or not isinstance(days, int | float) or not days >= 0:
+            msg = f"days: expected a number of at least 0, got {days!r}"
+            raise InvalidOptionError(msg)
+        before_ms = self._database.backing.now_ms() - days * _DAY_MS
+        return [
+            found
+            for found in await self.list_sessions()
+            if found.updated_at * 1000 < before_ms
+            and await self._delete(found.user_id, found.session_type, before_ms=before_ms)
+        ]
+
+    # --- what is stored ---------------------------------------------------------------------------
+
+    def _stored(self, user_id: str | None) -> Iterator[ManagedSession]:
+        for entry in self._database.sessions(user=user_id, app=self.app):
+            start = _id_of(entry.user, "")
+            if entry.session_id.startswith(start):
+                kind = entry.session_id.removeprefix(start)
+                yield ManagedSession(
+                    entry.user, kind, entry.items, entry.created_at, entry.updated_at
+                )
+
+    async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
+        """Remove a session if it was not changed since; whether it was."""
+        backing, app, name = self._database.backing, self.app, name_of(_id_of(user_id, kind))
+
+        def closure(txn: Txn) -> tuple[bool, list[bytes]]:
+            scope = names.scope_of(txn, app, user_id)
+            number = None if scope is None else names.session_of(txn, scope, name)
+            if scope is None or number is None:
+                return False, []
+            backing.drafts.flush_opened(txn, scope, number)
+            key = head_key(scope, number)
+            value = txn.get(key)
+            updated_ms = 0 if value is None else Head.unpack(key, value).updated_ms
+            if before_ms is not None and updated_ms >= before_ms:
+                return False, []
+            return start_removal(txn, backing, scope, name)
+
+        done, rest = await commit_to(backing.store, closure, makes_room=True)
+        if rest:
+            await asyncio.to_thread(resume_removals, backing.store)
+        return done
+
+    def _need_open(self) -> None:
+        if self._closed:
+            msg = "SessionManager is closed"
+            raise RuntimeError(msg)
+
+
+def _id_of(user_id: str, session_type: str) -> str:
+    return f"{user_id}_{session_type}"
