@@ -13,7 +13,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 import memcore
 from memcore.adapters.openai_agents import MemcoreSession
 
-POLICY = {"preset": "tail", "items": 12}
+POLICY = "default"
 
 
 @function_tool
@@ -115,12 +115,12 @@ def test_a_summarizer_that_fails_costs_no_turn(path, caplog):
 
 def test_force_compacts_what_is_not_due(path):
     with MemcoreSession("s", path, compaction=POLICY) as session:
-        asyncio.run(session.add_items([{"role": "user", "content": f"{at}"} for at in range(13)]))
+        asyncio.run(session.add_items([{"role": "user", "content": f"{at}"} for at in range(10)]))
         asyncio.run(session.run_compaction({"response_id": "r", "force": False}))
-        assert len(asyncio.run(session.get_items())) == 13
+        assert len(asyncio.run(session.get_items())) == 10
         asyncio.run(session.run_compaction({"response_id": "r", "force": True}))
-        assert len(asyncio.run(session.get_items())) < 13
-        assert len(asyncio.run(session.get_items(-1))) == 13
+        assert len(asyncio.run(session.get_items())) < 10
+        assert len(asyncio.run(session.get_items(-1))) == 10
 
 
 def test_an_open_call_survives(path):
