@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memcore.formats.binding import BY_NAME, Binding, Entry, Key, bind
+from memcore._fast import classify
+from memcore.formats.binding import BY_NAME, SECOND, Binding, CallSlot, Entry, Key, bind
 from memcore.formats.rendered import Rendered
 from memcore.model import Message, Repair
 
@@ -39,14 +40,16 @@ def rename_repeated_calls(
     still = {at for at, entry in enumerate(entries) if is_fixed(entry)}
     fixed = {slot.at for slot in slots if still.intersection((slot.at, *slot.results))}
     fixed |= {at for at, referring in children.items() if still.intersection(referring)}
-    used = {slot.key for slot in slots if slot.at in fixed}
+    used = {key for slot in slots if slot.at in fixed for key in _keys(slot, entries)}
     for slot in slots:
         if slot.at in fixed:
             continue
-        old, new = slot.key[1], _free(slot.key, used, chars_max)
-        used.add((slot.key[0], new))
+        keys, old = _keys(slot, entries), slot.key[1]
+        new = _free(slot.key, used, chars_max, again=bool(used.intersection(keys)))
         if new == old:
+            used.update(keys)
             continue
+        used.add((slot.key[0], new))
         repairs.append(Repair("renamed", entries[slot.at].seq, old))
         for at in (slot.at, *slot.results):
             found[at] = found[at]._replace(message=_renamed(found[at].message, old, new))
@@ -65,11 +68,18 @@ def _children(binding: Binding) -> dict[int, list[int]]:
     return found
 
 
-def _free(key: Key, used: set[Key], chars_max: int | None) -> str:
-    """The first name for a call that no other has."""
+def _keys(slot: CallSlot, entries: Sequence[Entry]) -> set[Key]:
+    """All keys under which a result may answer a call of its own item."""
+    opens = classify(entries[slot.at].message)[1]
+    also = {(cls & ~SECOND, name) for cls, name in opens if cls & SECOND}
+    return {slot.key, *also}
+
+
+def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
+    """The first name for a call that no other has; its own unless it comes ``again``."""
     cls, name = key
     found, times = name[:chars_max], 1
-    while (cls, found) in used:
+    while (cls, found) in used or (again and times == 1):
         times += 1
         tail = f"_{times}"
         found = (name if chars_max is None else name[: chars_max - len(tail)]) + tail

@@ -315,6 +315,13 @@ def test_many_searches_without_ids_bind_in_time():
     assert rules(messages, "openai_responses") == []
 
 
+def test_a_call_with_an_id_does_not_part_a_run_of_calls_without():
+    asks, found = {"type": "tool_search_call", "arguments": {}}, {"type": "tool_search_output"}
+    messages = [user(), asks, fn("a"), asks, found, out("a"), found]
+    assert rules(messages, "openai_responses") == []
+    assert shown(messages, "openai_responses") == messages
+
+
 # --- ids of OpenAI Responses that come again ------------------------------------------------------
 
 

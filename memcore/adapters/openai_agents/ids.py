@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from agents.models.fake_id import FAKE_RESPONSES_ID
 
-from memcore._fast import classify
-from memcore.formats.binding import FLAG_MODEL
 from memcore.model import ItemKind, Message
 
-__all__ = ["Settled", "server_id", "settle_ids"]
+__all__ = ["MODEL_KINDS", "Settled", "server_id", "settle_ids"]
 
+MODEL_KINDS: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 _ID_IS_OPTIONAL: Final = frozenset(
     (
         "function_call",
@@ -55,14 +54,16 @@ def settle_ids(items: Sequence[Message], kinds: Sequence[int], *, fixed_from: in
     """What of the items before ``fixed_from`` has to go, or to lose its id; the others stay."""
     found = Settled()
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
-    in_head = _has_head(kinds)
+    head = _head(kinds)
     alone = False  # the reasoning of this response is gone
     for at, item in enumerate(items[:fixed_from]):
         kind = kinds[at]
         if kind == ItemKind.SYSTEM:
             continue
-        of_model = bool(classify(item)[3] & FLAG_MODEL)
-        in_head, alone = in_head and of_model, alone and of_model
+        in_head = at in head
+        alone = alone and kind in MODEL_KINDS
+        if item.get("call_id") == "" and str(item.get("type")).startswith("tool_search_"):
+            found.changed[at] = _without(item, "call_id")  # it has none; the SDK takes "" for one
         name = server_id(item)
         if name is None:
             continue
@@ -72,22 +73,32 @@ def settle_ids(items: Sequence[Message], kinds: Sequence[int], *, fixed_from: in
         if in_head and "role" not in item:
             found.gone.add(at)
         elif in_head:
-            found.changed[at] = _without_id(item)
+            found.changed[at] = _without(found.changed.get(at, item), "id")
         elif repeated and kind == ItemKind.REASONING:
             found.gone.add(at)
             alone = True
-        elif repeated and of_model and kind == ItemKind.ASSISTANT and "role" not in item:
+        elif repeated and kind == ItemKind.ASSISTANT and "role" not in item:
             found.gone.add(at)  # a hosted tool: the same thing once more
         elif (repeated or alone) and ("role" in item or item.get("type") in _ID_IS_OPTIONAL):
-            found.changed[at] = _without_id(item)
+            found.changed[at] = _without(found.changed.get(at, item), "id")
     return found
 
 
-def _has_head(kinds: Sequence[int]) -> bool:
-    """Whether what the list starts with was said before the user spoke, without its reasoning."""
-    first = next((kind for kind in kinds if kind != ItemKind.SYSTEM), ItemKind.USER)
-    return first != ItemKind.REASONING and ItemKind.USER in kinds
+def _head(kinds: Sequence[int]) -> range:
+    """What was said in the first response, if that came before the user spoke, without reasoning.
+
+    Results before it answer calls that were cut off.
+    """
+    start, cut_off = 0, (ItemKind.SYSTEM, ItemKind.RESULT)
+    while start < len(kinds) and kinds[start] in cut_off:
+        start += 1
+    end = start
+    while end < len(kinds) and kinds[end] in MODEL_KINDS:
+        end += 1
+    if ItemKind.USER not in kinds or (end > start and kinds[start] == ItemKind.REASONING):
+        return range(0)
+    return range(start, end)
 
 
-def _without_id(item: Message) -> Message:
-    return {name: value for name, value in item.items() if name != "id"}
+def _without(item: Message, field_name: str) -> Message:
+    return {name: value for name, value in item.items() if name != field_name}

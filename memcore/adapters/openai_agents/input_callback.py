@@ -77,9 +77,7 @@ def _owned(shown: list[Shown], history: list[Any], new_input: list[Any]) -> list
     found: list[Shown] = []
     shells: dict[Any, Any] = {}
     for source, item in shown:
-        kept = _called(item, shells)
-        if source is not None and source < start and kept.get("type") == "local_shell_call":
-            shells[kept.get("id")] = kept.get("call_id")
+        kept = _called(item, shells, source is not None and source < start)
         if source is None:
             history.append(kept)
         elif kept is not given[source] and source < start:
@@ -103,13 +101,19 @@ def _place(found: list[Shown], at: int) -> int:
     return next(behind, len(found))
 
 
-def _called(item: dict[str, Any], shells: dict[Any, Any]) -> dict[str, Any]:
-    """An output that names its call by ``id``, as the schema has it, with the ``call_id`` added.
+def _called(item: dict[str, Any], shells: dict[Any, Any], of_history: bool) -> dict[str, Any]:
+    """A local shell's call or output with the ``call_id`` that the SDK wants.
 
-    The SDK takes a call of the history for unanswered, and drops it, unless the ``call_id`` says
-    so; it writes both itself.
+    The schema's outputs name their call by ``id``, and the SDK takes the call for unanswered, and
+    drops it from the history, unless the ``call_id`` says so; it writes both itself.
     """
-    if item.get("type") == "local_shell_call_output" and not item.get("call_id"):
-        call_id = shells.get(item.get("id"))
-        return item if call_id is None else {**item, "call_id": call_id}
+    kind, name, call_id = item.get("type"), item.get("id"), item.get("call_id")
+    named = isinstance(call_id, str) and bool(call_id)
+    if not isinstance(name, str) or not name:
+        return item
+    if kind == "local_shell_call" and of_history:
+        shells[name] = call_id if named else name
+        return item if named else {**item, "call_id": name}
+    if kind == "local_shell_call_output" and not named and name in shells:
+        return {**item, "call_id": shells[name]}
     return item

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from memcore._fast import Ledger, classify, pack_facts
-from memcore.adapters.openai_agents.ids import settle_ids
+from memcore.adapters.openai_agents.ids import MODEL_KINDS, settle_ids
 from memcore.context import UNLIMITED, checked_budget
 from memcore.formats import POLICIES, Entry, Rendered, rename_repeated_calls, render
 from memcore.log import new_ledger
@@ -29,7 +29,6 @@ _SEED: Final = b"memcore-no-seed."
 _OPAQUE: Final = cast("bytes", pack_facts({}, _SEED))
 _TOKENS_MAX: Final = 2**32 - 1
 _ID_CHARS_MAX: Final = 64
-_MODEL_KINDS: Final = (ItemKind.ASSISTANT, ItemKind.CALL, ItemKind.REASONING)
 
 
 class Shown(NamedTuple):
@@ -242,7 +241,7 @@ class _Fitting:
 
     def _inside_response(self, cut: int) -> bool:
         kind = self.ledger.kind_at
-        return cut > 0 and kind(cut) in _MODEL_KINDS and kind(cut - 1) in _MODEL_KINDS
+        return cut > 0 and kind(cut) in MODEL_KINDS and kind(cut - 1) in MODEL_KINDS
 
     def _made(self, head: list[int], cut: int) -> tuple[Rendered, int]:
         """What is shown from a cut on, and its tokens."""
