@@ -132,9 +132,8 @@ class _Binder:
         self.latest: dict[Key, CallSlot] = {}
         self.groups: dict[Key, tuple[int, deque[CallSlot]]] = {}
         """Where the group of calls of a name starts, and those that may be open."""
-        self.group = -1
-        self.group_last = -1
-        self.last_shown = -1
+        self.run = -1
+        """Where the run of calling items starts that the last shown entry belongs to, -1: none."""
 
     def find(self, key: Key) -> CallSlot | None:
         """The call that a result with this key answers."""
@@ -163,11 +162,9 @@ class _Binder:
         slot = CallSlot(identity, at, before=self.latest.get(identity))
         self.latest[identity] = slot
         if key[0] & BY_NAME:
-            if self.group_last not in (at, self.last_shown):
-                self.group = at
-            self.group_last = at
-            if key not in self.groups or self.groups[key][0] != self.group:
-                self.groups[key] = (self.group, deque())
+            run = at if self.run < 0 else self.run
+            if key not in self.groups or self.groups[key][0] != run:
+                self.groups[key] = (run, deque())
             self.groups[key][1].append(slot)
         return slot
 
@@ -203,7 +200,7 @@ def bind(entries: Iterable[Entry]) -> Binding:
                     slots.append(slot)
             # A whole orphan is invisible to the runs of calls, as it is to the ledger.
             if kind != ItemKind.RESULT or flags & FLAG_MIXED or any(s for _, s in answers):
-                state.last_shown = at
+                state.run = (at if state.run < 0 else state.run) if opens else -1
         binding.kinds.append(kind)
         binding.flags.append(flags)
         binding.calls.append(slots)

@@ -130,10 +130,14 @@ class _Pass:
         self.gone = gone
         """Calls that a pass before took out."""
         self.binding: Binding = bind(entries)
+        self.binding.leave_out_strays()
         self.wounds: dict[int, _Wound] = {}
 
     def look(self, *, drop: bool) -> None:
         """Fill ``wounds``."""
+        for at in self.binding.strays:
+            self._wound(at).add("orphan", -1)
+            self._wound(at).whole = True
         for at, answers in enumerate(self.binding.answers):
             if answers or self.binding.is_result(at):
                 self._look_at_results(at)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memcore.formats.binding import BY_NAME, Binding, Entry, Key, bind
+from memcore._fast import classify
+from memcore.formats.binding import BY_NAME, SECOND, Binding, CallSlot, Entry, Key, bind
 from memcore.formats.rendered import Rendered
 from memcore.model import Message, Repair
 
@@ -17,40 +18,44 @@ __all__ = ["rename_repeated_calls", "rename_repeated_ids"]
 
 
 def rename_repeated_calls(
-    out: Rendered,
     entries: Sequence[Entry],
     *,
     chars_max: int | None = None,
-    is_fixed: Callable[[int], bool] = lambda _: False,
-) -> None:
-    """Give every call of a legal list of OpenAI Responses items an id of its own.
+    is_fixed: Callable[[Entry], bool] = lambda _: False,
+) -> tuple[list[Entry], list[Repair]]:
+    """Items of OpenAI Responses with an id of its own for every call, and what was renamed.
+
+    It comes before rendering, so that every call gets its own synthetic result.
 
     Args:
-        out: the list; changed messages keep their source.
-        entries: what it was rendered from.
+        entries: the items.
         chars_max: the most characters that an id may have; longer ones are shortened.
-        is_fixed: tells of a place in ``out`` that its item must stay as it is; the ids of its call
-            are then changed where they come elsewhere.
+        is_fixed: tells which items must stay as they are; the ids of their calls are then changed
+            where they come elsewhere.
     """
-    binding = bind(Entry(at, message) for at, message in enumerate(out.messages))
+    found, repairs = list(entries), []
+    binding = bind(entries)
     slots = [slot for made in binding.calls for slot in made if not slot.key[0] & BY_NAME]
     children = _children(binding)
-    fixed = {slot.at for slot in slots if any(map(is_fixed, (slot.at, *slot.results)))}
-    fixed |= {at for at, found in children.items() if any(map(is_fixed, found))}
-    used = {slot.key for slot in slots if slot.at in fixed}
+    still = {at for at, entry in enumerate(entries) if is_fixed(entry)}
+    fixed = {slot.at for slot in slots if still.intersection((slot.at, *slot.results))}
+    fixed |= {at for at, referring in children.items() if still.intersection(referring)}
+    used = {key for slot in slots if slot.at in fixed for key in _keys(slot, entries)}
     for slot in slots:
         if slot.at in fixed:
             continue
-        old, new = slot.key[1], _free(slot.key, used, chars_max)
-        used.add((slot.key[0], new))
+        keys, old = _keys(slot, entries), slot.key[1]
+        new = _free(slot.key, used, chars_max, again=bool(used.intersection(keys)))
         if new == old:
+            used.update(keys)
             continue
-        source = out.sources[slot.at]
-        out.repairs.append(Repair("renamed", None if source is None else entries[source].seq, old))
+        used.add((slot.key[0], new))
+        repairs.append(Repair("renamed", entries[slot.at].seq, old))
         for at in (slot.at, *slot.results):
-            out.messages[at] = _renamed(out.messages[at], old, new)
+            found[at] = found[at]._replace(message=_renamed(found[at].message, old, new))
         for at in children.get(slot.at, ()):
-            out.messages[at] = _referring(out.messages[at], new)
+            found[at] = found[at]._replace(message=_referring(found[at].message, new))
+    return found, repairs
 
 
 def _children(binding: Binding) -> dict[int, list[int]]:
@@ -63,11 +68,18 @@ def _children(binding: Binding) -> dict[int, list[int]]:
     return found
 
 
-def _free(key: Key, used: set[Key], chars_max: int | None) -> str:
-    """The first name for a call that no other has."""
+def _keys(slot: CallSlot, entries: Sequence[Entry]) -> set[Key]:
+    """All keys under which a result may answer a call of its own item."""
+    opens = classify(entries[slot.at].message)[1]
+    also = {(cls & ~SECOND, name) for cls, name in opens if cls & SECOND}
+    return {slot.key, *also}
+
+
+def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
+    """The first name for a call that no other has; its own unless it comes ``again``."""
     cls, name = key
     found, times = name[:chars_max], 1
-    while (cls, found) in used:
+    while (cls, found) in used or (again and times == 1):
         times += 1
         tail = f"_{times}"
         found = (name if chars_max is None else name[: chars_max - len(tail)]) + tail
@@ -77,7 +89,7 @@ def _free(key: Key, used: set[Key], chars_max: int | None) -> str:
 def _renamed(message: Message, old: str, new: str) -> Message:
     """A call, or a result of it, under another id."""
     found = dict(message)
-    kind = message["type"]
+    kind = message.get("type")
     if kind in ("local_shell_call", "local_shell_call_output"):
         found["call_id"] = new  # an output may name either id of its call: both become this one
         if "id" in found:
@@ -95,7 +107,7 @@ def _renamed(message: Message, old: str, new: str) -> Message:
 
 def _referring(message: Message, new: str) -> Message:
     """An item that refers to a call under another id."""
-    if message["type"] == "mcp_call":
+    if message.get("type") == "mcp_call":
         return {**message, "approval_request_id": new}
     caller = message.get("caller")
     if not isinstance(caller, dict):

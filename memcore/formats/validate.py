@@ -101,13 +101,11 @@ def _ids(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
 def _reasoning(binding: Binding, policy: PairPolicy) -> Iterator[Violation]:
     if policy.wire != "responses":
         return
-    for at, kind in enumerate(binding.kinds):
-        if kind != ItemKind.REASONING:
-            continue
-        following = at + 1
-        while following < len(binding.kinds) and binding.kinds[following] == ItemKind.REASONING:
-            following += 1
-        if following == len(binding.kinds) or not binding.flags[following] & FLAG_MODEL:
+    followed = False
+    for at in range(len(binding.kinds) - 1, -1, -1):
+        if binding.kinds[at] != ItemKind.REASONING:
+            followed = bool(binding.flags[at] & FLAG_MODEL)
+        elif not followed:
             reason = "the reasoning item lacks the model item that must follow it"
             yield Violation(at, None, "dangling_reasoning", reason)
 

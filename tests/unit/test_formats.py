@@ -315,16 +315,24 @@ def test_many_searches_without_ids_bind_in_time():
     assert rules(messages, "openai_responses") == []
 
 
+def test_a_call_with_an_id_does_not_part_a_run_of_calls_without():
+    asks, found = {"type": "tool_search_call", "arguments": {}}, {"type": "tool_search_output"}
+    messages = [user(), asks, fn("a"), asks, found, out("a"), found]
+    assert rules(messages, "openai_responses") == []
+    assert shown(messages, "openai_responses") == messages
+
+
 # --- ids of OpenAI Responses that come again ------------------------------------------------------
 
 
 def renamed(messages: list[Message], **options: Any) -> list[Message]:
     entries = [Entry(at, message) for at, message in enumerate(messages)]
-    found = render(entries, get_policy("openai_responses"))
-    rename_repeated_calls(found, entries, **options)
-    assert found.sources == list(range(len(found.messages)))
-    assert illegal(found.messages, "openai_responses") == []
-    return found.messages
+    found, repairs = rename_repeated_calls(entries, **options)
+    assert [entry.seq for entry in found] == list(range(len(messages)))
+    assert {repair.action for repair in repairs} <= {"renamed"}
+    shown = [entry.message for entry in found]
+    assert illegal(shown, "openai_responses") == []
+    return shown
 
 
 def test_calls_under_one_id_get_ids_of_their_own():
@@ -340,9 +348,16 @@ def test_calls_under_one_id_get_ids_of_their_own():
     ]
 
 
+def test_calls_under_one_id_in_one_response_are_answered_each():
+    entries = [Entry(0, fn("c")), Entry(1, fn("c")), Entry(2, user())]
+    shown = render(rename_repeated_calls(entries)[0], get_policy("openai_responses")).messages
+    assert [m.get("call_id") for m in shown] == ["c", "c_2", "c", "c_2", None]
+    assert illegal(shown, "openai_responses") == []
+
+
 def test_what_is_fixed_keeps_its_id():
     turn = [user(), fn("c"), out("c")]
-    found = renamed([*turn, *turn], is_fixed=lambda at: at >= 5)
+    found = renamed([*turn, *turn], is_fixed=lambda entry: entry.seq >= 5)
     assert found == [user(), fn("c_2"), out("c_2"), *turn]
 
 

@@ -7,15 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memcore.adapters.openai_agents.input_callback import safe_session_input_callback
+    from memcore.adapters.openai_agents.input_filter import safe_call_model_input_filter
     from memcore.adapters.openai_agents.manager import ManagedSession, SessionManager
     from memcore.adapters.openai_agents.session import MemcoreSession
 
-__all__ = ["ManagedSession", "MemcoreSession", "SessionManager"]
+__all__ = [
+    "ManagedSession",
+    "MemcoreSession",
+    "SessionManager",
+    "safe_call_model_input_filter",
+    "safe_session_input_callback",
+]
 
 _HOMES = {
     "ManagedSession": "memcore.adapters.openai_agents.manager",
     "MemcoreSession": "memcore.adapters.openai_agents.session",
     "SessionManager": "memcore.adapters.openai_agents.manager",
+    "safe_call_model_input_filter": "memcore.adapters.openai_agents.input_filter",
+    "safe_session_input_callback": "memcore.adapters.openai_agents.input_callback",
 }
 _FRAMEWORK = ("agents", "openai")
 
