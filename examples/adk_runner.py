@@ -1,6 +1,14 @@
 """A Google ADK agent whose sessions, state and artifacts lie in one file, and survive a restart.
 
 The model is scripted: no key, no network. Run it: ``python examples/adk_runner.py``.
+It prints:
+
+    Noted, 1 so far.
+    4 events, 1 memories of milk
+    Noted, 2 so far.
+    8 events, 1 memories of milk
+    Noted, 3 so far.
+    4 events, 2 memories of milk
 """
 
 from __future__ import annotations
