@@ -7,7 +7,10 @@
 {"view":{"cut_seq":1,"summary":...}}
 {"checkpoint":{"name":...,"segments":[[1,2]],"view":1,...}}
 {"state":{"counter":3,"values":{...}}}
+{"memcore":1,"shared":{"app":...,"user":...,"values":{...}}}
 ```
+
+``states`` says more of the lines of a state, ``sharing`` of what sessions share.
 
 An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
 as an escape, which keeps the file UTF-8; only the second of two that stand together is kept as raw
@@ -100,7 +103,7 @@ _TEXTS: Final = ("session", "app", "user", "policy", "counter")
 
 
 def is_title(found: object) -> bool:
-    """Whether a parsed line begins a session of an export."""
+    """Whether a parsed line begins a session of an export, or is about what sessions share."""
     return isinstance(found, dict) and "memcore" in found
 
 

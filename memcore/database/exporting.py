@@ -15,6 +15,7 @@ from memcore import blobs, names
 from memcore.codec import FLAG_BLOB, decode_json
 from memcore.database.exchange import FORMATS, Title, portable, portable_json, view_fields
 from memcore.database.runs import Runs
+from memcore.database.states import StateLines
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.formats import get_policy
 from memcore.limits import ITEMS_PAGE
@@ -22,10 +23,8 @@ from memcore.log import Head, History
 from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
-from memcore.log.saved import known_counters
 from memcore.model import ItemKind, View
 from memcore.session import Backing
-from memcore.state import values_at
 from memcore.store.base import ReadTxn
 from memcore.views import StoredView, applies_to, is_in_force, is_known, view_chain
 
@@ -116,8 +115,7 @@ class _Source:
     head: Head
     runs: Runs
     views: list[View]
-    counters: list[int]
-    """Those of the state whose values are exported: of checkpoints, and that of now."""
+    state: StateLines
     forked_from: dict[str, Any] | None
 
     @classmethod
@@ -143,9 +141,9 @@ class _Source:
         }
         place_in = (scope, session)
         runs = Runs.of(txn, place_in, head, history, list(views), undone=undone)
-        counters = known_counters(txn, scope, session)
+        state = StateLines.of(txn, place_in)
         forked_from = _parent(txn, scope, head, parents)
-        return cls(place, scope, session, head, runs, list(views.values()), counters, forked_from)
+        return cls(place, scope, session, head, runs, list(views.values()), state, forked_from)
 
     @property
     def where(self) -> str:
@@ -173,7 +171,7 @@ class _Source:
             items=self.items,
             views=len(self.views),
             checkpoints=len(self.runs.checkpoints),
-            state=len(self.counters),
+            state=len(self.state.counters),
             forked_from=self.forked_from,
         )
 
@@ -261,19 +259,12 @@ def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
         yield portable_json({"view": view_fields(view)}) + b"\n"
     for checkpoint in source.runs.checkpoints:
         yield portable_json({"checkpoint": checkpoint}) + b"\n"
-    for counter in source.counters:
-        yield backing.store.read(lambda txn, counter=counter: _state_line(txn, source, counter))  # type: ignore[misc]
-
-
-def _state_line(txn: ReadTxn, source: _Source, counter: int) -> bytes:
-    """The values of the state at a counter that was known when the export of the session began."""
-    try:
-        found = values_at(txn, source.scope, source.session, counter)
-    except NotFoundError as exc:
-        msg = f"{source.where}: it was deleted, or its state trimmed, while it was exported"
-        raise NotFoundError(msg) from exc
-    values = {key: version.value() for key, version in found.items()}
-    return portable_json({"state": {"counter": counter, "values": values}}) + b"\n"
+    for counter in source.state.counters:
+        try:
+            yield backing.store.read(lambda txn, counter=counter: source.state.line(txn, counter))  # type: ignore[misc]
+        except NotFoundError as exc:
+            msg = f"{source.where}: it was deleted, or its state trimmed, while it was exported"
+            raise NotFoundError(msg) from exc
 
 
 # --- messages alone -------------------------------------------------------------------------------
@@ -300,7 +291,7 @@ class _LeftOut:
             parts.append(f"{len(source.views):,} compactions (the items that they cover are there)")
         if source.runs.checkpoints:
             parts.append(f"{len(source.runs.checkpoints):,} checkpoints")
-        if source.counters:
+        if source.state.counters:
             parts.append("the state")
         return f"{source.where}: left out {', '.join(parts)}" if parts else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
+from memcore.database.sharing import export_shared
 from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
@@ -276,6 +278,9 @@ class Database:
     ) -> Iterator[bytes]:
         """All sessions, or those of one name, user or application, as pieces of JSON lines.
 
+        The state that the sessions of a user share follows, if no name is given; without a user,
+        those of the applications, too.
+
         Args:
             session_id: only sessions of this name.
             user: only this user's.
@@ -293,7 +298,12 @@ class Database:
         entries = self.sessions(user=user, app=app)
         places = ((found.app, found.user, found.session_id) for found in entries)
         chosen = (place for place in places if session_id in (None, place[2]))
-        return export_sessions(self._backing, chosen, form=format, undone=undone, left_out=left_out)
+        backing = self._backing
+        found = export_sessions(backing, chosen, form=format, undone=undone, left_out=left_out)
+        if session_id is not None:
+            return found
+        shared = export_shared(backing, user=user, app=app, form=format, left_out=left_out)
+        return chain(found, shared)
 
     def import_(
         self,
@@ -304,6 +314,7 @@ class Database:
     ) -> Imported:
         """Store the sessions of an export (jsonl) with their seqs, times, events and views.
 
+        States of users and applications get the fields that they lack; those that they have stay.
         A session that is there already, the same, is skipped; one that is another, or that cannot
         be read to its end, is listed in ``failures``, and the others are stored.
 

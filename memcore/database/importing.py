@@ -20,6 +20,7 @@ from memcore.blobs import StagedBlobLost
 from memcore.database.arrived import refuse, write_arrived
 from memcore.database.exchange import Title, is_title, parse_line
 from memcore.database.incoming import Entry, Incoming, remove_leftovers, remove_unfinished
+from memcore.database.sharing import Owner, import_shared, is_shared
 from memcore.errors import (
     CallerError,
     InvalidItemError,
@@ -32,7 +33,6 @@ from memcore.log import Draft, Head
 from memcore.log.head import FLAG_UNFINISHED, head_key
 from memcore.model import View
 from memcore.session import Backing
-from memcore.state import write_values
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, write_view
@@ -54,6 +54,8 @@ class Imported:
     views: int = 0
     skipped: int = 0
     """Sessions that were there already, the same."""
+    shared: int = 0
+    """States of users and applications."""
     failures: list[str] = field(default_factory=list)
     """Sessions that were not imported, each with the line and the reason."""
 
@@ -170,7 +172,11 @@ class _Import:
         return None if session.is_given_up else current
 
     def _begin(self, found: Mapping[str, Any], line: int) -> Incoming | None:
-        """The session that a title begins; None if it is there already."""
+        """The session that a title begins; None if it is there already, or a line of its own."""
+        if is_shared(found):
+            import_shared(self.backing, found, self._renamed)
+            self.done.shared += 1
+            return None
         title = Title.of(found)
         if self.rename is not None:
             title = self.rename(title)
@@ -187,6 +193,14 @@ class _Import:
         if any(_place(waiting.title) == _place(title) for waiting in self.whole):
             refuse(f"session {title.session!r} comes twice")
         return Incoming(title, counter, self.backing, line=line)
+
+    def _renamed(self, owner: Owner) -> Owner:
+        """Who owns a state that was ``owner``'s."""
+        if self.rename is None:
+            return owner
+        app, user = owner
+        title = self.rename(Title("", app, user, "", "", 0, 1, 0, 0, 0, 0))
+        return title.app, title.user if user else ""
 
     def _is_there(self, txn: ReadTxn, title: Title) -> bool:
         """Whether the session is stored already, as far as its head tells.
@@ -274,11 +288,10 @@ class _Import:
             if part.is_last:
                 for view in session.views:
                     _write_view(draft, view)
-                states = {counter for counter, _ in session.states} or {0}
+                states = session.state.counters
                 for checkpoint in session.checkpoints:
                     write_arrived(draft, checkpoint, states=states)
-                if session.states:
-                    write_values(txn, draft.log.place, session.states)
+                session.state.write(txn, draft.log.place)
                 draft.head.revision = title.revision
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time tells other imports that this one is alive.

@@ -9,9 +9,9 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from memcore import names
-from memcore.codec import check_json
 from memcore.database.arrived import Arrived, arrived_of, refuse, whole
 from memcore.database.exchange import Title
+from memcore.database.states import ArrivedState
 from memcore.errors import CorruptValueError, CounterUnavailableError
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.log import (
@@ -28,7 +28,6 @@ from memcore.log.head import head_key
 from memcore.model import VIEW_STATUSES, Mask, Repair, View
 from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
 from memcore.session.appending import Appending
-from memcore.state import packed_field
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 
@@ -78,8 +77,7 @@ class Incoming:
         """What was read and is not stored yet."""
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
-        self.states: list[tuple[int, dict[str, Any]]] = []
-        """The values of its state, under ascending counters."""
+        self.state = ArrivedState()
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
@@ -126,8 +124,10 @@ class Incoming:
             self._take_checkpoint(found.get("checkpoint"))
             self._checkpoints_left -= 1
         else:
-            self._take_state(found.get("state"))
+            self.state.take(found.get("state"))
             self._states_left -= 1
+            if not self._states_left:
+                self.state.finish(self.title.next_seq)
 
     def finish(self) -> None:
         """All its lines were read: what follows is undone."""
@@ -224,22 +224,6 @@ class Incoming:
                 if history.position_of(seq) is None:
                     refuse(f"view.masks: there is no live item {seq}")
         self.views.append(replace(view, masks=masks))
-
-    def _take_state(self, found: Any) -> None:
-        values = found.get("values") if isinstance(found, dict) else None
-        if not isinstance(values, dict):
-            refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
-        last = self.states[-1][0] if self.states else -1
-        counter = whole(found, "counter", least=last + 1, below=2**62)
-        if values and not counter:
-            refuse("state: at counter 0 there are no values")
-        for key in values:
-            packed_field(key)
-        try:
-            check_json(values)
-        except ValueError as exc:
-            refuse(f"state.values{exc}")
-        self.states.append((counter, values))
 
     def _counted(self, mask: Mask, counter: str) -> Mask:
         """The mask with tokens that a budget may rely on, whatever its line says.

@@ -26,8 +26,8 @@ from memcore.log.saved import Saved
 from memcore.model import Item
 from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.past import StatePoint, state_at, unknown_state
-from memcore.state import inherit, state_counter
+from memcore.session.past import state_at, unknown_state
+from memcore.state import inherit
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -176,14 +176,9 @@ class Changes:
                 raise saved.mismatch()
             child.finish(now_ms=now_ms)
             inherit_usage(txn, log.scope, log.session, session, at=seq)
-            point: StatePoint | None = None
-            if state and saved is not None and saved.checkpoint.state is not None:
-                point = log.session, saved.checkpoint.state
-            elif state and saved is None:
-                point = self._state_point(draft, seq)
-            owner, counter = point or (log.session, None)
             try:
-                inherit(txn, log.scope, owner, session, counter=counter, seq=seq + 1)
+                owner, counter = self._state_point(draft, seq, saved) if state else (0, None)
+                inherit(txn, log.scope, owner or log.session, session, counter=counter, seq=seq + 1)
             except NotFoundError as exc:
                 raise unknown_state(seq, exc) from exc
             txn.on_commit(lambda: target.settle(log.scope, session))
@@ -191,10 +186,11 @@ class Changes:
         return self.change(work, create=False, revised=False)
 
     @staticmethod
-    def _state_point(draft: Draft, seq: int) -> StatePoint:
+    def _state_point(draft: Draft, seq: int, saved: Saved | None) -> tuple[int, int | None]:
+        """Whose values a fork begins with, and at which counter (None: now)."""
         txn, log = draft.txn, draft.log
-        if seq == draft.last_seq:
-            return log.session, state_counter(txn, *log.place)
+        if saved is not None or seq == draft.last_seq:
+            return log.session, None if saved is None else saved.checkpoint.state
         history = History(draft.head.all_segments(txn, log.scope))
         return state_at(txn, *log.place, history, seq)
 

@@ -17,6 +17,8 @@ from memcore.state.moments import counter_before, is_moment, moments_of, put_mom
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.reducers import FileData, append_messages, merge_entries
 from memcore.state.rows import (
+    Header,
+    StateStep,
     Version,
     header_key,
     inherit,
@@ -26,7 +28,8 @@ from memcore.state.rows import (
     state_counter,
     value_at,
     values_at,
-    write_values,
+    versions_of,
+    write_past,
 )
 from memcore.state.schema import StateSchema, state_schema
 from memcore.state.scoped import ScopedChange, Scopes
@@ -42,6 +45,7 @@ __all__ = [
     "Delete",
     "Field",
     "FileData",
+    "Header",
     "Merge",
     "Omit",
     "OmitInput",
@@ -55,6 +59,7 @@ __all__ = [
     "StateChange",
     "StateChanges",
     "StateSchema",
+    "StateStep",
     "Trace",
     "Trimmed",
     "Update",
@@ -82,5 +87,6 @@ __all__ = [
     "trim_piece",
     "value_at",
     "values_at",
-    "write_values",
+    "versions_of",
+    "write_past",
 ]

@@ -231,7 +231,8 @@ def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
     if not page:
         return Trimmed(0, None)
     before = keys.number_of(page[0]) - 1
-    is_known = header.holds(counter_before(txn, scope, session, before))
+    first = counter_before(txn, scope, session, before)
+    is_known = header.holds(first) if first is not None else not header.floor
     for seq, counter in list(moments_of(txn, scope, session, page[0], following or stop)):
         was_known, is_known = is_known, header.holds(counter)
         if not is_known and not was_known:

@@ -28,8 +28,10 @@ def put_moment(txn: Txn, scope: int, session: int, seq: int, counter: int) -> No
     txn.put(key, seal_value(key, counter.to_bytes(_COUNTER_BYTES, "little")))
 
 
-def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
-    """The counter of the state that an item of the session was appended on; 0: there was none.
+def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int | None:
+    """The counter of the state that an item of the session was appended on.
+
+    None: no row says it. The state was empty then, if nothing of its past was forgotten.
 
     Raises:
         CorruptValueError: the row that says so is damaged.
@@ -38,7 +40,7 @@ def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
     stop = keys.session_row(scope, session, Row.MOMENT, seq + 1)
     for key, value in txn.scan(start, stop, reverse=True, limit=1):
         return unpack_moment(key, value)
-    return 0
+    return None
 
 
 def moments_of(

@@ -14,7 +14,7 @@ all changes can be told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
     "Header",
+    "StateStep",
     "Version",
     "fields_at",
     "header_key",
@@ -38,8 +39,9 @@ __all__ = [
     "value_at",
     "values_at",
     "version_at",
+    "versions_of",
     "write_header",
-    "write_values",
+    "write_past",
 ]
 
 _U64: Final = Struct("<Q")
@@ -311,20 +313,55 @@ def inherit(
         put_moment(txn, scope, fork, seq, at)
 
 
-def write_values(
-    txn: Txn, place: tuple[int, int], states: Sequence[tuple[int, Mapping[str, Any]]]
+class StateStep(NamedTuple):
+    """What became of fields up to a counter, since the known counter before it."""
+
+    counter: int
+    written: Mapping[str, Any]
+    deleted: Sequence[str]
+
+
+def versions_of(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[str, int, Version]]:
+    """``(field, counter, version)`` of every version, those of a field together.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    rows = keys.state_rows(scope, session)
+    for key, value in txn.scan(keys.behind(keys.numbered(rows, 0)), keys.after(rows)):
+        yield (*keys.split_state_row(key), Version(key, *open_value(key, value)))
+
+
+def write_past(
+    txn: Txn,
+    place: tuple[int, int],
+    steps: Sequence[StateStep],
+    *,
+    floor: int | None,
+    moments: Iterable[tuple[int, int]],
 ) -> None:
-    """Begin a state of which the values (JSON) at some counters are known, ascending."""
+    """Begin the state of a session with a past; ``steps`` and ``moments`` ascend.
+
+    ``floor``: from there on every counter is known, of those before it the steps' own; None: from
+    the last one.
+    """
     rows = keys.state_rows(*place)
     before: dict[str, tuple[bytes, int]] = {}
-    for counter, values in states:
-        stored = {key: encode_json(value) for key, value in values.items()}
-        for key in {**before, **stored}:
-            if stored.get(key) != before.get(key):
-                put_version(txn, rows, packed_field(key), counter, stored.get(key))
-        before = stored
-    *kept, last = (counter for counter, _ in states)
-    write_header(txn, *place, Header(last, last, tuple(kept)))
+    for counter, written, deleted in steps:
+        for key, value in written.items():
+            stored = encode_json(value)
+            if stored != before.get(key):
+                put_version(txn, rows, packed_field(key), counter, stored)
+                before[key] = stored
+        for key in deleted:
+            put_version(txn, rows, packed_field(key), counter, None)
+            before.pop(key, None)
+    last = steps[-1].counter
+    known_from = last if floor is None else floor
+    kept = tuple(step.counter for step in steps if step.counter < known_from)
+    write_header(txn, *place, Header(last, known_from, kept))
+    for seq, counter in moments:
+        put_moment(txn, *place, seq, counter)
 
 
 def _begin(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import memcore
+from memcore import InvalidOptionError, NotFoundError
 from memcore.cli.app import app
 from memcore.cli.exits import ExitCode
 from memcore.codec import encode_json
@@ -126,9 +130,10 @@ def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
     lines = exported(db, session_id="fork").splitlines()
     title = json.loads(lines[0])
     assert title["forked_from"]["seq"] == seqs[10]
-    *items, state = map(json.loads, lines[1:])
+    *items, before, state = map(json.loads, lines[1:])
+    assert before["state"]["values"] == {}
     assert [line["seq"] for line in items] == [item.seq for item in fork.items()]
-    assert state["state"] == {"counter": 1, "values": {"own": 1}}
+    assert state["state"] == {"counter": 1, "set": {"own": 1}, "deleted": []}
     other = round_trip(db, open_db, path)
     copy = other.session("fork", user=session.user, app=session.app)
     assert list(copy.items()) == list(fork.items())
@@ -581,6 +586,15 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (4, {"values": {"": 1}}, "non-empty"),
         (4, b'{"state":{"counter":1,"values":{"a":NaN}}}', "state.values.a (float) is NaN"),
         (4, b"{}", "state: expected an object"),
+        (4, {"floor": 4}, "state.floor: expected at most 3"),
+        (4, {"floor": 2}, "floor: expected a whole number from 3"),
+        (4, {"moments": [[1, 4]]}, "is beyond seq 3 or 3"),
+        (4, {"moments": [[4, 3]]}, "is beyond seq 3 or 3"),
+        (4, {"moments": [[2, 1], [2, 2]]}, "that ascend"),
+        (4, {"moments": [[2, 2], [3, 1]]}, "that ascend"),
+        (4, {"moments": [[0, 1]]}, "that ascend"),
+        (4, {"moments": [[True, 1]]}, "that ascend"),
+        (4, {"moments": 7}, "that ascend"),
     ],
 )
 def test_bad_lines_are_told_with_their_number(db, at, change, reason) -> None:
@@ -592,6 +606,128 @@ def test_bad_lines_are_told_with_their_number(db, at, change, reason) -> None:
     assert done.failures[0].startswith("line ")
     assert list(db.sessions()) == []
     assert db.import_(lines_with(3, {})).sessions == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"set": 1}, "expected an object"),
+        ({"set": {"": 1}}, "non-empty"),
+        ({"deleted": "a"}, "state.deleted"),
+        ({"deleted": ["b"]}, "state.deleted"),
+        ({"deleted": [["a"]]}, "state.deleted"),
+        ({"counter": 3}, "counter: expected"),
+    ],
+)
+def test_bad_changes_of_a_state_are_told(db, change, reason) -> None:
+    step = {"counter": 5, "set": {"b": 2}, "deleted": ["a"]}
+    first = [json.dumps(TITLE | {"state": 2}).encode(), *lines_with(3, {})[1:]]
+    done = db.import_([*first, json.dumps({"state": step | change}).encode()])
+    assert reason in done.failures[0]
+    assert list(db.sessions()) == []
+    assert db.import_([*first, json.dumps({"state": step}).encode()]).sessions == 1
+    state = db.session("s", user="u", app="a").state
+    assert (state.at(3), state.at(5)) == ({"a": 1}, {"b": 2})
+    with pytest.raises(NotFoundError):
+        state.at(4)
+
+
+def past_of(session: memcore.Session) -> list[Any]:
+    """The state at each counter and each item, as far as it is known."""
+    looks: list[Any] = [lambda at=at: session.state.at(at) for at in range(session.state.counter)]
+    seqs = [0, *(item.seq for item in session.items())]
+    looks += [lambda seq=seq: session.state.at_seq(seq) for seq in seqs]
+    found: list[Any] = []
+    for look in looks:
+        try:
+            found.append(look())
+        except NotFoundError:
+            found.append(None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MEMCORE_EXPORT_SEEDS", "6"))))
+def test_the_past_of_a_state_comes_back(db, open_db, path, seed) -> None:
+    rng = random.Random(seed)
+    session = db.session("s")
+    session.append(USER)
+    steps: list[Any] = [
+        lambda: session.append(USER),
+        lambda: session.state.update({rng.choice("abcd"): rng.randrange(3)}),
+        lambda: session.state.delete(rng.choice("abcd")),
+        session.undo,
+        lambda: session.rewind(rng.choice([0, *(item.seq for item in session.items())])),
+        session.checkpoint,
+        lambda: session.state.trim(keep=rng.randrange(1, 9)),
+    ]
+    for _ in range(60):
+        with suppress(NotFoundError):
+            rng.choices(steps, (8, 8, 3, 1, 1, 1, 1))[0]()
+    other = round_trip(db, open_db, path, undone=True)
+    assert past_of(other.session("s")) == past_of(session)
+
+
+def test_what_sessions_share_goes_with_its_owner(db, open_db, path) -> None:
+    db.session("s", user="u", app="a").append(USER)
+    for its, user in (("a", "u"), ("a", "v"), ("b", "u")):
+        scope = db.scope(user=user, app=its)
+        scope.state.update({"who": [its, user], "odd \ud800": ODD, "none": None})
+        scope.app_state.put("app", its)
+    scope.state.delete("none")
+
+    def owners(**options: Any) -> list[list[Any]]:
+        lines = map(json.loads, exported(db, **options).splitlines())
+        return [[line["shared"][name] for name in ("app", "user")] for line in lines
+                if "shared" in line]  # fmt: skip
+
+    everybody = [["a", "u"], ["a", "v"], ["b", "u"], ["a", None], ["b", None]]
+    assert owners() == everybody
+    assert owners(app="a") == [["a", "u"], ["a", "v"], ["a", None]]
+    assert owners(user="u") == [["a", "u"], ["b", "u"]]
+    assert owners(session_id="s", user="u", app="a") == []
+    other = round_trip(db, open_db, path)
+    assert other.scope(user="u", app="a").state.all() == db.scope(user="u", app="a").state.all()
+    assert other.scope(user="x", app="b").app_state.all() == {"app": "b"}
+
+    scope = other.scope(user="v", app="a")
+    scope.state.update({"who": "changed", "new": 1})
+    scope.state.delete("none")
+    done = other.import_(io.BytesIO(exported(db, app="a", user="v")))
+    assert "user 'v' in app 'a' has other values of 'who': they stay" in done.failures[0]
+    assert (scope.state["who"], scope.state["none"], scope.state["new"]) == ("changed", None, 1)
+
+    def moved(title: Any) -> Any:
+        return replace(title, app="z", user="w")
+
+    done = other.import_(io.BytesIO(exported(db, app="b")), rename=moved)
+    assert (done.shared, done.failures) == (2, [])
+    assert other.scope(user="w", app="z").state["who"] == ["b", "u"]
+    assert other.scope(user="q", app="z").app_state.all() == {"app": "b"}
+    with pytest.raises(InvalidOptionError, match="left out the state of user 'u' in app 'a'"):
+        exported(db, format="openai-chat", app="a", user="u")
+    left: list[str] = []
+    exported(db, format="openai-chat", left_out=left.append)
+    assert len(left) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"app": "", "user": None, "values": {}}, "app name is empty"),
+        ({"app": "a", "user": "", "values": {}}, "user name is empty"),
+        ({"app": "a", "user": 7, "values": {}}, "user name must be a str"),
+        ({"app": "a", "values": []}, "shared: expected an object"),
+        ({"app": "a", "values": {"": 1}}, "non-empty"),
+        ({"app": "a", "values": {"x" * 500: 1}}, "at most"),
+        ([], "shared: expected an object"),
+    ],
+)
+def test_bad_lines_of_what_sessions_share_are_told(db, line, reason) -> None:
+    done = db.import_([json.dumps({"memcore": 1, "shared": line}).encode()])
+    assert (done.shared, len(done.failures)) == (0, 1)
+    assert reason in done.failures[0]
+    assert db.import_([json.dumps({"memcore": 2, "shared": {}}).encode()]).failures
+    assert db.stats()["shared_fields"] == 0
 
 
 json_values = st.recursive(

@@ -1,0 +1,216 @@
+"""The state of a session in an export: its whole known past, a line for each counter.
+
+The first line holds the values at the oldest counter that is known, each later one what was
+written and deleted between the known counter before it and its own:
+
+```
+{"state":{"counter":1,"values":{...},"floor":1,"moments":[[1,1],[4,2]]}}
+{"state":{"counter":2,"set":{...},"deleted":["name"]}}
+```
+
+``floor`` is the counter from which on all are known, ``moments`` say which counter was in force
+while a seq was the next one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Any, Final
+
+from memcore.codec import check_json
+from memcore.database.arrived import refuse, whole
+from memcore.database.exchange import portable_json
+from memcore.errors import NotFoundError
+from memcore.log.saved import known_counters
+from memcore.state import (
+    Header,
+    StateStep,
+    Version,
+    moments_of,
+    packed_field,
+    read_header,
+    value_at,
+    values_at,
+    versions_of,
+    write_past,
+)
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["ArrivedState", "StateLines"]
+
+Place = tuple[int, int]
+_COUNTER_END: Final = 2**62
+_PAIR: Final = 2
+
+
+@dataclass(slots=True)
+class StateLines:
+    """Which lines the state of a session has; their values are read when they are written."""
+
+    place: Place
+    counters: list[int]
+    floor: int
+    moments: list[tuple[int, int]]
+    written: dict[int, list[str]]
+    deleted: dict[int, list[str]]
+
+    @classmethod
+    def of(cls, txn: ReadTxn, place: Place) -> StateLines:
+        """The lines as a snapshot has them; none if nothing was ever written.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        header = read_header(txn, *place)
+        if not header.counter:
+            return cls(place, [], 0, [], {}, {})
+        written, deleted = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+        for name, seen, version in _seen(txn, place, header):
+            if version is None:
+                deleted[seen].append(name)
+            else:
+                written[seen].append(name)
+        known = {*written, *deleted, *header.kept, header.floor, header.counter}
+        counters = sorted({*known, *known_counters(txn, *place)})
+        moments = [*moments_of(txn, *place)]
+        return cls(place, counters, header.floor, moments, dict(written), dict(deleted))
+
+    def line(self, txn: ReadTxn, counter: int) -> bytes:
+        """One line, with its end.
+
+        Raises:
+            NotFoundError: the session was deleted meanwhile, or the state trimmed.
+        """
+        if counter == self.counters[0]:
+            found = values_at(txn, *self.place, counter)
+            values = {key: version.value() for key, version in found.items()}
+            body: dict[str, Any] = {"counter": counter, "values": values, "floor": self.floor}
+            body["moments"] = [list(moment) for moment in self.moments]
+            return portable_json({"state": body}) + b"\n"
+        if not read_header(txn, *self.place).holds(counter):
+            msg = f"the state at counter {counter} is not known any more"
+            raise NotFoundError(msg)
+        written: dict[str, Any] = {}
+        for name in self.written.get(counter, ()):
+            version = value_at(txn, *self.place, name, counter)
+            if version is not None:
+                written[name] = version.value()
+        body = {"counter": counter, "set": written, "deleted": self.deleted.get(counter, [])}
+        return portable_json({"state": body}) + b"\n"
+
+
+def _seen(txn: ReadTxn, place: Place, header: Header) -> Iterator[tuple[str, int, Version | None]]:
+    """Field, counter and version (None: it has none any more) where what is known changes."""
+    shown: tuple[str, int, bytes] | None = None
+    end = ("", 0, None)  # no field has this name
+    for (name, counter, version), after in pairwise(chain(versions_of(txn, *place), (end,))):
+        stop = after[1] if after[0] == name else header.counter + 1
+        seen = counter
+        if counter < header.floor:
+            older = bisect_left(header.kept, counter)
+            seen = header.kept[older] if older < len(header.kept) else header.floor
+        if seen >= stop:
+            continue  # no known counter shows it
+        if version is not None and not version.is_deletion:
+            now = (name, version.flags, version.body)
+        else:
+            now = None
+        if now is None and shown is not None and shown[0] == name:
+            yield name, seen, None
+        elif now is not None and now != shown:
+            yield name, seen, version
+        shown = now
+
+
+@dataclass(slots=True)
+class ArrivedState:
+    """The state of a session on its way in."""
+
+    steps: list[StateStep] = field(default_factory=list)
+    floor: int | None = None
+    """None: the last counter is the only one that is known but for those of the lines."""
+    moments: list[tuple[int, int]] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+    """The fields that have a value behind the lines so far."""
+
+    def take(self, found: Any) -> None:
+        """One line.
+
+        Raises:
+            InvalidItemError: it is none, or not what comes next.
+        """
+        if not isinstance(found, dict):
+            refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
+        last = self.steps[-1].counter if self.steps else -1
+        counter = whole(found, "counter", least=last + 1, below=_COUNTER_END)
+        if "values" in found or not self.steps:
+            written = _values(found.get("values"))
+            gone = sorted(self._names - written.keys())
+        else:
+            written, gone = _values(found.get("set")), self._fields(found.get("deleted"))
+        if written and not counter:
+            refuse("state: at counter 0 there are no values")
+        if not self.steps:
+            self._begin(found, counter)
+        self._names = (self._names - {*gone}) | written.keys()
+        self.steps.append(StateStep(counter, written, gone))
+
+    def _begin(self, found: Mapping[str, Any], counter: int) -> None:
+        if found.get("floor") is not None:
+            self.floor = whole(found, "floor", least=counter, below=_COUNTER_END)
+        listed, last = found.get("moments", []), (0, 0)
+        for pair in listed if isinstance(listed, list) else [None]:
+            if (
+                not isinstance(pair, list)
+                or len(pair) != _PAIR
+                or not all(type(number) is int for number in pair)
+                or not (last[0] < pair[0] < 2**63 and last[1] <= pair[1] and pair[1] > 0)
+            ):
+                refuse(f"state.moments: expected seqs and counters that ascend, got {pair!r:.40}")
+            last = (pair[0], pair[1])
+            self.moments.append(last)
+
+    def _fields(self, found: Any) -> list[str]:
+        if not isinstance(found, list) or not all(
+            isinstance(name, str) and name in self._names for name in found
+        ):
+            refuse(f"state.deleted: expected names of fields, got {found!r:.40}")
+        return found
+
+    def finish(self, next_seq: int) -> None:
+        """All lines were read.
+
+        Raises:
+            InvalidItemError: they do not fit each other, or the session.
+        """
+        last = self.steps[-1].counter if self.steps else 0
+        if self.floor is not None and self.floor > last:
+            refuse(f"state.floor: expected at most {last}, got {self.floor}")
+        if self.moments and (self.moments[-1][0] > next_seq or self.moments[-1][1] > last):
+            refuse(f"state.moments: {list(self.moments[-1])} is beyond seq {next_seq} or {last}")
+
+    @property
+    def counters(self) -> Collection[int | None]:
+        """Those whose values came."""
+        return {step.counter for step in self.steps} or {0}
+
+    def write(self, txn: Txn, place: Place) -> None:
+        """Write the rows of a session that has none."""
+        if self.steps:
+            write_past(txn, place, self.steps, floor=self.floor, moments=self.moments)
+
+
+def _values(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
+    for key in found:
+        packed_field(key)
+    try:
+        check_json(found)
+    except ValueError as exc:
+        refuse(f"state.values{exc}")
+    return found
