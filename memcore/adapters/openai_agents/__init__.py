@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memcore.adapters.openai_agents.input_callback import safe_session_input_callback
     from memcore.adapters.openai_agents.input_filter import safe_call_model_input_filter
-    from memcore.adapters.openai_agents.manager import ManagedSession, SessionManager
+    from memcore.adapters.openai_agents.managed import ManagedSession, SessionManager
     from memcore.adapters.openai_agents.session import MemcoreSession
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ManagedSession": "memcore.adapters.openai_agents.manager",
+    "ManagedSession": "memcore.adapters.openai_agents.managed",
     "MemcoreSession": "memcore.adapters.openai_agents.session",
-    "SessionManager": "memcore.adapters.openai_agents.manager",
+    "SessionManager": "memcore.adapters.openai_agents.managed",
     "safe_call_model_input_filter": "memcore.adapters.openai_agents.input_filter",
     "safe_session_input_callback": "memcore.adapters.openai_agents.input_callback",
 }
