@@ -6,6 +6,7 @@ import asyncio
 import copy
 import datetime as dt
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -603,12 +604,28 @@ def test_no_update_of_the_app_is_lost(service: MemcoreSessionService, path: Path
 
 
 def test_a_cancelled_append_is_shown_if_it_is_stored(service: MemcoreSessionService) -> None:
+    """It waits for the writer before it, is cancelled, and is stored all the same."""
+    leads, may_go = threading.Event(), threading.Event()
+
+    def lead(_: Any) -> None:
+        leads.set()
+        may_go.wait()
+
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
-        tasks = [asyncio.create_task(service.append_event(made, said("x", delta={"a": 1})))]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        store = service.database.backing.store
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.transact, lead)
+            leads.wait()
+            task = asyncio.create_task(service.append_event(made, said("x", delta={"a": 1})))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert labels(made) == ["x"]
         assert made == await got(service)
         await service.append_event(made, said("y"))
         assert made == await got(service)
@@ -788,10 +805,17 @@ def test_fields_of_a_newer_adk(
     newer["actions"]["route"] = {"now": "a mapping"}
     newer["content"]["parts"][0]["hologram"] = {"data": "x"}
 
+    class Newer:
+        """Writes what the event would be there."""
+
+        @staticmethod
+        def to_python(*_: Any, **__: Any) -> dict[str, Any]:
+            return copy.deepcopy(newer)
+
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
         with monkeypatch.context() as patch:
-            patch.setattr(Event, "model_dump", lambda *_, **__: copy.deepcopy(newer))
+            patch.setattr(Event, "__pydantic_serializer__", Newer)
             await service.append_event(made, given)
         fresh = MemcoreSessionService(service.database)
         for _ in range(2):
