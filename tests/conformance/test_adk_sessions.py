@@ -6,6 +6,8 @@ import asyncio
 import copy
 import datetime as dt
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -601,6 +603,37 @@ def test_no_update_of_the_app_is_lost(service: MemcoreSessionService, path: Path
     state = run(got(service, "seed")).state
     assert sum(key.startswith("app:") for key in state) == 1 + 4 * 15
     assert [state[f"user:{who}"] for who in range(4)] == [14] * 4
+
+
+OTHER = """
+import sys, memcore
+with memcore.open(sys.argv[1]) as db:
+    session = db.session("s", app="shop", user="ann")
+    rest = {"author": "user", "id": "e2", "timestamp": 9.5, "invocationId": "i2"}
+    with session.batch(expected_revision=session.revision) as batch:
+        batch.append({"role": "user", "parts": [{"text": "over here"}]}, meta={"adk": rest})
+        batch.update_state({"b": 2})
+"""
+
+
+def test_another_process_writes(open_db: Open, path: Path) -> None:
+    service = MemcoreSessionService(open_db(durability="full"))
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s", state={"a": 1})
+        await service.append_event(made, said("here", id="e1"))
+        assert await got(service) == made
+        other = [sys.executable, "-c", OTHER, str(path)]
+        await asyncio.to_thread(subprocess.run, other, check=True)
+        with pytest.raises(StaleSessionError):
+            await service.append_event(made, said("late"))
+        found = await got(service)
+        assert labels(found) == ["here", "over here"]
+        assert found.state == {"a": 1, "b": 2}
+        assert found.last_update_time == 9.5
+        await service.append_event(found, said("on"))
+
+    run(work())
 
 
 def test_a_cancelled_append_is_shown_if_it_is_stored(service: MemcoreSessionService) -> None:

@@ -36,6 +36,8 @@ class Snapshot:
     """The position of the first row or entry that was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
+    has_compaction: bool = False
+    """Whether there may be a compaction among its entries, once these are made."""
     created: float = 0.0
     """When the session was created, in seconds."""
 
@@ -89,6 +91,7 @@ class History:
 
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
         """What the rows turned out to be; remembered for the next time if ``keep`` says so."""
+        found.has_compaction = found.known.has_compaction
         if len(found.parts) == 1 and found.parts[0] and isinstance(found.parts[0][0], Entry):
             return found.parts[0]
         entries: list[Entry] = []
@@ -105,6 +108,7 @@ class History:
                 rest = row.rest()
                 if not at % _PAGE:
                     await asyncio.sleep(0)
+            found.has_compaction |= any(entry.is_compaction for entry in entries)
         if not keep:
             return entries
         start, run = found.start, entries

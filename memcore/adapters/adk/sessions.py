@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 from google.adk.events.event import Event
@@ -21,11 +20,10 @@ from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
 from memcore.adapters.adk.handles import Handles, id_of, name_of
-from memcore.adapters.adk.history import History
+from memcore.adapters.adk.history import History, Snapshot
 from memcore.adapters.adk.listing import listed
 from memcore.adapters.adk.markers import put_marker
-from memcore.adapters.adk.ranges import Span, covered_once, presented
-from memcore.adapters.adk.showing import show_event
+from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.turns import Turns
 from memcore.aio.commit import commit_to
@@ -129,7 +127,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         Raises:
             CorruptValueError: an event that was asked for is damaged.
         """
-        name = session_id.strip()
+        name = (session_id or "").strip()
         if not name:
             return None
         return await self._get(self._handles.get(app_name, user_id, name), config or _ALL)
@@ -149,20 +147,19 @@ class MemcoreSessionService(Opened, BaseSessionService):
             last_update_time=_last_time(entries, found.created),
         )
         if wanted != 0:
-            made.events = await self._shown(entries, config.after_timestamp)
+            made.events = await self._shown(found, entries, config.after_timestamp)
         put_marker(made, found.marker)
         return made
 
-    async def _shown(self, entries: list[Entry], after: float | None) -> list[Event]:
+    async def _shown(
+        self, found: Snapshot, entries: list[Entry], after: float | None
+    ) -> list[Event]:
         """The events of entries as they are handed out."""
-        chosen = [entry for entry in entries if entry.event is not None]
         if after is not None:
-            chosen = [entry for entry in chosen if (entry.timestamp or 0.0) >= after]
-        events = [entry.event for entry in chosen if entry.event is not None]
-        covers = _covers(chosen, events)
-        if covers:
-            for at, shown in presented(events, covers).items():
-                events[at] = shown
+            entries = [entry for entry in entries if (entry.timestamp or 0.0) >= after]
+        events = [entry.event for entry in entries if entry.event is not None]
+        if found.has_compaction:
+            present(events, [entry for entry in entries if entry.event is not None])
         if self._copies is None:
             return events
         copied: list[Event] = []
@@ -201,7 +198,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and its events, if there is one; what is shared stays."""
-        name = session_id.strip()
+        name = (session_id or "").strip()
         if name:
             await asyncio.to_thread(self._handles.scope(app_name, user_id).delete_session, name)
 
@@ -286,26 +283,3 @@ def _last_time(entries: list[Entry], created: float) -> float:
         if entry.timestamp is not None:
             return entry.timestamp
     return created
-
-
-def _covers(entries: list[Entry], events: list[Event]) -> dict[int, Span]:
-    """What the compactions among the events cover of them, by index."""
-    found: dict[int, Span] = {}
-    for at, entry in enumerate(entries):
-        if not entry.is_compaction:
-            continue
-        if entry.covers is None:
-            span = covered_once(events[:at], events[at])
-        else:
-            lo, hi = entry.covers
-            span = (
-                bisect_left(entries, lo, key=_seq) if lo >= entries[0].seq else -1,
-                bisect_right(entries, hi, key=_seq) - 1,
-            )
-        if span is not None:
-            found[at] = span
-    return found
-
-
-def _seq(entry: Entry) -> int:
-    return entry.seq
