@@ -74,12 +74,13 @@ def request_of(
             f"idempotency_key: expected 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, got {len(key)}"
         )
         raise InvalidOptionError(msg)
-    told = blake2b(digest_size=32, key=seed)
-    for part in content:
-        told.update(len(part).to_bytes(8, "little"))
-        told.update(part)
+    told = blake2b(b"".join([_sized(part) for part in content]), digest_size=32, key=seed)
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32, key=seed).digest()
     return Request(digest, told.digest(), key, ttl_ms)
+
+
+def _sized(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "little") + part
 
 
 def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | None:

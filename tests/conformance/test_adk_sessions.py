@@ -6,6 +6,9 @@ import asyncio
 import copy
 import datetime as dt
 import logging
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -602,13 +605,60 @@ def test_no_update_of_the_app_is_lost(service: MemcoreSessionService, path: Path
     assert [state[f"user:{who}"] for who in range(4)] == [14] * 4
 
 
+OTHER = """
+import sys, memcore
+with memcore.open(sys.argv[1]) as db:
+    session = db.session("s", app="shop", user="ann")
+    rest = {"author": "user", "id": "e2", "timestamp": 9.5, "invocationId": "i2"}
+    with session.batch(expected_revision=session.revision) as batch:
+        batch.append({"role": "user", "parts": [{"text": "over here"}]}, meta={"adk": rest})
+        batch.update_state({"b": 2})
+"""
+
+
+def test_another_process_writes(open_db: Open, path: Path) -> None:
+    service = MemcoreSessionService(open_db(durability="full"))
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s", state={"a": 1})
+        await service.append_event(made, said("here", id="e1"))
+        assert await got(service) == made
+        other = [sys.executable, "-c", OTHER, str(path)]
+        await asyncio.to_thread(subprocess.run, other, check=True)
+        with pytest.raises(StaleSessionError):
+            await service.append_event(made, said("late"))
+        found = await got(service)
+        assert labels(found) == ["here", "over here"]
+        assert found.state == {"a": 1, "b": 2}
+        assert found.last_update_time == 9.5
+        await service.append_event(found, said("on"))
+
+    run(work())
+
+
 def test_a_cancelled_append_is_shown_if_it_is_stored(service: MemcoreSessionService) -> None:
+    """It waits for the writer before it, is cancelled, and is stored all the same."""
+    leads, may_go = threading.Event(), threading.Event()
+
+    def lead(_: Any) -> None:
+        leads.set()
+        may_go.wait()
+
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
-        tasks = [asyncio.create_task(service.append_event(made, said("x", delta={"a": 1})))]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        store = service.database.backing.store
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.transact, lead)
+            leads.wait()
+            task = asyncio.create_task(service.append_event(made, said("x", delta={"a": 1})))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert labels(made) == ["x"]
         assert made == await got(service)
         await service.append_event(made, said("y"))
         assert made == await got(service)
@@ -788,10 +838,17 @@ def test_fields_of_a_newer_adk(
     newer["actions"]["route"] = {"now": "a mapping"}
     newer["content"]["parts"][0]["hologram"] = {"data": "x"}
 
+    class Newer:
+        """Writes what the event would be there."""
+
+        @staticmethod
+        def to_python(*_: Any, **__: Any) -> dict[str, Any]:
+            return copy.deepcopy(newer)
+
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
         with monkeypatch.context() as patch:
-            patch.setattr(Event, "model_dump", lambda *_, **__: copy.deepcopy(newer))
+            patch.setattr(Event, "__pydantic_serializer__", Newer)
             await service.append_event(made, given)
         fresh = MemcoreSessionService(service.database)
         for _ in range(2):

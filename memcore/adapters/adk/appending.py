@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.adk.errors._stale_session_error import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -11,7 +10,7 @@ from google.adk.sessions.session import Session as AdkSession
 
 from memcore import codec
 from memcore.adapters.adk.events import EVENT, REST, Encoded, Stored
-from memcore.adapters.adk.history import marker_of
+from memcore.adapters.adk.markers import marker_in, marker_of
 from memcore.errors import InvalidItemError
 from memcore.limits import META_BYTES_MAX
 from memcore.log import Draft, Prepared, find_request, record_request, request_of
@@ -31,8 +30,7 @@ _STALE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """What became of an event."""
 
     place: tuple[int, int]
@@ -40,7 +38,8 @@ class Appended:
     revision: int
     """Where the session is at now."""
     seq: int
-    count: int
+    items: int
+    """Live items, this one included."""
     is_new: bool
     """Whether the writer's object is to show it now; False: it was stored before."""
 
@@ -50,8 +49,7 @@ class Appended:
         return marker_of(self.place, self.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """What a Session object shows of the log: it says whose changes its writer knows."""
 
     marker: str | None
@@ -60,8 +58,8 @@ class View:
     @classmethod
     def of(cls, session: AdkSession) -> View:
         """The view of an object now."""
-        last = session.events[-1].id if session.events else None
-        return cls(session._storage_update_marker, last)  # noqa: SLF001 - ADK's own slot for it
+        marker = marker_in(session)
+        return cls(marker, session.events[-1].id if marker is None and session.events else None)
 
     def again(self, draft: Draft, revision: int) -> Appended:
         """What became of an event that was stored as that revision.
@@ -77,7 +75,7 @@ class View:
         Raises:
             StaleSessionError: others wrote since, or the session is another one of the same name.
         """
-        if self.marker is not None and self.marker.startswith("memcore:"):
+        if self.marker is not None:
             is_current = self.marker == marker_of(draft.log.place, draft.head.revision)
         else:
             is_current = self.last_event_id == _last_event_id(draft)
@@ -137,9 +135,8 @@ class Appending:
 
         def after(draft: Draft) -> Appended:
             record_request(draft, request, draft.receipt(len(rows)), now_ms=0)
-            done = _done(draft, is_new=True)
-            draft.txn.on_commit(lambda: setattr(storing, "done", done))
-            return done
+            storing.done = _done(draft, is_new=True)
+            return storing.done
 
         return session.changes.change(
             work, create=False, missing=self._missing, after=after, atomic=True

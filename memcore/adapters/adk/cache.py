@@ -108,15 +108,15 @@ class EventCache:
                 self._take(place)
                 self._keep(place, run)
 
+    def wants(self, place: Place) -> bool:
+        """Whether the session was read here lately: then what is appended will be, too."""
+        return place in self._runs
+
     def add(self, place: Place, epoch: int, position: int, entry: Entry) -> None:
-        """Remember the entry that was appended at a position."""
+        """Remember the entry that was appended at a position, if what stands before it is known."""
         with self._lock:
             run = self._runs.get(place)
             if run is None or run.epoch != epoch or _stop(run) != position:
-                if run is not None and run.epoch == epoch and _stop(run) > position:
-                    return  # a reader saw it first
-                self._take(place)
-                self._keep(place, _Run(epoch, position, [entry], entry.size_bytes, False))
                 return
             run.entries.append(entry)
             run.size_bytes += entry.size_bytes

@@ -64,7 +64,9 @@ class Encoded(NamedTuple):
 def encode_event(event: Event) -> Encoded:
     """Write an event as JSON; what is temporary is left out."""
     try:
-        dumped = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+        # As model_dump does, which takes half as long again.
+        serializer = type(event).__pydantic_serializer__
+        dumped = serializer.to_python(event, mode="json", by_alias=True, exclude_none=True)
     except PydanticSerializationError:
         logger.warning(
             "event %s holds values that are no JSON: they are stored as strings", event.id

@@ -8,13 +8,14 @@ from typing import Any, Final, TypeAlias
 
 from memcore.adapters.adk.cache import Entry, EventCache, Known, size_of
 from memcore.adapters.adk.events import COVERS, Stored
+from memcore.adapters.adk.markers import marker_of
 from memcore.errors import CorruptValueError
 from memcore.log import SessionLog
 from memcore.session import Session
 from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn
 
-__all__ = ["History", "Snapshot", "marker_of"]
+__all__ = ["History", "Snapshot"]
 
 _PAGE: Final = 128
 """Events that are decoded before other tasks of the loop have their turn."""
@@ -35,6 +36,8 @@ class Snapshot:
     """The position of the first row or entry that was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
+    has_compaction: bool = False
+    """Whether there may be a compaction among its entries, once these are made."""
     created: float = 0.0
     """When the session was created, in seconds."""
 
@@ -42,11 +45,6 @@ class Snapshot:
     def marker(self) -> str:
         """The session and its revision: which of two writers with the same view comes first."""
         return marker_of(self.place, self.revision)
-
-
-def marker_of(place: tuple[int, int], revision: int) -> str:
-    """What a Session object remembers of the state of the log that it shows."""
-    return f"memcore:{place[1]}:{revision}"
 
 
 class History:
@@ -91,8 +89,9 @@ class History:
         found.created = head.created_ms / 1000
         return found
 
-    async def entries(self, found: Snapshot) -> list[Entry]:
-        """What the rows turned out to be; remembered for the next time."""
+    async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
+        """What the rows turned out to be; remembered for the next time if ``keep`` says so."""
+        found.has_compaction = found.known.has_compaction
         if len(found.parts) == 1 and found.parts[0] and isinstance(found.parts[0][0], Entry):
             return found.parts[0]
         entries: list[Entry] = []
@@ -109,6 +108,9 @@ class History:
                 rest = row.rest()
                 if not at % _PAGE:
                     await asyncio.sleep(0)
+            found.has_compaction |= any(entry.is_compaction for entry in entries)
+        if not keep:
+            return entries
         start, run = found.start, entries
         if found.known.start < start <= found.known.stop:
             start = found.known.start

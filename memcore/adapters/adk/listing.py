@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from memcore import names
 from memcore.adapters.adk.events import Stored
-from memcore.adapters.adk.history import marker_of
+from memcore.adapters.adk.markers import marker_of
 from memcore.codec import decode_json, encode_json
 from memcore.database import Scope
 from memcore.errors import CorruptValueError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 from google.adk.events.event import Event
@@ -21,12 +20,13 @@ from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
 from memcore.adapters.adk.handles import Handles, id_of, name_of
-from memcore.adapters.adk.history import History
+from memcore.adapters.adk.history import History, Snapshot
 from memcore.adapters.adk.listing import listed
-from memcore.adapters.adk.ranges import Span, covered_once, presented
-from memcore.adapters.adk.showing import show_event
+from memcore.adapters.adk.markers import put_marker
+from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.turns import Turns
+from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
@@ -127,7 +127,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         Raises:
             CorruptValueError: an event that was asked for is damaged.
         """
-        name = session_id.strip()
+        name = (session_id or "").strip()
         if not name:
             return None
         return await self._get(self._handles.get(app_name, user_id, name), config or _ALL)
@@ -138,7 +138,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         found = history.look(wanted, pair_safe=self._pair_safe)
         if found is None:
             return None
-        entries = await history.entries(found)
+        entries = await history.entries(found, keep=wanted != 0)
         made = Session(
             id=native.id,
             app_name=id_of(native.app),
@@ -147,20 +147,19 @@ class MemcoreSessionService(Opened, BaseSessionService):
             last_update_time=_last_time(entries, found.created),
         )
         if wanted != 0:
-            made.events = await self._shown(entries, config.after_timestamp)
-        made._storage_update_marker = found.marker  # noqa: SLF001 - ADK's own slot for it
+            made.events = await self._shown(found, entries, config.after_timestamp)
+        put_marker(made, found.marker)
         return made
 
-    async def _shown(self, entries: list[Entry], after: float | None) -> list[Event]:
+    async def _shown(
+        self, found: Snapshot, entries: list[Entry], after: float | None
+    ) -> list[Event]:
         """The events of entries as they are handed out."""
-        chosen = [entry for entry in entries if entry.event is not None]
         if after is not None:
-            chosen = [entry for entry in chosen if (entry.timestamp or 0.0) >= after]
-        events = [entry.event for entry in chosen if entry.event is not None]
-        covers = _covers(chosen, events)
-        if covers:
-            for at, shown in presented(events, covers).items():
-                events[at] = shown
+            entries = [entry for entry in entries if (entry.timestamp or 0.0) >= after]
+        events = [entry.event for entry in entries if entry.event is not None]
+        if found.has_compaction:
+            present(events, [entry for entry in entries if entry.event is not None])
         if self._copies is None:
             return events
         copied: list[Event] = []
@@ -190,7 +189,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
                         state=each.state,
                         last_update_time=each.last_update_time,
                     )
-                    made._storage_update_marker = each.marker  # noqa: SLF001 - as above
+                    put_marker(made, each.marker)
                     found.append(made)
                 await asyncio.sleep(0)
         found.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
@@ -199,7 +198,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and its events, if there is one; what is shared stays."""
-        name = session_id.strip()
+        name = (session_id or "").strip()
         if name:
             await asyncio.to_thread(self._handles.scope(app_name, user_id).delete_session, name)
 
@@ -231,25 +230,32 @@ class MemcoreSessionService(Opened, BaseSessionService):
         """
         if event.partial:
             return event
-        await self._turns.take(id(session))
+        if not self._turns.try_take(id(session)):
+            await self._turns.take(id(session))
         try:
             return await self._append(session, event)
         finally:
             self._turns.give(id(session))
 
     async def _append(self, session: Session, event: Event) -> Event:
-        event.id = event.id or Event.new_id()
+        if not event.id:
+            event.id = Event.new_id()
         native = self._handles.get(session.app_name, session.user_id, session.id)
         storing = Storing(native, event)
-        await storing.prepare(session, self._cache)
+        if storing.needs_history:
+            await storing.look(session, self._cache)
+        storing.plan(session)
         try:
-            done = await storing.commit()
+            if storing.is_large:
+                done = await storing.commit_large()
+            else:
+                done = await commit_to(native.store, storing.closure)
         except asyncio.CancelledError:
-            if storing.done is not None:  # it is stored all the same
+            if storing.done is not None and await storing.is_last(self._cache):
                 self._show(session, storing, storing.done)
             raise
         except DuplicateRequestError:
-            if not await self._is_stored(native, storing):
+            if not await storing.is_stored(self._cache):
                 raise
             return event
         if done.is_new:
@@ -259,28 +265,17 @@ class MemcoreSessionService(Opened, BaseSessionService):
     def _show(self, session: Session, storing: Storing, done: Appended) -> None:
         """Let the writer's object show what was stored."""
         event = storing.event
-        self._apply_temp_state(session, event)
-        self._trim_temp_delta_state(event)
-        if storing.delta is not None:
-            event.actions.state_delta = storing.delta
-        self._update_session_state(session, event)
+        if event.actions.state_delta:
+            self._apply_temp_state(session, event)
+            self._trim_temp_delta_state(event)
+            if storing.delta is not None:
+                event.actions.state_delta = storing.delta
+            self._update_session_state(session, event)
         session.last_update_time = event.timestamp
-        session._storage_update_marker = done.marker  # noqa: SLF001 - ADK's own slot for it
+        put_marker(session, done.marker)
         show_event(session, event, storing.covered)
-        if self._copies is not None:
+        if self._copies is not None and self._cache.wants(done.place):
             storing.remember(self._copies, self._cache)
-
-    async def _is_stored(self, native: Native, storing: Storing) -> bool:
-        """Whether the event of this id that is stored says the same in other words."""
-        history = History(native, self._cache)
-        found = history.look(None)
-        entries = [] if found is None else await history.entries(found)
-        return any(
-            entry.event is not None
-            and entry.event.id == storing.event.id
-            and entry.event == storing.encoded.event()
-            for entry in entries
-        )
 
 
 def _last_time(entries: list[Entry], created: float) -> float:
@@ -288,26 +283,3 @@ def _last_time(entries: list[Entry], created: float) -> float:
         if entry.timestamp is not None:
             return entry.timestamp
     return created
-
-
-def _covers(entries: list[Entry], events: list[Event]) -> dict[int, Span]:
-    """What the compactions among the events cover of them, by index."""
-    found: dict[int, Span] = {}
-    for at, entry in enumerate(entries):
-        if not entry.is_compaction:
-            continue
-        if entry.covers is None:
-            span = covered_once(events[:at], events[at])
-        else:
-            lo, hi = entry.covers
-            span = (
-                bisect_left(entries, lo, key=_seq) if lo >= entries[0].seq else -1,
-                bisect_right(entries, hi, key=_seq) - 1,
-            )
-        if span is not None:
-            found[at] = span
-    return found
-
-
-def _seq(entry: Entry) -> int:
-    return entry.seq

@@ -17,7 +17,7 @@ from memcore.adapters.adk.events import COVERS, encode_event
 from memcore.adapters.adk.history import History
 from memcore.adapters.adk.ranges import Span, covered_once
 from memcore.adapters.adk.rewinding import rewound
-from memcore.aio.commit import commit
+from memcore.aio.commit import commit_to
 from memcore.blobs import StagedBlobLost
 from memcore.codec import encode_json
 from memcore.errors import InvalidItemError, StorageError
@@ -46,16 +46,31 @@ class Storing:
         self.delta: dict[str, Any] | None = None
         """What of the state a rewind changes, in place of what its event says."""
         self.done: Appended | None = None
-        """What became of it, once it is committed."""
+        """What becomes of it, if the commit succeeds in which it stands."""
         self.rows: list[Prepared] = []
         self.closure: Closure[Appended]
 
-    async def prepare(self, shown: AdkSession, cache: EventCache) -> None:
-        """Make the closure that stores it; ``shown`` is the writer's object."""
+    @property
+    def needs_history(self) -> bool:
+        """Whether what is stored depends on what the log holds."""
+        actions = self.event.actions
+        return actions.compaction is not None or bool(actions.rewind_before_invocation_id)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether content of it may have to be staged ahead."""
+        return any(row.payload for row in self.rows)
+
+    async def look(self, shown: AdkSession, cache: EventCache) -> None:
+        """Find in the log what a compaction covers, and what a rewind leads back to."""
+        history = History(self.session, cache)
         if self.event.actions.compaction is not None:
-            await self._cover(shown, History(self.session, cache))
+            await self._cover(shown, history)
         if self.event.actions.rewind_before_invocation_id:
-            await self._rewind(History(self.session, cache))
+            await self._rewind(history)
+
+    def plan(self, shown: AdkSession) -> None:
+        """Make the closure that stores it; ``shown`` is the writer's object."""
         appending = Appending(self.session)
         self.rows = appending.prepare(self.encoded)
         self.closure = appending.closure(self, View.of(shown))
@@ -100,16 +115,31 @@ class Storing:
             identity = encode_json([self.encoded.content, rest])[0]
             self.encoded = self.encoded._replace(identity=identity)
 
-    async def commit(self) -> Appended:
+    async def commit_large(self) -> Appended:
         """Store it; what is very large is staged ahead in a thread."""
-        if not any(row.payload for row in self.rows):
-            return await commit(self.session, self.closure)
         for _ in range(STAGE_ATTEMPTS):
             await asyncio.to_thread(self.session.appending.stage, self.rows)
             with suppress(StagedBlobLost):
-                return await commit(self.session, self.closure)
+                return await commit_to(self.session.store, self.closure, large=True)
         msg = "large content was collected again and again before it could be referred to"
         raise StorageError(msg)
+
+    async def is_last(self, cache: EventCache) -> bool:
+        """Whether it is what the log ends with."""
+        history = History(self.session, cache)
+        found = history.look(1)
+        if found is None or self.done is None or found.marker != self.done.marker:
+            return False
+        events = [entry.event for entry in await history.entries(found) if entry.event is not None]
+        return bool(events) and events[-1].id == self.event.id
+
+    async def is_stored(self, cache: EventCache) -> bool:
+        """Whether the event of this id that is stored says the same in other words."""
+        history = History(self.session, cache)
+        found = history.look(None)
+        entries = [] if found is None else await history.entries(found)
+        given = self.encoded.event()
+        return any(entry.event is not None and entry.event == given for entry in entries)
 
     def remember(self, copies: Copies, cache: EventCache) -> None:
         """Keep a copy of the event for the next reader, if it is sure what that would read."""
@@ -121,4 +151,4 @@ class Storing:
             row = self.rows[0]
             size = size_of(copied, len(row.body) + len(row.payload or b""))
             entry = Entry(done.seq, copied, copied.timestamp, size)
-            cache.add(done.place, done.epoch, done.count - 1, entry)
+            cache.add(done.place, done.epoch, done.items - 1, entry)

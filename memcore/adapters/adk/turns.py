@@ -20,6 +20,11 @@ class Turns:
         self._waiting: dict[int, list[Callable[[], object]]] = {}
         """For every object that is held what wakes those who wait."""
 
+    def try_take(self, key: int) -> bool:
+        """Hold it if nobody does; whether it is held now."""
+        mine: list[Callable[[], object]] = []
+        return self._waiting.setdefault(key, mine) is mine
+
     async def take(self, key: int) -> None:
         """Wait until nobody holds it, and hold it."""
         mine: list[Callable[[], object]] = []

@@ -17,6 +17,7 @@ from agents.memory.session_settings import (
 
 from memcore.adapters.openai_agents.items import Clear, Coder, Unreadable
 from memcore.adapters.openai_agents.place import (
+    MAIN,
     MESSAGES_TABLE,
     SESSIONS_TABLE,
     ScopeOf,
@@ -37,12 +38,12 @@ from memcore.errors import (
 )
 from memcore.log import Prepared
 from memcore.options import checked_int, checked_optional_seconds
-from memcore.session import resume_removals
+from memcore.session import Address, Session, SessionOptions, resume_removals
 from memcore.session.appending import PLAIN
 from memcore.session.bulk import Recall
 from memcore.session.ending import Tail, message_of
 
-__all__ = ["Bound", "History"]
+__all__ = ["Bound", "History", "finish_removal", "options_in", "unreadable_error"]
 
 _TTL_SECONDS_MAX: Final = 1e9
 _EXPIRED_SHARE: Final = 8
@@ -58,6 +59,8 @@ class Bound(NamedTuple):
     session: AsyncSession
     coder: Coder
     recall: Recall
+    address: Address
+    branch: str = MAIN
 
 
 class History(Opened):
@@ -111,7 +114,7 @@ class History(Opened):
         tabled = app_of(self._scope.app, sessions_table, messages_table)
         if tabled != self._scope.app:
             self._scope = Database(self._scope.backing).scope(app=tabled, user=self._scope.user)
-        self._last: tuple[tuple[str, str, str], Bound] | None = None
+        self._last: tuple[tuple[str, str], Bound] | None = None
         if self._keys is not None:
             Sealer(self._keys)  # fails now if it cannot work
 
@@ -155,20 +158,34 @@ class History(Opened):
 
     def bound(self, wrapper: Any = None) -> Bound:
         """As ``native``, with the coder of its items."""
+        return self.bound_in(self.scope_for(wrapper))
+
+    def scope_for(self, wrapper: Any = None) -> Scope:
+        """The scope that a call works in; raises what ``native`` raises."""
         self.need_open()
-        scope = self._scope
-        if self._scope_of is not None:
-            scope = routed(scope, self._scope_of, wrapper)
-        key = (scope.app, scope.user, self.session_id)
+        return (
+            self._scope if self._scope_of is None else routed(self._scope, self._scope_of, wrapper)
+        )
+
+    def bound_in(self, scope: Scope) -> Bound:
+        """Where the calls of a scope work."""
         last = self._last
-        if last is not None and last[0] == key:
+        if last is not None and last[0] == (scope.app, scope.user):
             return last[1]
-        session = scope.session(name_of(self.session_id), policy="openai_responses", orphans="keep")
-        coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *key)
-        recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
-        bound = Bound(AsyncSession(session), coder, recall)
-        self._last = key, bound
+        address = Address(
+            scope.backing, scope.app, scope.user, name_of(self.session_id), options_in(scope)
+        )
+        bound = self.bound_to(address, MAIN)
+        self._last = (scope.app, scope.user), bound
         return bound
+
+    def bound_to(self, address: Address, branch: str) -> Bound:
+        """The session at an address, with the coder of this one."""
+        place = address.app, address.user, self.session_id
+        session = Session(address)
+        coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
+        recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
+        return Bound(AsyncSession(session), coder, recall, address, branch)
 
     def need_open(self) -> None:
         """Refuse to work once ``close`` was called.
@@ -277,6 +294,11 @@ class History(Opened):
         since_us = self.since_us()
         return await self._remove_expired(bound, since_us) if since_us else 0
 
+    async def remove_due(self, bound: Bound) -> None:
+        """Remove what is expired, for who counts what is left."""
+        if since_us := self.since_us():
+            await self._remove_expired(bound, since_us)
+
     async def _remove_expired(self, bound: Bound, since_us: int) -> int:
         store = bound.session.sync.store
         gone, rest = await commit_to(store, bound.session.sync.ending.expire(since_us))
@@ -309,6 +331,11 @@ async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
     """Remove what a commit left to remove."""
     if rest:
         await asyncio.to_thread(resume_removals, bound.session.sync.store)
+
+
+def options_in(scope: Scope) -> SessionOptions:
+    """How the sessions of a scope are opened: whatever comes is stored."""
+    return SessionOptions("openai_responses", None, "keep", recount=scope.backing.recount)
 
 
 def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:

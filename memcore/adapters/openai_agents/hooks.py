@@ -11,6 +11,7 @@ from typing import Any
 
 from agents.memory.session import _CompactionSnapshot
 
+from memcore.adapters.openai_agents.current import BranchGone
 from memcore.adapters.openai_agents.history import Bound, finish_removal
 from memcore.adapters.openai_agents.items import Unreadable
 from memcore.adapters.openai_agents.methods import Methods
@@ -83,7 +84,10 @@ class Hooks(Methods):
         closure = bound.session.sync.ending.replace(
             tail, start, prepared, expired=None if prune is None else expired
         )
-        done, rest = await bound.session.store(prepared, closure)
+        try:
+            done, rest = await bound.session.store(prepared, closure)
+        except BranchGone:
+            return False
         await finish_removal(bound, rest)
         return done
 

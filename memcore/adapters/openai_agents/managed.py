@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from memcore import names
-from memcore.adapters.openai_agents.place import name_of
+from memcore.adapters.openai_agents.book import clearing
 from memcore.adapters.openai_agents.session import MemcoreSession
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
@@ -17,7 +17,7 @@ from memcore.database import Database
 from memcore.errors import InvalidOptionError
 from memcore.log import Head
 from memcore.log.head import head_key
-from memcore.session import resume_removals, start_removal
+from memcore.session import Backing, resume_removals
 from memcore.store.base import Txn
 
 __all__ = ["ManagedSession", "SessionManager"]
@@ -151,21 +151,19 @@ class SessionManager(Opened):
 
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
         """Remove a session if it was not changed since; whether it was."""
-        backing, app, name = self._database.backing, self.app, name_of(_id_of(user_id, kind))
+        backing = self._database.backing
 
-        def closure(txn: Txn) -> tuple[bool, list[bytes]]:
-            scope = names.scope_of(txn, app, user_id)
-            number = None if scope is None else names.session_of(txn, scope, name)
-            if scope is None or number is None:
-                return False, []
-            backing.drafts.flush_opened(txn, scope, number)
-            key = head_key(scope, number)
-            value = txn.get(key)
-            updated_ms = 0 if value is None else Head.unpack(key, value).updated_ms
-            if before_ms is not None and updated_ms >= before_ms:
-                return False, []
-            return start_removal(txn, backing, scope, name)
+        def is_younger(txn: Txn, scope: int, stored: list[str]) -> bool:
+            return any(
+                _updated_ms(txn, backing, scope, name) >= (before_ms or 0) for name in stored
+            )
 
+        closure = clearing(
+            self._database.scope(app=self.app, user=user_id),
+            _id_of(user_id, kind),
+            forget=True,
+            unless=None if before_ms is None else is_younger,
+        )
         done, rest = await commit_to(backing.store, closure, makes_room=True)
         if rest:
             await asyncio.to_thread(resume_removals, backing.store)
@@ -175,6 +173,17 @@ class SessionManager(Opened):
         if self._closed:
             msg = "SessionManager is closed"
             raise RuntimeError(msg)
+
+
+def _updated_ms(txn: Txn, backing: Backing, scope: int, name: str) -> int:
+    """When a session was last changed, -1 if there is none."""
+    number = names.session_of(txn, scope, name)
+    if number is None:
+        return -1
+    backing.drafts.flush_opened(txn, scope, number)
+    key = head_key(scope, number)
+    value = txn.get(key)
+    return 0 if value is None else Head.unpack(key, value).updated_ms
 
 
 def _id_of(user_id: str, session_type: str) -> str:

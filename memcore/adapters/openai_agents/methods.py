@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memcore import names
-from memcore.adapters.openai_agents.history import (
-    Bound,
-    History,
-    finish_removal,
-    unreadable_error,
-)
+from memcore.adapters.openai_agents.book import clearing
+from memcore.adapters.openai_agents.current import BranchGone, Current
+from memcore.adapters.openai_agents.history import Bound, finish_removal, unreadable_error
 from memcore.adapters.openai_agents.items import Unreadable
 from memcore.aio.commit import commit_to
-from memcore.session import start_removal
-from memcore.store.base import Txn
+from memcore.session.changes import Closure
 
 __all__ = ["Methods"]
 
@@ -28,23 +23,26 @@ class _Refused(Exception):  # noqa: N818 - a signal
         self.error = error
 
 
-class Methods(History):
+class Methods(Current):
     """get, add, pop and clear, over a session's place."""
 
-    async def get_items(self, limit: int | None = None, *, wrapper: Any = None) -> list[Any]:
+    async def get_items(
+        self, limit: int | None = None, branch_id: str | None = None, *, wrapper: Any = None
+    ) -> list[Any]:
         """The latest ``limit`` items, oldest first.
 
         Damaged items are left out with a warning in the log, and do not count.
 
         Args:
             limit: None: that of ``session_settings``, else all; 0: none; negative: all.
+            branch_id: of which branch; None: of the current one.
             wrapper: the Runner's context wrapper.
 
         Raises:
             RuntimeError: the session is closed.
             UnreadableItemsError: some are encrypted otherwise.
         """
-        bound = self.bound(wrapper)
+        bound = self.bound_at(branch_id, wrapper)
         return await self.read(bound, self.limit_of(limit))
 
     async def add_items(
@@ -67,7 +65,10 @@ class Methods(History):
             return
         prepared = self.prepared(bound, list(items), idempotency_key)
         closure = bound.session.sync.appending.append(prepared, idempotency_key=idempotency_key)
-        await bound.session.store(prepared, closure)
+        try:
+            await bound.session.store(prepared, closure)
+        except BranchGone:
+            await self.add_items(items, wrapper=wrapper, idempotency_key=idempotency_key)
 
     async def pop_item(self, *, wrapper: Any = None) -> Any:
         """Remove and return the latest item; None if there is none.
@@ -78,12 +79,15 @@ class Methods(History):
             UnreadableItemsError: it is encrypted otherwise; it stays.
             RuntimeError: the session is closed.
         """
-        return await self.pop(self.bound(wrapper))
+        while True:
+            try:
+                return await self.pop(self.bound(wrapper))
+            except BranchGone:
+                continue  # to the branch that is the current one now
 
     async def pop(self, bound: Bound, check: Callable[[Any], None] | None = None) -> Any:
         """The latest item, once ``check`` has let it pass inside the transaction."""
-        if self._ttl_us is not None:
-            await self._remove_expired(bound, self.since_us())
+        await self.remove_due(bound)
         decode = bound.coder.decode
 
         def look(message: dict[str, Any]) -> None:
@@ -97,20 +101,25 @@ class Methods(History):
                 except Exception as exc:
                     raise _Refused(exc) from exc
 
-        store, ending = bound.session.sync.store, bound.session.sync.ending
+        store = bound.session.sync.store
         try:
-            taken = await commit_to(store, ending.take(look), makes_room=True)
+            taken = await commit_to(store, self.taking(bound, look), makes_room=True)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         return None if taken is None else decode(taken)
 
+    def taking(self, bound: Bound, look: Callable[[Any], None]) -> Closure[Any]:
+        """The closure that takes the latest message off, once ``look`` has let it pass."""
+        return bound.session.sync.ending.take(look)
+
     async def clear_session(self, *, wrapper: Any = None) -> None:
-        """Remove all that is stored of this session from the file."""
-        bound = self.bound(wrapper)
-        backing, session = self._scope.backing, bound.session
+        """Remove all that is stored of this session from the file, its branches included.
 
-        def closure(txn: Txn) -> list[bytes]:
-            scope = names.scope_of(txn, session.app, session.user)
-            return [] if scope is None else start_removal(txn, backing, scope, session.id)[1]
-
-        await finish_removal(bound, await commit_to(backing.store, closure, makes_room=True))
+        What was ever the name of a branch stays taken.
+        """
+        scope = self.scope_for(wrapper)
+        self.leave_branch(scope)
+        closure = clearing(scope, self.session_id)
+        _, rest = await commit_to(scope.backing.store, closure, makes_room=True)
+        self.leave_branch(scope)
+        await finish_removal(self.bound_in(scope), rest)

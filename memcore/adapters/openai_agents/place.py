@@ -11,14 +11,28 @@ from agents.exceptions import UserError
 from memcore.database import Database, Scope
 from memcore.limits import NAME_CHARS_MAX
 
-__all__ = ["MESSAGES_TABLE", "SESSIONS_TABLE", "ScopeOf", "app_of", "name_of", "routed"]
+__all__ = [
+    "MAIN",
+    "MESSAGES_TABLE",
+    "SESSIONS_TABLE",
+    "ScopeOf",
+    "app_of",
+    "branch_name_of",
+    "digest_of",
+    "name_of",
+    "routed",
+]
 
 SESSIONS_TABLE: Final = "agent_sessions"
 MESSAGES_TABLE: Final = "agent_messages"
 ScopeOf: TypeAlias = Callable[[Any], Scope | tuple[str, str]]
 """Given the Runner's context wrapper, the scope that a call works in, or its ``(app, user)``."""
 
+MAIN: Final = "main"
+"""The branch that a session begins with."""
+
 _ESCAPE: Final = "\0"
+_BRANCH: Final = _ESCAPE + "@"
 
 
 def name_of(session_id: str) -> str:
@@ -37,8 +51,22 @@ def name_of(session_id: str) -> str:
         return session_id
     if len(session_id) < NAME_CHARS_MAX:
         return _ESCAPE + session_id
-    digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{_ESCAPE}#{digest}"
+    return f"{_ESCAPE}#{digest_of(session_id)}"
+
+
+def branch_name_of(session_id: str, branch_id: str) -> str:
+    """The name in memcore of a branch: no session id has it, nor another branch of any session."""
+    if branch_id == MAIN:
+        return name_of(session_id)
+    name = f"{_BRANCH}{len(session_id)}:{session_id}:{branch_id}"
+    if len(name) <= NAME_CHARS_MAX:
+        return name
+    return f"{_BRANCH}#{digest_of(session_id)}{digest_of(branch_id)}"
+
+
+def digest_of(text: str) -> str:
+    """64 hexadecimal digits that stand for a text of any length."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def app_of(app: str, sessions_table: str, messages_table: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memcore.adapters.openai_agents.compacting import Compacting
+from memcore.adapters.openai_agents.branches import Branches
 
 __all__ = ["MemcoreSession"]
 
 
-class MemcoreSession(Compacting):
+class MemcoreSession(Branches):
     """A session of the OpenAI Agents SDK in a memcore file.
 
     Arguments are those of ``SQLiteSession``, in their order, and by keyword memcore's own. May be
