@@ -15,6 +15,7 @@ OPTIONAL = {
     "docs/adk.md": "google.adk",
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
+    "docs/openai-agents.md": "agents",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
