@@ -414,7 +414,7 @@ def test_of_a_session_of_memcore_only_what_is_new_is_looked_at(db, service, monk
         await service.add_session_to_memory(again)
 
     run(main())
-    assert looked == [3, 0, 0, 20, 0]
+    assert looked == [3, 0, 5, 20, 0]
     assert service._kv("app", "u").get("h") == [72, 72]
 
 
@@ -424,6 +424,21 @@ def test_an_object_with_the_last_events_only_leaves_the_others_to_come(db, servi
         held = await kept.create_session(**WHO, session_id="s")
         await talk(kept, held, *[f"text {number}" for number in range(20)])
         for part in (held.events[15:], held.events[10:12], held.events[5:18], held.events):
+            await service.add_session_to_memory(held.model_copy(update={"events": part}))
+        await service.add_session_to_memory(held)
+
+    run(main())
+    assert service._kv("app", "u").get("h") == [20, 20]
+
+
+def test_an_object_with_events_left_out_leaves_the_others_to_come(db, service) -> None:
+    """As a filter by time makes them where a clock went backwards."""
+
+    async def main() -> None:
+        kept = MemcoreSessionService(db)
+        held = await kept.create_session(**WHO, session_id="s")
+        await talk(kept, held, *[f"text {number}" for number in range(20)])
+        for part in (held.events[::3], held.events[2:15:2], [held.events[0], held.events[19]]):
             await service.add_session_to_memory(held.model_copy(update={"events": part}))
         await service.add_session_to_memory(held)
 

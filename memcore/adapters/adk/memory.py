@@ -28,7 +28,7 @@ from memcore.adapters.adk.memories import (
 )
 from memcore.adapters.adk.postings import postings_of
 from memcore.adapters.adk.staging import Content, commit_with, in_thread
-from memcore.adapters.adk.watermark import Watermark
+from memcore.adapters.adk.watermark import Run, Watermark
 from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
@@ -82,22 +82,23 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def add_session_to_memory(self, session: Session) -> None:
         """Remember the events of a session that have text; those that are known are passed over.
 
-        Of a session of MemcoreSessionService only what is behind the last known event is looked at.
+        Of a session of MemcoreSessionService only what is behind the known events is looked at.
         Some dozen events go in one commit: after a crash, call it again.
         """
-        kv, events = self._kv(session.app_name, session.user_id), session.events
+        kv, events = self._kv(session.app_name, session.user_id), list(session.events)
         number = Watermark.number_of(session)
         if number is None or not events:
             await self._add_events(kv, events, session.id, None)
             return
         known = kv.read(lambda view: Watermark.read(view, session.id))
         start = known.new_from(events) if known is not None and known.number == number else 0
+        run = Run(number, events, known)
         await self._add_events(
             kv,
             events[start:],
             session.id,
             None,
-            lambda count: Watermark.behind(known, number, events[: start + count]),
+            lambda count: run.upto(start + count),
         )
 
     @override
