@@ -217,6 +217,13 @@ def test_session_ids_are_stripped(service) -> None:
 # --- versions -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("version", [2**32, 2**64, 10**600, -1])
+def test_a_version_that_cannot_be_is_not_there(service, version) -> None:
+    save(service, text("x"))
+    assert load(service, version=version) is None
+    assert run(service.get_artifact_version(**AT, version=version)) is None
+
+
 def test_what_was_handed_out_or_in_is_nobody_elses(service) -> None:
     part, metadata = text("first"), {"list": [1]}
     run(service.save_artifact(**AT, artifact=part, custom_metadata=metadata))

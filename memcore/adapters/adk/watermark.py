@@ -1,9 +1,9 @@
 """How far the events of a session are remembered.
 
 The log of a session of memcore only grows at its end, so of a session that comes again nothing is
-looked at but what is behind the events that are known. That holds for events that begin with exactly
-the known ones, which a digest of their ids tells: an object with a part of the session, or with
-some events left out, is compared event by event.
+looked at but what is behind the known events. That holds for events that begin with exactly the
+known ones, which a digest of their ids tells: an object with a part of the session, or with some
+events left out, is compared event by event.
 """
 
 from __future__ import annotations
