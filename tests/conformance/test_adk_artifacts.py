@@ -13,7 +13,7 @@ from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.errors.input_validation_error import InputValidationError
 from google.genai import types
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -169,6 +169,7 @@ def described(version: Any) -> dict[str, Any]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
+@example([("save_artifact", {**AT, "user_id": ""}, {"artifact": {"unknown": 1}})])
 @given(st.lists(operation, min_size=1, max_size=30))
 def test_every_call_is_answered_as_by_the_service_in_memory(operations) -> None:
     async def main() -> None:
