@@ -13,7 +13,7 @@ from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
 from google.adk.errors.input_validation_error import InputValidationError
 from google.genai import types
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -169,6 +169,7 @@ def described(version: Any) -> dict[str, Any]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
+@example([("save_artifact", {**AT, "user_id": ""}, {"artifact": {"unknown": 1}})])
 @given(st.lists(operation, min_size=1, max_size=30))
 def test_every_call_is_answered_as_by_the_service_in_memory(operations) -> None:
     async def main() -> None:
@@ -215,6 +216,13 @@ def test_session_ids_are_stripped(service) -> None:
 
 
 # --- versions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [2**32, 2**64, 10**600, -1])
+def test_a_version_that_cannot_be_is_not_there(service, version) -> None:
+    save(service, text("x"))
+    assert load(service, version=version) is None
+    assert run(service.get_artifact_version(**AT, version=version)) is None
 
 
 def test_what_was_handed_out_or_in_is_nobody_elses(service) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -19,11 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore.adapters.adk import MemcoreMemoryService, MemcoreSessionService
+from memcore.adapters.adk import MemcoreMemoryService, MemcoreSessionService, memories
 from memcore.adapters.adk.watermark import Watermark
 from memcore.adapters.adk.words import grams_in, lowered, query_words, terms_of
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.keys import Kind
+from memcore.store.pace import Pace
 from raw import rows
 
 EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
@@ -280,6 +284,37 @@ def test_many_postings_of_one_word(service) -> None:
     assert left == sorted(left)
 
 
+@pytest.mark.parametrize("at", [1e300, -1e12, float("nan"), float("inf")])
+def test_a_time_that_is_none_hides_nothing(service, at) -> None:
+    run(service.add_session_to_memory(session([event("text", "a"), event("text", "b", at=at)])))
+    b, a = run(service.search_memory(**WHO, query="text")).memories
+    assert (b.id, b.timestamp) == ("b", None)
+    assert (a.id, a.timestamp) == ("a", datetime.fromtimestamp(5.25).isoformat())  # noqa: DTZ006
+
+
+def test_what_a_newer_adk_wrote_is_found_without_what_is_unknown(service) -> None:
+    long = "text " + "x" * 10_000
+    run(service.add_session_to_memory(session([event("text", "a"), event(long, "b")])))
+    kv = service._kv("app", "u")
+
+    def change(txn: Any) -> None:
+        row = txn.get("e00000001")
+        row["content"]["unheard_of"] = 1
+        row["content"]["parts"][0]["newer"] = {"a": 1}
+        txn.put("e00000001", row)
+        row = txn.get("e00000002")
+        content = json.loads(txn.content("e00000002"))
+        content["parts"].append({"newer_part": {}})
+        txn.put("e00000002", row, content=json.dumps(content).encode())
+
+    kv.transact(change)
+    b, a = run(service.search_memory(**WHO, query="text")).memories
+    assert (a.id, a.content) == ("a", event("text").content)
+    assert (b.id, b.content.parts[0].text) == ("b", long)
+    run(service.delete_memory(**WHO, memory_id="a"))
+    assert found(service, "text") == ["b"]
+
+
 # --- whose memories -------------------------------------------------------------------------------
 
 TWINS = [("a", "b/c"), ("a/b", "c"), ("a\x00", "b"), ("a", "\x00b"), ("=", "#"), ("A", "b/c")]
@@ -379,6 +414,61 @@ def test_contents_come_back_whole(service) -> None:
     assert (two.author, two.custom_metadata) == ("a", {"k": [1]})
 
 
+# --- what would keep others waiting ---------------------------------------------------------------
+
+
+def test_much_text_is_taken_apart_and_stored_off_the_loop(service, monkeypatch) -> None:
+    threads: dict[str, list[int]] = {"terms": [], "stored": [], "dropped": []}
+
+    def noted(name: str, real: Any) -> Any:
+        def call(*args: Any) -> Any:
+            threads[name].append(get_ident())
+            return real(*args)
+
+        return call
+
+    monkeypatch.setattr(memories, "terms_of", noted("terms", memories.terms_of))
+    monkeypatch.setattr(memories, "add_postings", noted("stored", memories.add_postings))
+    monkeypatch.setattr(memories, "drop_posting", noted("dropped", memories.drop_posting))
+    # As if the loop's own thread had made some short commits in a wink.
+    monkeypatch.setattr(Pace, "is_quick", True)
+    here = get_ident()
+
+    async def add(*events: Event) -> set[bool]:
+        for known in threads.values():
+            known.clear()
+        await service.add_events_to_memory(**WHO, events=events)
+        return {one == here for name in ("terms", "stored") for one in threads[name]}
+
+    async def main() -> None:
+        assert await add(event("short", "s")) == {True}
+        assert await add(event(" ".join(f"w{n}" for n in range(4000)), "large")) == {False}
+        many = [event(" ".join(f"{n}w{m}" for m in range(100)), f"m{n}") for n in range(20)]
+        assert await add(*many) == {False}
+        for known in threads.values():
+            known.clear()
+        await service.delete_memory(**WHO, memory_id="m1")
+        assert set(threads["dropped"]).isdisjoint({here})
+
+    run(main())
+
+
+def test_a_query_of_many_words_is_searched_off_the_loop(service, monkeypatch) -> None:
+    from memcore.adapters.adk import memory
+
+    threads: list[int] = []
+    real = memory.postings_of
+    monkeypatch.setattr(
+        memory, "postings_of", lambda *args: threads.append(get_ident()) or real(*args)
+    )
+    run(service.add_session_to_memory(session([event("one word", "e")])))
+    assert found(service, " ".join(["word", *(f"w{number}" for number in range(3000))])) == ["e"]
+    assert get_ident() not in threads
+    threads.clear()
+    assert found(service, "word") == ["e"]
+    assert set(threads) == {get_ident()}
+
+
 # --- of memcore's sessions ------------------------------------------------------------------------
 
 
@@ -414,7 +504,7 @@ def test_of_a_session_of_memcore_only_what_is_new_is_looked_at(db, service, monk
         await service.add_session_to_memory(again)
 
     run(main())
-    assert looked == [3, 0, 0, 20, 0]
+    assert looked == [3, 0, 5, 20, 0]
     assert service._kv("app", "u").get("h") == [72, 72]
 
 
@@ -424,6 +514,21 @@ def test_an_object_with_the_last_events_only_leaves_the_others_to_come(db, servi
         held = await kept.create_session(**WHO, session_id="s")
         await talk(kept, held, *[f"text {number}" for number in range(20)])
         for part in (held.events[15:], held.events[10:12], held.events[5:18], held.events):
+            await service.add_session_to_memory(held.model_copy(update={"events": part}))
+        await service.add_session_to_memory(held)
+
+    run(main())
+    assert service._kv("app", "u").get("h") == [20, 20]
+
+
+def test_an_object_with_events_left_out_leaves_the_others_to_come(db, service) -> None:
+    """As a filter by time makes them where a clock went backwards."""
+
+    async def main() -> None:
+        kept = MemcoreSessionService(db)
+        held = await kept.create_session(**WHO, session_id="s")
+        await talk(kept, held, *[f"text {number}" for number in range(20)])
+        for part in (held.events[::3], held.events[2:15:2], [held.events[0], held.events[19]]):
             await service.add_session_to_memory(held.model_copy(update={"events": part}))
         await service.add_session_to_memory(held)
 
@@ -499,6 +604,17 @@ def test_an_entry_of_the_same_id_takes_the_others_place(service) -> None:
         run(service.add_memory(**WHO, memories=[entry(text, id="m")]))
     assert (found(service, "tea"), found(service, "coffee")) == ([], ["m"])
     assert service._kv("app", "u").get("h") == [3, 1]
+
+
+def test_a_large_entry_that_is_passed_over_leaves_nothing(db, service) -> None:
+    def large(name: str) -> MemoryEntry:
+        return entry(f"large {name} " + "x" * 300_000, id="m")
+
+    run(service.add_memory(**WHO, memories=[large("a"), large("b"), large("c")]))
+    assert len([key for key in rows(db.backing.store) if key[0] == Kind.BLOB]) == 1
+    run(service.delete_memory(**WHO, memory_id="m"))
+    run(service.add_memory(**WHO, memories=[large("d")]))
+    assert [key for key in rows(db.backing.store) if key[0] in (Kind.BLOB, Kind.BLOB_CHUNK)] == []
 
 
 @pytest.mark.parametrize("metadata", [{"k": object()}, {"k": float("inf")}])

@@ -18,6 +18,7 @@ from typing_extensions import override
 from memcore import blobs
 from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
 from memcore.adapters.adk.places import (
+    VERSION_MAX,
     Place,
     Row,
     latest,
@@ -277,7 +278,7 @@ def _saving(place: Place, row: Row, content: Content) -> Callable[[KeyValueTxn],
 def _version(view: KeyValueView, place: Place, version: int | None) -> tuple[int, Row] | None:
     if version is None:
         return latest(view, place)
-    row = view.get(place.key(version)) if version >= 0 else None
+    row = view.get(place.key(version)) if 0 <= version <= VERSION_MAX else None
     return None if row is None else (version, row)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
+from math import isfinite
 from typing import Any, Final
 
 from google.adk.events.event import Event
@@ -23,6 +24,7 @@ from google.genai import types
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from memcore.adapters.adk.labels import END, label
+from memcore.adapters.adk.newer import read_known
 from memcore.adapters.adk.postings import add_postings, drop_posting
 from memcore.adapters.adk.staging import Content
 from memcore.adapters.adk.words import terms_of
@@ -34,6 +36,7 @@ __all__ = [
     "Memory",
     "adding",
     "batches",
+    "chars_of",
     "delete_memories",
     "entry_at",
     "head_of",
@@ -72,7 +75,8 @@ class Memory:
             InvalidItemError: the metadata is no JSON.
         """
         content = event.content or types.Content()
-        at, author = event.timestamp, event.author
+        # Of a time that is none nothing is kept: JSON has no infinity.
+        at, author = event.timestamp if isfinite(event.timestamp) else None, event.author
         return cls._of(content, event.id, session, author=author, at=at, metadata=metadata or {})
 
     @classmethod
@@ -129,6 +133,11 @@ def memory_of(event: Event, session: str, metadata: Mapping[str, Any] | None) ->
 def text_of(content: types.Content) -> str:
     """What of a content is searched."""
     return " ".join([part.text for part in content.parts or () if part.text])
+
+
+def chars_of(content: types.Content | None) -> int:
+    """How many characters ``text_of`` has."""
+    return 0 if content is None else sum(len(part.text or "") for part in content.parts or ())
 
 
 def batches(memories: Sequence[Memory]) -> list[list[Memory]]:
@@ -241,7 +250,11 @@ def _content_at(view: KeyValueView, ordinal: int) -> tuple[dict[str, Any], types
             msg = f"the content of memory {ordinal} is missing; run 'memcore check'"
             raise CorruptValueError(msg, key=b"")
         dumped = decode_json(payload, row["flags"])
-    return row, types.Content.model_validate(dumped)
+    try:
+        return row, read_known(types.Content.model_validate, dumped, "a memory")
+    except (ValueError, LookupError, TypeError) as error:
+        msg = f"memory {ordinal} is none that this ADK reads: {error}"
+        raise CorruptValueError(msg, key=b"") from error
 
 
 def text_at(view: KeyValueView, ordinal: int) -> str:
@@ -256,11 +269,20 @@ def entry_at(view: KeyValueView, ordinal: int) -> MemoryEntry | None:
     if found is None:
         return None
     row, content = found
-    at = row["at"]
     return MemoryEntry(
         content=content,
         custom_metadata=row.get("metadata", {}),
         id=row["id"],
         author=row["author"],
-        timestamp=datetime.fromtimestamp(at).isoformat() if isinstance(at, int | float) else at,  # noqa: DTZ006 - as ADK's own, local time
+        timestamp=_time_of(row["at"]),
     )
+
+
+def _time_of(at: float | str | None) -> str | None:
+    """A time as ADK tells it; None for what no calendar has."""
+    if not isinstance(at, int | float):
+        return at
+    try:
+        return datetime.fromtimestamp(at).isoformat()  # noqa: DTZ006 - as ADK's own, local time
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import log
-from typing import Final
+from typing import Final, TypeVar
 
 from google.adk.events.event import Event
 from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
@@ -19,6 +19,7 @@ from memcore.adapters.adk.memories import (
     Memory,
     adding,
     batches,
+    chars_of,
     delete_memories,
     entry_at,
     head_of,
@@ -28,7 +29,7 @@ from memcore.adapters.adk.memories import (
 )
 from memcore.adapters.adk.postings import postings_of
 from memcore.adapters.adk.staging import Content, commit_with, in_thread
-from memcore.adapters.adk.watermark import Watermark
+from memcore.adapters.adk.watermark import Run, Watermark
 from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
@@ -38,14 +39,20 @@ from memcore.session.removal import resume_removals
 
 __all__ = ["MemcoreMemoryService"]
 
+T = TypeVar("T")
 _NAMESPACE: Final = "adk.memory"
 _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10
 _PAGE: Final = 256
 """Events that are looked at before other tasks of the loop have their turn."""
 _UNKNOWN_SESSION: Final = "__unknown_session_id__"
-_SHORT_MEMORIES: Final = 2000
-"""A memory of no more is searched where the call is made; of more, in a thread."""
+_SHORT_HITS: Final = 20_000
+_SHORT_QUERY_CHARS: Final = 1000
+"""What could find no more is searched where the call is made; else, in a thread."""
+_SHORT_CHARS: Final = 4096
+"""So much text is taken apart where the call is made; more, in a thread."""
+_SHORT_TERMS: Final = 64
+"""So many are stored in about a millisecond."""
 _EXACT_CHARS: Final = 2
 """A word of so many characters is found by its terms alone."""
 
@@ -82,22 +89,23 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     async def add_session_to_memory(self, session: Session) -> None:
         """Remember the events of a session that have text; those that are known are passed over.
 
-        Of a session of MemcoreSessionService only what is behind the last known event is looked at.
+        Of a session of MemcoreSessionService only what is behind the known events is looked at.
         Some dozen events go in one commit: after a crash, call it again.
         """
-        kv, events = self._kv(session.app_name, session.user_id), session.events
+        kv, events = self._kv(session.app_name, session.user_id), list(session.events)
         number = Watermark.number_of(session)
         if number is None or not events:
             await self._add_events(kv, events, session.id, None)
             return
         known = kv.read(lambda view: Watermark.read(view, session.id))
         start = known.new_from(events) if known is not None and known.number == number else 0
+        run = Run(number, events, known)
         await self._add_events(
             kv,
             events[start:],
             session.id,
             None,
-            lambda count: Watermark.behind(known, number, events[: start + count]),
+            lambda count: run.upto(start + count),
         )
 
     @override
@@ -137,7 +145,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         for start in range(0, len(events), _PAGE):
             page = events[start : start + _PAGE]
             new = kv.read(lambda view, page=page: _unknown(view, page, session_id))  # type: ignore[misc]
-            made = [(at, memory_of(event, session_id, metadata)) for at, event in new]
+            made = await _prepared(
+                sum(map(chars_of, (event.content for _, event in new))),
+                lambda new=new: [(at, memory_of(each, session_id, metadata)) for at, each in new],  # type: ignore[misc]
+            )
             places = {id(memory): at for at, memory in made if memory is not None}
             cut = batches([memory for _, memory in made if memory is not None])
             for batch in cut:
@@ -169,10 +180,11 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             InvalidItemError: metadata is no JSON; nothing is stored.
         """
         kv = self._kv(app_name, user_id)
-        made = [
-            Memory.of_entry(entry, entry.id or platform_uuid.new_uuid(), custom_metadata)
-            for entry in memories
-        ]
+        given = [(entry, entry.id or platform_uuid.new_uuid()) for entry in memories]
+        made = await _prepared(
+            sum(chars_of(entry.content) for entry in memories),
+            lambda: [Memory.of_entry(entry, id_, custom_metadata) for entry, id_ in given],
+        )
         for batch in batches(made):
             await self._store(kv, batch, "", None)
 
@@ -190,7 +202,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
             return closure
 
-        if await commit_with(kv, [memory.content for memory in batch], closure_of):
+        terms = sum(len(memory.terms) for memory in batch)
+        contents = [memory.content for memory in batch]
+        large = terms > _SHORT_TERMS
+        if await commit_with(kv, contents, closure_of, large=large, is_choosy=True):
             await self._resume()
 
     # --- searching --------------------------------------------------------------------------------
@@ -211,7 +226,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             ordinals = _ranked(view, words)[: self._results]
             return [entry for entry in (entry_at(view, each) for each in ordinals) if entry]
 
-        if kv.read(head_of)[1] <= _SHORT_MEMORIES:
+        hits = kv.read(head_of)[1] * len(words)
+        if hits <= _SHORT_HITS and len(query) <= _SHORT_QUERY_CHARS:
             return SearchMemoryResponse(memories=kv.read(search))
         return SearchMemoryResponse(memories=await asyncio.to_thread(kv.read, search))
 
@@ -229,7 +245,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return delete_memories(txn, memory_id) and txn.leaves_rows
 
         kv = self._kv(app_name, user_id)
-        if await settled(kv.submit(closure, asyncio.get_running_loop())):
+        if await settled(kv.submit(closure, asyncio.get_running_loop(), large=True)):
             await self._resume()
 
     async def _resume(self) -> None:
@@ -243,6 +259,13 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
+
+
+async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:
+    """What ``prepare`` returns; of much text, it is run in a thread."""
+    if chars <= _SHORT_CHARS:
+        return prepare()
+    return await asyncio.to_thread(prepare)
 
 
 def _unknown(

@@ -1,19 +1,22 @@
-"""Events that a newer ADK wrote: what this one does not know is left out of what is read."""
+"""What a newer ADK wrote: what this one does not know is left out of what is read."""
 
 from __future__ import annotations
 
 import json
 import logging
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from google.adk.events.event import Event
 from pydantic import ValidationError
 
 from memcore.errors import CorruptValueError
 
-__all__ = ["read_event"]
+__all__ = ["read_event", "read_known"]
 
 logger = logging.getLogger("memcore.adk")
+T = TypeVar("T")
 Path = tuple[int | str, ...]
 _ROUNDS: Final = 8
 _told: set[str] = set()
@@ -27,26 +30,33 @@ def read_event(text: bytes, seq: int) -> Event:
     Raises:
         CorruptValueError: what is left is no event.
     """
-    try:
+    with suppress(ValidationError):
         return Event.model_validate_json(text)
-    except ValidationError as exc:
-        error = exc
     try:
         # What UTF-8 has not, half of a surrogate pair, is all that pydantic takes for no JSON here.
         text = text.decode("utf-8", "surrogatepass").encode("utf-8", "replace")
-        found = json.loads(text)
-        for _ in range(_ROUNDS):
-            try:
-                return Event.model_validate_json(json.dumps(found))
-            except ValidationError as exc:
-                error = exc
-                _leave_out(found, error)
+        return read_known(
+            lambda found: Event.model_validate_json(json.dumps(found)), json.loads(text), "an event"
+        )
     except (ValueError, LookupError, TypeError) as exc:
         raise _unreadable(seq, exc) from exc
-    raise _unreadable(seq, error)
 
 
-def _leave_out(found: Any, error: ValidationError) -> None:
+def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
+    """What ``validate`` makes of ``found``, from which is taken what this ADK does not know.
+
+    Raises:
+        ValueError: what is left is not what was asked for; also LookupError, TypeError.
+    """
+    for _ in range(_ROUNDS):
+        try:
+            return validate(found)
+        except ValidationError as exc:
+            _leave_out(found, exc, what)
+    return validate(found)
+
+
+def _leave_out(found: Any, error: ValidationError, what: str) -> None:
     """Take away what an error is about, or what holds it if the place itself is empty."""
     places: set[Path] = set()
     for each in error.errors(include_url=False, include_context=False):
@@ -56,7 +66,7 @@ def _leave_out(found: Any, error: ValidationError) -> None:
         name = ".".join(map(str, place))
         if name not in _told:
             _told.add(name)
-            logger.warning("an event holds %s, which this ADK does not read: it is left out", name)
+            logger.warning("%s holds %s, which this ADK does not read: it is left out", what, name)
         holder = found
         for key in place[:-1]:
             holder = holder[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ from google.adk.errors.input_validation_error import InputValidationError
 from google.genai import types
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from memcore.adapters.adk.newer import read_known
 from memcore.codec import check_json, encode_json
 from memcore.errors import CorruptValueError
 
@@ -110,14 +112,14 @@ def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | N
     try:
         payload = b64decode(row["content"]) if content is None else content
         if row["kind"] == "part":
-            part = types.Part.model_validate_json(payload)
+            part = read_known(types.Part.model_validate, json.loads(payload), "an artifact")
         else:
-            part = types.Part.model_validate(row["part"])
+            part = read_known(types.Part.model_validate, row["part"], "an artifact")
             if row["kind"] == "text":
                 part.text = payload.decode("utf-8", "surrogatepass")
             elif part.inline_data is not None:
                 part.inline_data.data = payload
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         msg = f"the artifact under {row.get('name')!r} cannot be decoded: {error}; run check"
         raise CorruptValueError(msg, key=b"") from error
     return None if part == _TOMBSTONE else part

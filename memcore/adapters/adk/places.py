@@ -17,11 +17,12 @@ from google.adk.errors.input_validation_error import InputValidationError
 from memcore.adapters.adk.labels import END, is_name, label
 from memcore.kv import KeyValueView
 
-__all__ = ["Place", "latest", "names_of", "place_of", "session_of", "versions_of"]
+__all__ = ["VERSION_MAX", "Place", "latest", "names_of", "place_of", "session_of", "versions_of"]
 
 USER: Final = "user:"
 _BEHIND: Final = "\x01"
 _VERSION_CHARS: Final = 8
+VERSION_MAX: Final = 16**_VERSION_CHARS - 1
 _SESSION_BYTES_MAX: Final = 150
 _FILE_BYTES_MAX: Final = 300
 """Together with what stands between them they fit a key."""

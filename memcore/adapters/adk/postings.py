@@ -1,7 +1,8 @@
 """Which memories have which term: an inverted index in the rows of a key/value namespace.
 
-A row holds up to 256 ordinals of memories, ascending; a term has as many rows as it needs, in the
-order of their first ordinals. So a search reads what it finds, and no other memories.
+A row holds up to 256 ordinals of memories, ascending; a term has as many rows as it needs. The last
+one, to which more are added, has a key that needs no looking for; the full ones have their first
+ordinals in theirs. So a search reads what it finds, and no other memories.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = ["add_postings", "drop_posting", "postings_of"]
 
 _TERM_BYTES_MAX: Final = 120
 _ORDINAL_CHARS: Final = 8
+_LAST: Final = "g"
+"""Behind all ordinals in hex digits."""
 _ORDINAL_BYTES: Final = 4
 _ROW_BYTES_MAX: Final = 256 * _ORDINAL_BYTES
 
@@ -33,14 +36,11 @@ def add_postings(txn: KeyValueTxn, terms: Mapping[str, Iterable[int]]) -> None:
     """Add ordinals to terms; they ascend, and are larger than all that the term has."""
     for term, ordinals in terms.items():
         prefix = _prefix(term)
-        last = next(txn.scan(prefix=prefix, reverse=True, limit=1), None)
-        more = b"".join(pack("<I", ordinal) for ordinal in ordinals)
-        if last is not None and len(last[1]) + len(more) <= _ROW_BYTES_MAX:
-            txn.put(last[0], last[1] + more)
-            continue
-        for start in range(0, len(more), _ROW_BYTES_MAX):
-            row = more[start : start + _ROW_BYTES_MAX]
-            txn.put(_key(prefix, _unpacked(row)[0]), row)
+        rows = txn.get(prefix + _LAST, b"") + b"".join(pack("<I", each) for each in ordinals)
+        while len(rows) > _ROW_BYTES_MAX:
+            full, rows = rows[:_ROW_BYTES_MAX], rows[_ROW_BYTES_MAX:]
+            txn.put(_key(prefix, _unpacked(full)[0]), full)
+        txn.put(prefix + _LAST, rows)
 
 
 def postings_of(view: KeyValueView, term: str) -> list[int]:
@@ -54,15 +54,18 @@ def postings_of(view: KeyValueView, term: str) -> list[int]:
 def drop_posting(txn: KeyValueTxn, term: str, ordinal: int) -> None:
     """Take an ordinal from a term."""
     prefix = _prefix(term)
-    stop = _key(prefix, ordinal) + END
-    row = next(txn.scan(prefix, stop, prefix=prefix, reverse=True, limit=1), None)
-    if row is None:
-        return
-    left = [each for each in _unpacked(row[1]) if each != ordinal]
+    key, row = prefix + _LAST, txn.get(prefix + _LAST, b"")
+    if not row or ordinal < _unpacked(row)[0]:
+        stop = _key(prefix, ordinal) + END
+        found = next(txn.scan(prefix, stop, prefix=prefix, reverse=True, limit=1), None)
+        if found is None:
+            return
+        key, row = found
+    left = [each for each in _unpacked(row) if each != ordinal]
     if left:
-        txn.put(row[0], pack(f"<{len(left)}I", *left))
+        txn.put(key, pack(f"<{len(left)}I", *left))
     else:
-        txn.delete(row[0])
+        txn.delete(key)
 
 
 def _unpacked(row: bytes) -> tuple[int, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore.aio.commit import settled
 from memcore.blobs import BlobRef, StagedBlobLost
-from memcore.errors import StoreLockedError
+from memcore.errors import MemcoreError, StoreLockedError
 from memcore.kv import KeyValue, KeyValueTxn
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 
@@ -28,6 +29,9 @@ async def commit_with(
     kv: KeyValue,
     contents: Sequence[bytes | None],
     closure_of: Callable[[Sequence[Content]], Callable[[KeyValueTxn], T]],
+    *,
+    large: bool = False,
+    is_choosy: bool = False,
 ) -> T:
     """Run the closure for these contents in one commit; what it returned.
 
@@ -35,6 +39,8 @@ async def commit_with(
         kv: where the closure writes.
         contents: those up to 192 KiB are written by the closure, larger ones are staged.
         closure_of: makes the closure of the contents as it is to put them, before all else.
+        large: the closure computes for more than a millisecond.
+        is_choosy: the closure may pass contents over.
 
     Raises:
         StoreLockedError: staged contents were collected again and again.
@@ -45,16 +51,26 @@ async def commit_with(
             for content in contents:
                 is_large = content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX
                 held.append(await _staged(kv, content) if is_large else content)
-            return await settled(kv.submit(closure_of(held), asyncio.get_running_loop()))
+            loop = asyncio.get_running_loop()
+            result = await settled(kv.submit(closure_of(held), loop, large=large))
         except StagedBlobLost:
             continue  # collected, or freed by its last entry, before the commit
         except BaseException:
-            for each in held:
-                if isinstance(each, BlobRef):
-                    await settled(in_thread(kv.unstage, each))
+            await _unstaged(kv, held)
             raise
+        if is_choosy:
+            with suppress(MemcoreError):  # it is stored all the same
+                await _unstaged(kv, held)
+        return result
     msg = f"a staged content was collected {_ATTEMPTS} times before it was put: try again"
     raise StoreLockedError(msg)
+
+
+async def _unstaged(kv: KeyValue, held: Sequence[Content]) -> None:
+    """Remove what was staged and has no entry."""
+    for each in held:
+        if isinstance(each, BlobRef):
+            await settled(in_thread(kv.unstage, each))
 
 
 async def _staged(kv: KeyValue, content: bytes | None) -> BlobRef:

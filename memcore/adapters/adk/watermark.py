@@ -1,14 +1,16 @@
 """How far the events of a session are remembered.
 
 The log of a session of memcore only grows at its end, so of a session that comes again nothing is
-looked at but what is behind the last event that is known. That holds for a run of events from its
-first on: an object that begins earlier, or somewhere else, is compared event by event.
+looked at but what is behind the known events. That holds for events that begin with exactly the
+known ones, which a digest of their ids tells: an object with a part of the session, or with some
+events left out, is compared event by event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 from google.adk.events.event import Event
@@ -17,7 +19,7 @@ from google.adk.sessions.session import Session
 from memcore.adapters.adk.labels import label
 from memcore.kv import KeyValueTxn, KeyValueView
 
-__all__ = ["Watermark"]
+__all__ = ["Run", "Watermark"]
 
 _MARKER: Final = "memcore:"
 _SESSION_BYTES_MAX: Final = 400
@@ -25,12 +27,13 @@ _SESSION_BYTES_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A run of events of which all are remembered that can be."""
+    """The first events of a session, of which all are remembered that can be."""
 
     number: str
     """The session's number: another session of the same name has another."""
-    first: str
-    last: str
+    count: int
+    digest: str
+    """Of the events' ids."""
 
     @staticmethod
     def number_of(session: Session) -> str | None:
@@ -46,36 +49,44 @@ class Watermark:
 
     def write(self, txn: KeyValueTxn, session_id: str) -> None:
         """Remember it, in the transaction that stores the events."""
-        txn.put(_key(session_id), [self.number, self.first, self.last])
+        txn.put(_key(session_id), [self.number, self.count, self.digest])
 
     def new_from(self, events: Sequence[Event]) -> int:
         """The position of the first event that may not be remembered."""
-        at = _last_place(events, self.last)
-        if at is None:
+        if len(events) < self.count:
             return 0
-        begins_here = events[0].id == self.first
-        if begins_here or all(event.id != self.first for event in events[:at]):
-            return at + 1
-        return 0
-
-    @classmethod
-    def behind(cls, known: Watermark | None, number: str, events: Sequence[Event]) -> Watermark:
-        """What is known when these events of the session are remembered, too."""
-        first, last = events[0].id, events[-1].id
-        if known is None or known.number != number:
-            return cls(number, first, last)
-        holds_first = any(event.id == known.first for event in events)
-        if _last_place(events, known.last) is None:
-            # An object that is older than what is known, or one of other events altogether.
-            return cls(number, first, known.last if holds_first else last)
-        return cls(number, first if holds_first else known.first, last)
+        digest = Run(self.number, events, None).upto(self.count).digest
+        return self.count if digest == self.digest else 0
 
 
-def _last_place(events: Sequence[Event], id_: str) -> int | None:
-    for at in range(len(events) - 1, -1, -1):
-        if events[at].id == id_:
-            return at
-    return None
+class Run:
+    """The events of a session object, on their way into the memory.
+
+    Args:
+        number: the session's.
+        events: all that the object has.
+        known: what was known of the session before.
+    """
+
+    __slots__ = ("_count", "_events", "_known", "_number", "_sum")
+
+    def __init__(self, number: str, events: Sequence[Event], known: Watermark | None) -> None:
+        self._number = number
+        self._events = events
+        self._known = known
+        self._sum = blake2b(digest_size=16)
+        self._count = 0
+
+    def upto(self, count: int) -> Watermark:
+        """What is known when the first ``count`` events are remembered; counts ascend."""
+        for event in self._events[self._count : count]:
+            packed = event.id.encode("utf-8", "surrogatepass")
+            self._sum.update(b"%d:" % len(packed) + packed)
+        self._count = count
+        known = self._known
+        if known is not None and known.number == self._number and known.count > count:
+            return known  # the object is older, or has a part of the session
+        return Watermark(self._number, count, self._sum.hexdigest())
 
 
 def _key(session_id: str) -> str:
