@@ -7,7 +7,7 @@ cdef enum:
 
 
 cdef object _opened(bytes key, bytes value, bytes head, object digest):
-    """The item JSON of a sealed value; None if it is not proven or too short, False for an event."""
+    """The item JSON of a sealed value; None if not proven or too short, False for an event."""
     cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value) - SEAL
     cdef const uint8_t *v = <const uint8_t *>PyBytes_AS_STRING(value)
@@ -38,7 +38,7 @@ cdef object _opened(bytes key, bytes value, bytes head, object digest):
 
 def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head not None,
                   object digest, object loads):
-    """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on; events give None.
+    """The messages of rows whose keys are ``prefix`` and the seqs from ``first`` on.
 
     ``head`` is how their values begin, ``digest`` proves them, ``loads`` decodes JSON. None if a
     row is missing, of another form or damaged: then each needs a look of its own.
