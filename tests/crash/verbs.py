@@ -24,10 +24,14 @@ from memcore.views import view_chain
 State = dict[str, Any]
 """What a lane has stored: sessions ``s/name``, their views ``v/name``, checkpoints ``p/name`` (each
 its name, items, views and notes), usage ``u/name`` (what was billed, for how many items), counters
-``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state), keys ``k/key``, blobs
-``b/tag``, its items in the session that all share under ``shared``. The values are immutable."""
+``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state; those before each item
+``m/name``, of sessions whose names begin so), what they gave the state of their user ``w/name`` and
+of the application ``x/name``, keys ``k/key``, blobs ``b/tag``, its items in the session that all
+share under ``shared``. The values are immutable."""
 
 SHARED = "shared"
+PAST = "m"
+"""How the names of sessions begin whose state at every item is looked at."""
 COUNTER = get_counter().id
 """What sessions begin with."""
 
@@ -125,6 +129,9 @@ def _messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
 def _appended(state: State, step: Step) -> None:
     name, *sizes = step.arguments
     state[f"s/{name}"] = state.get(f"s/{name}", ()) + tuple(step.tags(sizes))
+    if name.startswith(PAST):
+        before = (state.get(f"n/{name}", ()),) * len(sizes)
+        state[f"m/{name}"] = state.get(f"m/{name}", ()) + before
 
 
 @verb(_appended)
@@ -159,10 +166,46 @@ def undo(place: Place, step: Step) -> None:
 
 @verb(_cut)
 def rewind(place: Place, step: Step) -> None:
-    """``rewind name keep``: back to the ``keep``-th live item."""
+    """``rewind name keep``: back to the ``keep``-th live item; the state stays."""
+    name, keep = step.arguments
+    session = place.session(name)
+    session.rewind([0, *(item.seq for item in session)][keep], state=False)
+
+
+def _cut_back(state: State, step: Step) -> None:
+    _taken_back(state, step.arguments[0], *step.arguments)
+
+
+def _taken_back(state: State, target: str, name: str, keep: int) -> None:
+    """``target`` becomes what a session was when it had ``keep`` items."""
+    items, before = state[f"s/{name}"], state.get(f"m/{name}", ())
+    notes = before[keep] if keep < len(items) else state.get(f"n/{name}", ())
+    state[f"s/{target}"] = items[:keep]
+    for kind, found in (("m", before[:keep]), ("n", notes)):
+        state.pop(f"{kind}/{target}", None)
+        if found:
+            state[f"{kind}/{target}"] = found
+
+
+@verb(_cut_back)
+def back(place: Place, step: Step) -> None:
+    """``back name keep``: back to the ``keep``-th live item, with the state of then."""
     name, keep = step.arguments
     session = place.session(name)
     session.rewind([0, *(item.seq for item in session)][keep])
+
+
+def _forked_back(state: State, step: Step) -> None:
+    name, target, keep = step.arguments
+    _taken_back(state, target, name, keep)
+
+
+@verb(_forked_back)
+def fork_back(place: Place, step: Step) -> None:
+    """``fork_back name target keep``: a fork of the first ``keep`` items, with their state."""
+    name, target, keep = step.arguments
+    session = place.session(name)
+    session.fork(target, at=[0, *(item.seq for item in session)][keep])
 
 
 def _forked(state: State, step: Step) -> None:
@@ -178,10 +221,10 @@ def _forked(state: State, step: Step) -> None:
 
 @verb(_forked)
 def fork(place: Place, step: Step) -> None:
-    """``fork name target keep``: a new session that shares the first ``keep`` items."""
+    """``fork name target keep``: a fork of the first ``keep`` items, with the state of now."""
     name, target, keep = step.arguments
     session = place.session(name)
-    session.fork(target, at=[0, *(item.seq for item in session)][keep])
+    session.fork(target, at=[0, *(item.seq for item in session)][keep], state=False)
 
 
 def _saved(state: State, step: Step) -> None:
@@ -255,7 +298,7 @@ def unsave(place: Place, step: Step) -> None:
 
 
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svucpn":
+    for kind in "svucpnm":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -374,6 +417,24 @@ def note(place: Place, step: Step) -> None:
     name, *sizes = step.arguments
     command = memcore.Command({"notes": step.tags(sizes)}, messages=_messages(step, sizes))
     place.scope.session(name, state=NOTES).apply(command)
+
+
+def _changed(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    _noted(state, step)
+    for kind in "wx":
+        state[f"{kind}/{name}"] = step.tags(sizes)[0]
+
+
+@verb(_changed)
+def delta(place: Place, step: Step) -> None:
+    """``delta name size...``: as ``note``, with fields of the user and of the application."""
+    name, *sizes = step.arguments
+    with place.scope.session(name, state=NOTES).batch() as batch:
+        batch.extend(_messages(step, sizes))
+        shared = content(step.tags(sizes)[0])
+        batch.update_state({f"app:{place.lane}/{name}": shared, f"user:{name}": shared})
+        batch.update_state({"notes": step.tags(sizes)})
 
 
 @verb()
@@ -503,6 +564,9 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
             state[f"u/{entry.session_id}"] = (known[0].input_tokens, len(list(seen)))
         if notes := session.state.get("notes"):
             state[f"n/{entry.session_id}"] = tuple(notes)
+        if tags and entry.session_id.startswith(PAST):
+            past = (session.state.before(item.seq).get("notes", ()) for item in session)
+            state[f"m/{entry.session_id}"] = tuple(map(tuple, past))
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
         by = get_counter(session.counter)
@@ -519,6 +583,12 @@ def _beside_sessions(place: Place, blobs: list[str]) -> State:
     from .graphs import threads_of
 
     state = threads_of(place.scope.graph)
+    for name, value in place.scope.state.all().items():
+        state[f"w/{name}"] = tag_in(value)
+    for name, value in place.scope.app_state.all().items():
+        lane, _, session = name.partition("/")
+        if lane == place.lane:
+            state[f"x/{session}"] = tag_in(value)
     for key, value in place.kv.scan():
         state[f"k/{key}"] = tag_in(value)
     for tag in blobs:

@@ -190,6 +190,22 @@ def notes(lane: Lane) -> Iterator[Operation]:
             yield "delete", f"s{lane.rng.randrange(3)}"
 
 
+@workload(processes=2, kills=4)
+def deltas(lane: Lane) -> Iterator[Operation]:
+    """Items with what they change of all states; rewinds and forks that take the state along."""
+    for turn in range(12):
+        name = f"m{turn % 2}"
+        yield "delta", name, *[lane.rng.choice((60, 900))] * lane.rng.randint(1, 3)
+        if turn % 3 == 1:
+            yield "append", name, 50
+            yield "back", name, lane.rng.randrange(lane.live(name))
+        if turn % 4 == 3:
+            yield "fork_back", name, f"mf{turn}", lane.rng.randrange(lane.live(name) + 1)
+            yield "delta", f"mf{turn}", 100
+        if turn % 6 == 5:
+            yield "delete", name
+
+
 @workload()
 def recounting(lane: Lane) -> Iterator[Operation]:
     """Sessions and their forks that change their counters, and go."""
