@@ -262,3 +262,112 @@ def test_any_story(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -
         return [*answers, await all_of(session, "a", "b", "c")]
 
     both(tmp_path_factory.mktemp("any"), story)
+
+
+# --- what only memcore has to show ----------------------------------------------------------------
+
+
+def test_reopened(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+
+    async def before() -> Any:
+        with MemcoreSession("s", path) as session:
+            await session.add_items(TALK)
+            await session.store_run_usage(usage_of(2))
+            await session.create_branch_from_turn(3, "b")
+            await session.add_items([user("new")])
+            await session.store_run_usage(usage_of(5))
+            return await all_of(session, "b")
+
+    async def after() -> Any:
+        with MemcoreSession("s", path) as session:
+            assert session.current_branch_id == "main"
+            await session.switch_to_branch("b")
+            return await all_of(session, "b")
+
+    expected = asyncio.run(before())
+    assert asyncio.run(after()) == expected
+
+
+def test_one_of_two_instances_gets_the_name(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "m.db"
+        with MemcoreSession("s", path) as one, MemcoreSession("s", path) as two:
+            await one.add_items([user("a"), user("b")])
+            for at in range(20):
+                answers = await asyncio.gather(
+                    answer(one.create_branch_from_turn(2, f"n{at}")),
+                    answer(two.create_branch_from_turn(2, f"n{at}")),
+                )
+                used = f"Branch ID 'n{at}' has already been used. Choose a new branch ID."
+                assert sorted(answers, key=str) == [("ValueError", used), f"n{at}"]
+                await one.switch_to_branch("main")
+                await two.switch_to_branch("main")
+            named = await asyncio.gather(
+                *(each.create_branch_from_turn(1) for each in (one, two)), return_exceptions=True
+            )
+            assert len(set(named)) == 2
+
+    asyncio.run(run())
+
+
+def test_a_clear_by_another_instance_ends_a_branch(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "m.db"
+        with MemcoreSession("s", path) as one, MemcoreSession("s", path) as two:
+            await one.add_items([user("a"), user("b")])
+            await one.create_branch_from_turn(2, "x")
+            adding = one.add_items([user("queued")])
+            await two.clear_session()
+            await adding
+            assert one.current_branch_id == "main"
+            assert await two.get_items() == [user("queued")]
+            assert await two.get_items(branch_id="x") == []
+            with pytest.raises(ValueError, match="already been used"):
+                await two.create_branch_from_turn(1, "x")
+
+    asyncio.run(run())
+
+
+HOSTILE = ["s", "1:s:b", "\0", "\0@1:s:b", "a/b", "../x", "'; DROP", "\ud800", "x" * 70_000, "Main"]
+
+
+def test_hostile_names(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "m.db"
+        sessions = [MemcoreSession(name, path) for name in ("s", "1:s", "\0@1:s:b", "\0@1:s:a/b")]
+        for session in sessions:
+            await session.add_items([user(session.session_id), user("2")])
+            for name in HOSTILE:
+                assert await session.create_branch_from_turn(2, name) == name
+                await session.add_items([user(name)])
+                await session.switch_to_branch("main")
+        for session in sessions:
+            for name in HOSTILE:
+                expected = [user(session.session_id), user(name)]
+                assert await session.get_items(branch_id=name) == expected
+            listed = {row["branch_id"] for row in await session.list_branches()}
+            assert listed == {"main", *HOSTILE}
+        await sessions[0].clear_session()
+        assert await sessions[0].list_branches() == []
+        assert len(await sessions[1].list_branches()) == len(HOSTILE) + 1
+        for session in sessions:
+            session.close()
+
+    asyncio.run(run())
+
+
+def test_usage_belongs_to_the_turn_that_was_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        with MemcoreSession("s", tmp_path / "m.db") as session:
+            await asyncio.gather(
+                session.add_items([user("a")]),
+                session.store_run_usage(usage_of(1)),
+                session.add_items([user("b")]),
+            )
+            rows = await session.get_turn_usage()
+            assert [row["user_turn_number"] for row in rows] == [1]
+            await asyncio.gather(session.pop_item(), session.store_run_usage(usage_of(4)))
+            assert (await session.get_turn_usage(1))["requests"] == 4
+
+    asyncio.run(run())

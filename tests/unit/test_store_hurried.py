@@ -42,6 +42,7 @@ def where(key: bytes = B) -> Callable[[Any], str]:
 def unhurried_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, its commits are quick."""
     monkeypatch.setattr(pace, "_QUICK_NS", 10**12)
+    monkeypatch.setattr(pace, "_LONG_NS", 10**15)
 
 
 @pytest.fixture(params=["full", "relaxed", "none"])
@@ -113,21 +114,36 @@ def test_a_large_one_is_never_made_on_a_loop_s_thread(store: LmdbStore) -> None:
     assert run(store, main) == [WRITER, own()]
 
 
-def test_a_slow_commit_sends_the_next_ones_to_the_writer(
-    plain: LmdbStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bound", "slow"), [("_QUICK_NS", 2), ("_LONG_NS", 1)])
+def test_slow_commits_send_the_next_ones_to_the_writer(
+    plain: LmdbStore, monkeypatch: pytest.MonkeyPatch, bound: str, slow: int
 ) -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> list[str]:
         monkeypatch.setattr(pace, "_QUICK_NS", 0)
-        found = [await plain.submit(where(), loop) for _ in range(2)]
+        monkeypatch.setattr(pace, bound, 0)
+        found = [await plain.submit(where(), loop) for _ in range(slow + 1)]
         monkeypatch.setattr(pace, "_QUICK_NS", 10**12)
         while found[-1] == WRITER:
             found.append(await plain.submit(where(), loop))
         return found
 
     found = run(plain, main)
-    assert found[0] == found[-1] == own()
-    assert set(found[1:-1]) == {WRITER}
+    assert found[:slow] == [own()] * slow
+    assert found[-1] == own()
+    assert set(found[slow:-1]) == {WRITER}
     assert len(found) > 30
+
+
+def test_slow_ones_far_from_each_other_are_the_processor_s() -> None:
+    judged = pace.Pace()
+    for elapsed_ns in (1, 1, 1, 1, *(2 * 10**12, 1, 1, 1, 1) * 3):
+        judged.judge(elapsed_ns, 1)
+    assert judged.is_quick
+    judged.judge(2 * 10**12, 1)
+    judged.judge(1, 1)
+    assert judged.is_quick
+    judged.judge(2 * 10**12, 1)
+    assert not judged.is_quick
 
 
 def test_batches_of_many_prove_nothing() -> None:

@@ -12,13 +12,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+from memcore import keys
 from memcore.adapters.openai_agents.compacting import Compacting
 from memcore.adapters.openai_agents.history import Bound, unreadable_error
 from memcore.adapters.openai_agents.items import Unreadable
 from memcore.adapters.openai_agents.kinds import TOOL_CALLS, item_type, text_of, tool_name
+from memcore.codec import open_value
 from memcore.errors import CorruptValueError
+from memcore.keys import Row
 from memcore.log import SessionLog
 from memcore.log.item import split_body
 from memcore.model import ItemKind
@@ -67,7 +71,7 @@ def spot_of(log: SessionLog, txn: ReadTxn, turn: object) -> Spot | None:
 
 def moment_of(seconds: float) -> str:
     """A time as the SDK's databases tell it: UTC, to the second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat(" ")[:19]
 
 
 class Turns(Compacting):
@@ -129,9 +133,9 @@ class Turns(Compacting):
             RuntimeError: the session is closed.
         """
         turns: dict[int, list[dict[str, str | None]]] = {}
-        for placed in await self._placed(self.bound_at(branch_id, wrapper)):
-            told = {"type": item_type(placed.item), "tool_name": tool_name(placed.item)}
-            turns.setdefault(placed.turn, []).append(told)
+        for turn, item in await self._items(self.bound_at(branch_id, wrapper)):
+            told = {"type": item_type(item), "tool_name": tool_name(item)}
+            turns.setdefault(turn, []).append(told)
         return turns
 
     async def get_tool_usage(
@@ -148,17 +152,26 @@ class Turns(Compacting):
         calls: Counter[tuple[int, str | None]] = Counter()
         outputs: Counter[tuple[int, str | None]] = Counter()
         searched: set[int] = set()
-        for placed in await self._placed(self.bound_at(branch_id, wrapper)):
-            kind, name = item_type(placed.item), tool_name(placed.item)
+        for turn, item in await self._items(self.bound_at(branch_id, wrapper)):
+            kind, name = item_type(item), tool_name(item)
             if kind in TOOL_CALLS:
-                calls[placed.turn, name] += 1
+                calls[turn, name] += 1
             if kind == "tool_search_call":
-                searched.add(placed.turn)
+                searched.add(turn)
             elif kind == "tool_search_output":
-                outputs[placed.turn, name] += 1
+                outputs[turn, name] += 1
         calls.update({key: n for key, n in outputs.items() if key[0] not in searched})
         order = sorted(calls.items(), key=lambda row: (row[0][0], row[0][1] or ""))
         return [(name, count, turn) for (turn, name), count in order]  # type: ignore[misc]
+
+    async def _items(self, bound: Bound) -> list[tuple[int, Any]]:
+        """The items with their turns, out of what is remembered decoded if all is regular."""
+        await self.remove_due(bound)
+        found = await self._regular(bound, None)
+        turns = list(accumulate(item_type(item) == "user" for item in found or ()))
+        if found is None or turns[-1:] != [bound.session.sync.reading.run(_count, None)]:
+            return [(placed.turn, placed.item) for placed in await self._placed(bound)]
+        return list(zip(turns, found, strict=True))
 
     async def _placed(self, bound: Bound, *, users_only: bool = False) -> list[Placed]:
         """The items with their turns; what cannot be read is left out, as ``get_items`` does."""
@@ -167,7 +180,7 @@ class Turns(Compacting):
         def collect(log: SessionLog, txn: ReadTxn) -> list[Any]:
             ledger = log.full(txn, head_of(log)).ledger
             wanted = _positions(map(ledger.kind_at, range(len(ledger))), users_only=users_only)
-            return _rows(log, txn, list(wanted))
+            return _rows(log, txn, wanted)
 
         decode, skipped = bound.coder.decode, Counter[str]()
         found: list[Placed] = []
@@ -188,6 +201,11 @@ class Turns(Compacting):
         return found
 
 
+def _count(log: SessionLog, txn: ReadTxn) -> int:
+    """How many turns there are."""
+    return log.full(txn, head_of(log)).ledger.count_of(USERS, 0)
+
+
 def _positions(kinds: Iterable[int], *, users_only: bool) -> Iterator[tuple[int, int]]:
     """``(turn, position)`` of the items, or of those that begin a turn."""
     turn = 0
@@ -197,30 +215,22 @@ def _positions(kinds: Iterable[int], *, users_only: bool) -> Iterator[tuple[int,
             yield turn, at
 
 
-def _rows(log: SessionLog, txn: ReadTxn, wanted: list[tuple[int, int]]) -> list[Any]:
-    """``(turn, raw item)`` of positions in their order; damaged ones are left out."""
+def _rows(log: SessionLog, txn: ReadTxn, wanted: Iterable[tuple[int, int]]) -> list[Any]:
+    """``(turn, raw item)`` of positions; damaged ones are left out."""
     found: list[Any] = []
-    for first, last in _runs(wanted):
-        rows = log.rows(txn, wanted[first][1], wanted[last][1] + 1)
-        for at, row in enumerate(rows, first):
-            if isinstance(row, CorruptValueError):
-                continue
-            _, seq, flags, body = row
-            try:
-                raw = seq, flags, body, payload_of(txn, log.scope, flags, body)
-            except CorruptValueError:
-                continue
-            found.append((wanted[at][0], raw))
+    for turn, at in wanted:
+        session, seq = log.history.locate(at)
+        key = keys.session_row(log.scope, session, Row.ITEM, seq)
+        value = txn.get(key)
+        if value is None:
+            continue
+        try:
+            flags, body = open_value(key, value)
+            raw = seq, flags, body, payload_of(txn, log.scope, flags, body)
+        except CorruptValueError:
+            continue
+        found.append((turn, raw))
     return found
-
-
-def _runs(wanted: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """``(first, last)`` indexes of entries at consecutive positions."""
-    first = 0
-    for at in range(1, len(wanted) + 1):
-        if at == len(wanted) or wanted[at][1] != wanted[at - 1][1] + 1:
-            yield first, at - 1
-            first = at
 
 
 def _turn(placed: Placed, most_chars: int | None) -> dict[str, Any]:

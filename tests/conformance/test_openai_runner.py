@@ -1,0 +1,450 @@
+"""The SDK's own Runner over MemcoreSession: what is stored, and what the model receives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agents")
+
+from agents import Runner, RunState, SQLiteSession, function_tool
+from agents.exceptions import MaxTurnsExceeded
+from agents.memory import SessionSettings
+from agents.testing import ModelStep, ScriptedModel, assistant_message
+
+import memcore
+from memcore.adapters.openai_agents import (
+    MemcoreSession,
+    safe_call_model_input_filter,
+    safe_session_input_callback,
+)
+from messages import illegal
+from tests.conformance.agents_worker import agent_of, asks, config, script
+
+Item = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def session(db):
+    return MemcoreSession("chat", db)
+
+
+def short(items: list[Item]) -> list[str]:
+    """One word an item: who speaks, or which call or result it is."""
+    words = {"function_call": "call", "function_call_output": "output"}
+    return [
+        f"{words.get(item['type'], item['type'])} {item['call_id']}"
+        if "call_id" in item
+        else item.get("role", item.get("type", "?"))
+        for item in items
+    ]
+
+
+def asked(model: ScriptedModel) -> list[list[Item]]:
+    """What each call of the model received; all of it is legal."""
+    inputs = [list(call.input) for call in model.calls]
+    for items in inputs:
+        assert illegal(items, "openai_responses") == []
+    return inputs
+
+
+def said(text: str) -> list[Any]:
+    return [assistant_message(text)]
+
+
+async def stored(session: Any) -> list[Item]:
+    return await session.get_items()
+
+
+def kept_alike(work: Any, db: Any) -> list[Item]:
+    """What ``work(session)`` leaves in the session: the same as in a SQLiteSession."""
+    theirs = SQLiteSession("chat")
+
+    async def both() -> list[Item]:
+        ours = MemcoreSession("chat", db)
+        results = [await work(each) for each in (ours, theirs)]
+        assert results[0] == results[1]
+        items = await ours.get_items()
+        assert items == await theirs.get_items()
+        return items
+
+    try:
+        return asyncio.run(both())
+    finally:
+        theirs.close()
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def test_a_turn_with_a_tool_is_stored_as_sqlite_stores_it(db):
+    async def work(session: Any) -> Any:
+        model = script("Rome")
+        result = await Runner.run(agent_of(model), "Rome", session=session, run_config=config())
+        return result.final_output, [short(items) for items in asked(model)]
+
+    items = kept_alike(work, db)
+    assert short(items) == ["user", "call w-Rome", "output w-Rome", "assistant"]
+
+
+def test_parallel_calls_and_a_second_turn_reach_the_model_whole(session):
+    calls = [asks("weather", "a", city="Rome"), asks("weather", "b", city="Oslo")]
+    model = ScriptedModel([calls, said("both"), said("again")])
+
+    async def work() -> list[Item]:
+        agent = agent_of(model)
+        await Runner.run(agent, "both?", session=session, run_config=config())
+        await Runner.run(agent, "again?", session=session, run_config=config())
+        return await stored(session)
+
+    items = asyncio.run(work())
+    assert short(items)[:5] == ["user", "call a", "call b", "output a", "output b"]
+    assert asked(model)[-1] == items[:-1]
+
+
+def test_a_streamed_run_stores_the_same(db):
+    async def work(session: Any) -> Any:
+        model = script("Rome")
+        result = Runner.run_streamed(agent_of(model), "Rome", session=session, run_config=config())
+        kinds = [event.type async for event in result.stream_events()]
+        return result.final_output, kinds, [short(items) for items in asked(model)]
+
+    items = kept_alike(work, db)
+    assert short(items) == ["user", "call w-Rome", "output w-Rome", "assistant"]
+
+
+def test_a_limit_and_a_budget_bound_what_is_sent_and_not_what_is_stored(db):
+    limited = MemcoreSession("chat", db, session_settings=SessionSettings(limit=3))
+    safe = {
+        "session_input_callback": safe_session_input_callback(budget_tokens=90),
+        "call_model_input_filter": safe_call_model_input_filter(budget_tokens=90),
+    }
+
+    async def ask(at: int, session: MemcoreSession, **options: Any) -> list[list[Item]]:
+        model, run_config = script(f"city {at}"), config(**options)
+        await Runner.run(agent_of(model), f"q{at}", session=session, run_config=run_config)
+        sent = asked(model)
+        for items in sent:
+            assert any(item.get("content") == f"q{at}" for item in items)
+        assert short(sent[-1])[-2:] == [f"call w-city {at}", f"output w-city {at}"]
+        return sent
+
+    async def work() -> list[Item]:
+        session = MemcoreSession("chat", db)
+        for at in range(0, 8, 2):
+            assert all(len(items) <= 6 for items in await ask(at, limited))
+            for items in await ask(at + 1, session, **safe):
+                assert memcore.fit(items, policy="openai_responses").tokens <= 90
+                assert at < 4 or len(items) < 4 * at
+        return await session.get_items()
+
+    assert len(asyncio.run(work())) == 8 * 4
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_too_many_turns_leave_what_happened(db):
+    async def work(session: Any) -> Any:
+        model = ScriptedModel([[asks("weather", f"c{at}", city="Rome")] for at in range(3)])
+        with pytest.raises(MaxTurnsExceeded):
+            await Runner.run(
+                agent_of(model), "go", session=session, max_turns=2, run_config=config()
+            )
+        return [short(items) for items in asked(model)]
+
+    items = kept_alike(work, db)
+    assert short(items) == ["user", "call c0", "output c0", "call c1", "output c1"]
+
+
+def test_a_model_that_fails_leaves_the_question(db):
+    async def work(session: Any) -> Any:
+        model = ScriptedModel([ModelStep.raise_error(RuntimeError("down")), said("up again")])
+        agent = agent_of(model)
+        with pytest.raises(RuntimeError, match="down"):
+            await Runner.run(agent, "one", session=session, run_config=config())
+        result = await Runner.run(agent, "two", session=session, run_config=config())
+        return result.final_output, [short(items) for items in asked(model)]
+
+    assert short(kept_alike(work, db)) == ["user", "user", "assistant"]
+
+
+def test_a_tool_that_fails_leaves_nothing_half(db):
+    @function_tool(failure_error_function=None)
+    def broken() -> str:
+        """Fail."""
+        raise RuntimeError("no such file")
+
+    async def work(session: Any) -> Any:
+        model = ScriptedModel([[asks("broken", "c1")], said("well")])
+        agent = agent_of(model, broken)
+        with pytest.raises(Exception, match="no such file"):
+            await Runner.run(agent, "one", session=session, run_config=config())
+        await Runner.run(agent, "two", session=session, run_config=config())
+        return [short(items) for items in asked(model)]
+
+    assert short(kept_alike(work, db)) == ["user", "user", "assistant"]
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+def pauses(session: Any) -> Any:
+    """A run that waits for an approval, and what the model said."""
+    model = ScriptedModel([[asks("refund", "r1", amount=5)], said("done")])
+    return model, Runner.run(agent_of(model), "refund", session=session, run_config=config())
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_run_waits_for_an_approval_and_goes_on(db, approved):
+    async def work(session: Any) -> Any:
+        model, run = pauses(session)
+        result = await run
+        assert short(await stored(session)) == ["user", "call r1"]
+        state = result.to_state()
+        for waiting in result.interruptions:
+            (state.approve if approved else state.reject)(waiting)
+        done = await Runner.run(agent_of(model), state, session=session, run_config=config())
+        return done.final_output, [short(items) for items in asked(model)]
+
+    items = kept_alike(work, db)
+    assert short(items) == ["user", "call r1", "output r1", "assistant"]
+    assert ("5 paid back" in items[2]["output"]) is approved
+
+
+def test_one_of_two_approvals_at_a_time(db):
+    async def work(session: Any) -> Any:
+        calls = [asks("refund", "r1", amount=1), asks("refund", "r2", amount=2)]
+        model = ScriptedModel([calls, said("done")])
+        agent = agent_of(model)
+        result = await Runner.run(agent, "refund", session=session, run_config=config())
+        rounds = 0
+        while result.interruptions:
+            state = result.to_state()
+            state.approve(result.interruptions[0])
+            result = await Runner.run(agent, state, session=session, run_config=config())
+            rounds += 1
+        return rounds, result.final_output, [short(items) for items in asked(model)]
+
+    items = kept_alike(work, db)
+    assert sorted(short(items)[1:5]) == ["call r1", "call r2", "output r1", "output r2"]
+
+
+def test_an_approval_may_be_streamed_and_given_to_a_state_that_was_stored(db):
+    async def work(session: Any) -> Any:
+        model = ScriptedModel([[asks("refund", "r1", amount=5)], said("done")])
+        agent = agent_of(model)
+        result = Runner.run_streamed(agent, "refund", session=session, run_config=config())
+        async for _ in result.stream_events():
+            pass
+        state = await RunState.from_string(agent, result.to_state().to_string())
+        for waiting in state.get_interruptions():
+            state.approve(waiting)
+        done = Runner.run_streamed(agent, state, session=session, run_config=config())
+        async for _ in done.stream_events():
+            pass
+        return done.final_output, [short(items) for items in asked(model)]
+
+    assert short(kept_alike(work, db)) == ["user", "call r1", "output r1", "assistant"]
+
+
+def test_an_abandoned_approval_is_answered_for_the_model_alone(session):
+    async def work() -> Any:
+        _, run = pauses(session)
+        await run
+        model = ScriptedModel([said("as you wish")])
+        await Runner.run(agent_of(model), "never mind", session=session, run_config=config())
+        return asked(model)[-1], await stored(session)
+
+    got, items = asyncio.run(work())
+    assert short(got) == ["user", "call r1", "output r1", "user"]
+    assert short(items) == ["user", "call r1", "user", "assistant"]
+    assert "not answered" in got[2]["output"]
+
+
+def test_an_approval_that_comes_after_other_talk_still_pairs(session):
+    async def work() -> Any:
+        paused, run = pauses(session)
+        result = await run
+        between = ScriptedModel([said("meanwhile")])
+        await Runner.run(agent_of(between), "news?", session=session, run_config=config())
+        state = result.to_state()
+        state.approve(result.interruptions[0])
+        await Runner.run(agent_of(paused), state, session=session, run_config=config())
+        model = ScriptedModel([said("all in order")])
+        await Runner.run(agent_of(model), "and now?", session=session, run_config=config())
+        asked(between)
+        asked(paused)
+        return asked(model)[-1], await stored(session)
+
+    got, items = asyncio.run(work())
+    assert [word for word in short(items) if "r1" in word] == ["call r1", "output r1"]
+    assert got == items[:-1]
+
+
+# --- other processes, loops and threads -----------------------------------------------------------
+
+
+def worker(*arguments: Any) -> dict[str, Any]:
+    """One run in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.conformance.agents_worker"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+    )
+    return json.loads(done.stdout)
+
+
+def test_what_another_process_began_goes_on_here(path):
+    paused = worker(path, "refund now")
+    assert short(paused["stored"]) == ["user", "call r1"]
+
+    async def work() -> tuple[list[Item], list[list[Item]]]:
+        model = ScriptedModel([said("done"), said("yes")])
+        agent = agent_of(model)
+        state = await RunState.from_string(agent, paused["state"])
+        for waiting in state.get_interruptions():
+            state.approve(waiting)
+        with MemcoreSession("chat", path) as session:
+            await Runner.run(agent, state, session=session, run_config=config())
+            await Runner.run(agent, "paid?", session=session, run_config=config())
+            return await stored(session), asked(model)
+
+    items, sent = asyncio.run(work())
+    assert short(items) == ["user", "call r1", "output r1", "assistant", "user", "assistant"]
+    assert sent == [items[:3], items[:5]]
+
+
+def test_run_sync_per_turn_needs_no_loop_of_its_own(path):
+    for at in range(3):
+        model = script(f"city {at}")
+        with MemcoreSession("chat", path) as session:
+            Runner.run_sync(agent_of(model), f"q{at}", session=session, run_config=config())
+        assert len(asked(model)[0]) == 4 * at + 1
+    loop = asyncio.get_event_loop_policy().get_event_loop()  # run_sync leaves one behind
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+def test_one_session_serves_loops_of_several_threads_at_once(session):
+    failed: list[BaseException] = []
+
+    def work(name: int) -> None:
+        async def turns() -> None:
+            for at in range(3):
+                model = script(f"{name}-{at}")
+                await Runner.run(
+                    agent_of(model), f"{name}-{at}", session=session, run_config=config()
+                )
+                asked(model)
+
+        try:
+            asyncio.run(turns())
+        except BaseException as exc:  # noqa: BLE001 - told below
+            failed.append(exc)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    items = asyncio.run(stored(session))
+    assert len(items) == 4 * 3 * 4
+    for name in range(4):
+        mine = [item["content"] for item in items if item.get("content", "")[:2] == f"{name}-"]
+        assert mine == [f"{name}-{at}" for at in range(3)]
+    assert memcore.validate(items, "openai_responses") == []
+
+
+# --- cancellation ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cancelled_in_its_tool_leaves_the_question(db):
+    async def work(session: Any) -> Any:
+        started = asyncio.Event()
+
+        @function_tool
+        async def slow() -> str:
+            """Wait for ever."""
+            started.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        model = ScriptedModel([[asks("slow", "c1")], said("well")])
+        agent = agent_of(model, slow)
+        run = asyncio.ensure_future(Runner.run(agent, "one", session=session, run_config=config()))
+        await started.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await Runner.run(agent, "two", session=session, run_config=config())
+        return [short(items) for items in asked(model)]
+
+    assert short(kept_alike(work, db)) == ["user", "user", "assistant"]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "after_turn"])
+def test_a_stream_that_is_cancelled_leaves_a_history_to_go_on_with(session, mode):
+    async def work() -> Any:
+        calls = [asks("weather", "c1", city="Rome")]
+        model = ScriptedModel([calls, said("so"), said("again")])
+        agent = agent_of(model)
+        result = Runner.run_streamed(agent, "one", session=session, run_config=config())
+        async for event in result.stream_events():
+            if event.type == "run_item_stream_event":
+                result.cancel(mode=mode)
+        after = await stored(session)
+        model = ScriptedModel([said("again")])
+        await Runner.run(agent_of(model), "two", session=session, run_config=config())
+        return after, asked(model)[-1]
+
+    after, got = asyncio.run(work())
+    assert short(after)[0] == "user"
+    if mode == "after_turn":
+        assert short(after) == ["user", "call c1", "output c1"]
+        assert got[:-1] == after
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_run_that_is_cancelled_as_it_stores_has_stored_or_not(db, at):
+    """Each write in turn is cancelled while it is under way: it is whole, or it is not there."""
+    batches = [["user"], ["call w-Rome", "output w-Rome"], ["assistant"]]
+
+    class Cancelled(MemcoreSession):
+        writes = 0
+
+        async def add_items(self, items: Any, **options: Any) -> None:
+            self.writes += 1
+            if self.writes == at:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
+            await super().add_items(items, **options)
+
+    async def work() -> list[Item]:
+        session = Cancelled("chat", db)
+        run = Runner.run(agent_of(script("Rome")), "Rome", session=session, run_config=config())
+        if 0 < at <= len(batches):
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.ensure_future(run)
+        else:
+            await run
+        return await stored(session)
+
+    words = short(asyncio.run(work()))
+    whole = [[word for batch in batches[:count] for word in batch] for count in range(4)]
+    assert words in (whole[at - 1 : at + 1] if 0 < at <= len(batches) else whole[-1:])
