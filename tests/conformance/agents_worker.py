@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK with a scripted model; as a program, one run of it.
 
-``python -m tests.conformance.agents_worker PATH QUESTION`` asks in the session ``chat`` of a file. It
+``python -m tests.conformance.agents_worker PATH QUESTION`` asks in the session ``chat`` of a file and
 prints as JSON what is stored, and the state of a run that waits for an approval.
 """
 
