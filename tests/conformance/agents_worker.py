@@ -1,7 +1,7 @@
 """An agent of the OpenAI Agents SDK with a scripted model; as a program, one run of it.
 
-``python -m tests.conformance.agents_worker PATH QUESTION`` asks in the session ``chat`` of a file and
-prints as JSON what is stored, and the state of a run that waits for an approval.
+``python -m tests.conformance.agents_worker PATH QUESTION`` asks in the session ``chat`` of a file
+and prints as JSON what is stored, and the state of a run that waits for an approval.
 """
 
 from __future__ import annotations
