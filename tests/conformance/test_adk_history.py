@@ -217,6 +217,19 @@ def test_the_file_keeps_what_it_was_given(service: MemcoreSessionService) -> Non
     run(work())
 
 
+def test_a_summary_is_stored_once(service: MemcoreSessionService) -> None:
+    """Also from an object that does not show what it covers."""
+
+    async def work() -> None:
+        made = await grown(service, [at(1), at(2), at(3), 2, at(4)])
+        summary = made.events[3]
+        for each in (made, await got(service, num_recent_events=1)):
+            await service.append_event(each, summary.model_copy(deep=True))
+        assert prompt(await got(service)) == ["SUM", "t3", "t4"]
+
+    run(work())
+
+
 # --- the real runner ------------------------------------------------------------------------------
 
 

@@ -799,6 +799,28 @@ def test_the_cache_is_bounded(open_db: Open, path: Path) -> None:
             assert labels(await got(service, name)) == list(map(str, range(12)))
             assert labels(await got(service, name, num_recent_events=3)) == ["9", "10", "11"]
             assert service._cache._total_bytes <= 40_000
+        for most in (0, 1, 10**9):
+            small = MemcoreSessionService(db, cache_bytes=most)
+            assert labels(await got(small, "a")) == list(map(str, range(12)))
+            assert small._cache._total_bytes <= most
+
+    run(work())
+
+
+def test_what_is_known_stays_known(service: MemcoreSessionService) -> None:
+    """A short look behind an append forgets nothing of a long one before it."""
+
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        for at in range(9):
+            await service.append_event(made, said(str(at)))
+        await got(service)
+        await service.append_event(made, said("fed"))
+        await service.append_event(made, every_field())  # is read when it is asked for
+        await got(service, num_recent_events=2)
+        (known,) = service._cache._runs.values()
+        assert (known.start, len(known.entries)) == (0, 12)
+        assert [entry.event for entry in known.entries[1:]] == made.events
 
     run(work())
 
@@ -809,6 +831,7 @@ def test_a_history_that_was_cut_is_read_anew(service: MemcoreSessionService) -> 
         for at in range(4):
             await service.append_event(made, said(str(at)))
         native = service.database.session("s", app="shop", user="ann")
+        assert labels(await got(service)) == list("0123")
         native.undo(2)
         assert labels(await got(service)) == ["0", "1"]
         with pytest.raises(StaleSessionError):

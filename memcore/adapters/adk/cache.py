@@ -91,12 +91,8 @@ class EventCache:
     def put(self, place: Place, epoch: int, start: int, entries: list[Entry]) -> None:
         """Remember the entries from a position on, or the end of them, unless more is known."""
         size = sum(entry.size_bytes for entry in entries)
-        at = 0
-        while size > self._most_bytes:
-            size -= entries[at].size_bytes
-            at += 1
         compacted = any(entry.is_compaction for entry in entries)
-        run = _Run(epoch, start + at, entries[at:], size, compacted)
+        run = _Run(epoch, start, entries, size, compacted)
         with self._lock:
             now = self._runs.get(place)
             if (
@@ -142,10 +138,12 @@ class EventCache:
         self._shrink()
 
     def _shrink(self) -> None:
-        while self._total_bytes > self._most_bytes and len(self._runs) > 1:
-            self._take(next(iter(self._runs)))
-        if self._total_bytes > self._most_bytes:
-            self._halve(next(iter(self._runs)))
+        while self._total_bytes > self._most_bytes:
+            place = next(iter(self._runs))
+            if len(self._runs) > 1:
+                self._take(place)
+            else:
+                self._halve(place)
 
     def _halve(self, place: Place) -> None:
         """Forget the older half of the only run; who reads it has the list as it was."""
