@@ -410,6 +410,17 @@ def test_damage_is_seen_until_it_is_remembered_whole(open_db, tmp_path):
     assert last(recalled(session)) is None
 
 
+def test_no_more_is_remembered_than_was_said(db):
+    session = kept(db)
+    recall = recalled(session, most_bytes=3000)
+    for n in range(9):
+        session.append(user(f"{n}" * 900))
+        assert len(last(recall, 1)) == 1
+        assert 900 < recall.weight <= 3000
+    assert len(last(recall)) == 9
+    assert recall.weight <= 3000
+
+
 def test_what_all_remember_together_is_bounded(db, monkeypatch):
     monkeypatch.setattr("memcore.session.bulk._ALL_BYTES", 4000)
     recalls = []

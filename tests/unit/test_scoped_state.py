@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import operator
+import subprocess
+import sys
+import threading
+from contextlib import suppress
 from typing import Annotated, TypedDict
 
 import pytest
@@ -135,16 +139,18 @@ def test_one_key_and_the_whole_document(db):
     assert state.all() == {}
 
 
-def test_what_is_shared_keeps_no_past(db):
+def test_what_is_shared_keeps_no_past(db, monkeypatch):
+    for module in ("care", "change"):
+        monkeypatch.setattr(f"memcore.state.{module}.STATE_DELETIONS_TOLD", 16)
     state = db.scope(user="u").state
     for turn in range(20):
         state.update({"a": turn, "b": -turn})
     assert len(rows_of(db, 1)) == 2
-    for turn in range(600):
+    for turn in range(60):
         state.put(f"key {turn}", turn)
         state.delete(f"key {turn}")
     assert state.all() == {"a": 19, "b": -19}
-    assert len(rows_of(db, 1)) < 2 + 512
+    assert len(rows_of(db, 1)) < 2 + 2 * 16
 
 
 class Counted(TypedDict("Prefixed", {"app:hits": Annotated[int, operator.add]}), total=False):
@@ -250,16 +256,17 @@ def test_a_trimmed_past_is_refused_and_never_made_up(db):
     assert session.state.all() == {"turn": 5}
 
 
-def test_trimming_forgets_what_led_to_it(db):
+def test_trimming_forgets_what_led_to_it(db, monkeypatch):
+    monkeypatch.setattr("memcore.state.care.PIECE_ROWS", 16)
     session = db.session("s")
-    for turn in range(1500):
+    for turn in range(70):
         with session.batch() as batch:
             batch.append(USER)
             batch.update_state({"turn": turn})
     session.state.trim()
     place = session._address.log.place
     moments = db.backing.store.read(lambda txn: list(moments_of(txn, *place)))
-    assert moments == [(1501, 1500)]
+    assert moments == [(71, 70)]
 
 
 # --- initial state ----------------------------------------------------------------------------
@@ -374,3 +381,147 @@ def test_what_was_given_may_be_changed_afterwards(db):
     found = session.state["x"]
     found["a"].append(3)
     assert session.state["x"] == {"a": [1]}
+
+
+# --- many writers -----------------------------------------------------------------------------
+
+
+def plus(left: int, right: int) -> int:
+    return left + right
+
+
+Hits = TypedDict("Hits", {"app:hits": Annotated[int, plus], "user:hits": Annotated[int, plus]})
+PROCESS = """
+import memcore, sys
+from typing import Annotated, TypedDict
+def plus(left, right): return left + right
+Hits = TypedDict("Hits", {"app:hits": Annotated[int, plus], "user:hits": Annotated[int, plus]})
+path, user, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with memcore.open(path) as db:
+    session = db.scope(user=user, app="a").session("s" + user, state=Hits)
+    sys.stdin.readline()
+    for turn in range(rounds):
+        with session.batch() as batch:
+            batch.append({"role": "user", "content": "hi"})
+            batch.update_state({"app:hits": 1, "user:hits": 1, "app:by/%s/%d" % (user, turn): turn})
+"""
+
+
+def test_no_update_of_threads_is_lost(open_db):
+    db = open_db(durability="none")
+    rounds, users = 40, ["u0", "u1", "u2", "u3"]
+
+    def work(user):
+        session = db.scope(user=user, app="a").session(f"s {user}", state=Hits)
+        for turn in range(rounds):
+            with session.batch() as batch:
+                batch.append(USER)
+                batch.update_state({"app:hits": 1, "user:hits": 1, f"app:by/{user}/{turn}": turn})
+
+    run_all(work, [*users, *users])
+    app = db.scope(user="u0", app="a").app_state
+    assert app["hits"] == 2 * rounds * len(users)
+    assert app.counter == app["hits"]
+    assert {name for name in app if name != "hits"} == {
+        f"by/{user}/{turn}" for user in users for turn in range(rounds)
+    }
+    for user in users:
+        assert db.scope(user=user, app="a").state.all() == {"hits": 2 * rounds}
+
+
+def test_no_update_of_processes_is_lost(db, path):
+    rounds, users = 10, ["u0", "u0", "u1"]
+    command = [sys.executable, "-c", PROCESS, str(path)]
+    children = [
+        subprocess.Popen([*command, user, str(rounds)], stdin=subprocess.PIPE) for user in users
+    ]
+    for child in children:
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    scope = db.scope(user="u0", app="a")
+    assert scope.app_state["hits"] == rounds * len(users)
+    assert scope.state.all() == {"hits": 2 * rounds}
+    assert db.scope(user="u1", app="a").state.all() == {"hits": rounds}
+    assert len(scope.session("su0")) == 2 * rounds
+
+
+def test_a_compare_and_set_has_one_winner(db):
+    state = db.scope(user="u").app_state
+    winners: list[int] = []
+    for turn in range(20):  # nobody is ahead of the others
+        run_all(lambda number, turn=turn: attempt(state, number, turn, winners), range(4))
+    assert winners == list(range(20))
+    assert state.counter == 20
+
+
+def attempt(state, number, turn, winners):
+    with suppress(RevisionConflict):
+        state.put("who", [number, turn], expected=turn)
+        winners.append(turn)
+
+
+def run_all(work, arguments):
+    failures = []
+
+    def run(argument):
+        try:
+            work(argument)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=run, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_erasing_a_users_sessions_leaves_what_the_application_has(db):
+    for user in ("u", "v"):
+        for name in ("s", "t"):
+            with db.scope(user=user, app="a").session(name).batch() as batch:
+                batch.append(USER)
+                batch.update_state({"app:x": [user, name], "user:y": name, "z": 1})
+    scope = db.scope(user="u", app="a")
+    for entry in list(scope.sessions()):
+        scope.delete_session(entry.session_id)
+    scope.state.clear()
+    assert scope.session("s").state.all() == {"app:x": ["v", "t"]}
+    assert db.scope(user="v", app="a").state.all() == {"y": "t"}
+    assert db.check() == []
+
+
+def test_a_copy_has_what_sessions_share(db, path, open_db):
+    scope = db.scope(user="u", app="a")
+    scope.app_state.put("x", 1)
+    scope.state.put("y", 2)
+    db.backup(path.with_name("copy"))
+    db.copy_compact()
+    assert db.check() == []
+    for each in (db, open_db(path=path.with_name("copy"))):
+        found = each.scope(user="u", app="a").session("s").state.all()
+        assert found == {"app:x": 1, "user:y": 2}
+        assert each.stats()["shared_fields"] == 2
+
+
+def test_a_read_only_handle_reads_and_refuses_to_write(open_db):
+    with open_db() as db:
+        db.scope(user="u").state.put("a", 1)
+    db = open_db(read_only=True)
+    scope = db.scope(user="u")
+    assert scope.state["a"] == 1
+    for write in (
+        lambda: scope.state.put("a", 2),
+        scope.app_state.clear,
+        lambda: scope.session("s").state.update({"app:x": 1}),
+    ):
+        with pytest.raises(memcore.ReadOnlyError):
+            write()
+    session = scope.session("s")
+    session.state.update({"temp:t": 1})
+    assert session.state["temp:t"] == 1

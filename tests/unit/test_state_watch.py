@@ -115,16 +115,18 @@ def test_a_watch_tells_every_change_once(db, never_looks):
     assert all(change.is_complete for change in told)
 
 
-def test_deletions_that_nobody_can_name_any_more_are_told_as_such(db):
+def test_deletions_that_nobody_can_name_any_more_are_told_as_such(db, monkeypatch):
+    for module in ("care", "change"):
+        monkeypatch.setattr(f"memcore.state.{module}.STATE_DELETIONS_TOLD", 16)
     state = db.scope(user="u").state
     state.update({"gone": 1, "kept": 1})
     state.delete("gone")
     assert state.wait(since=1) == (2, (), ("gone",), True)
-    for turn in range(600):
+    for turn in range(40):
         state.put("turn", turn)
-    assert state.wait(since=1) == (602, ("turn",), (), False)
-    assert state.wait(since=601) == (602, ("turn",), (), True)
-    assert state.wait(since=7000) == (602, ("kept", "turn"), (), False)
+    assert state.wait(since=1) == (42, ("turn",), (), False)
+    assert state.wait(since=41) == (42, ("turn",), (), True)
+    assert state.wait(since=7000) == (42, ("kept", "turn"), (), False)
 
 
 def test_a_deleted_session_has_no_state_any_more(db, never_looks):

@@ -114,7 +114,7 @@ class History(Opened):
         tabled = app_of(self._scope.app, sessions_table, messages_table)
         if tabled != self._scope.app:
             self._scope = Database(self._scope.backing).scope(app=tabled, user=self._scope.user)
-        self._last: tuple[tuple[str, str], Bound] | None = None
+        self._last: tuple[tuple[str, str, str], Bound] | None = None
         if self._keys is not None:
             Sealer(self._keys)  # fails now if it cannot work
 
@@ -169,14 +169,14 @@ class History(Opened):
 
     def bound_in(self, scope: Scope) -> Bound:
         """Where the calls of a scope work."""
-        last = self._last
-        if last is not None and last[0] == (scope.app, scope.user):
+        last, place = self._last, (scope.app, scope.user, self.session_id)
+        if last is not None and last[0] == place:
             return last[1]
         address = Address(
             scope.backing, scope.app, scope.user, name_of(self.session_id), options_in(scope)
         )
         bound = self.bound_to(address, MAIN)
-        self._last = (scope.app, scope.user), bound
+        self._last = place, bound
         return bound
 
     def bound_to(self, address: Address, branch: str) -> Bound:
