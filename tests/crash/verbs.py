@@ -432,7 +432,7 @@ def delta(place: Place, step: Step) -> None:
     """``delta name size...``: as ``note``, with fields of the user and of the application."""
     name, *sizes = step.arguments
     with place.scope.session(name, state=NOTES).batch() as batch:
-        batch.extend(_messages(step, sizes))
+        batch.extend(messages(step, sizes))
         shared = content(step.tags(sizes)[0])
         batch.update_state({f"app:{place.lane}/{name}": shared, f"user:{name}": shared})
         batch.update_state({"notes": step.tags(sizes)})
