@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from threading import Event, Thread
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import memcore
 from memcore.store import (
     attaching,
     copying,
@@ -24,6 +25,8 @@ from memcore.store import (
     replacing,
     steady,
 )
+
+from . import services
 
 Plant = Callable[[], None]
 
@@ -152,6 +155,47 @@ def no_directory_flush_after_rename() -> None:
     """
     for module in (replacing, attaching, copying):
         module.sync_directory = lambda _: None
+
+
+@control("full", "services")
+def torn_delta() -> None:
+    """Items are stored first, what they change of the states in a commit of its own."""
+
+    def apply(self: Any, command: memcore.Command, **_: Any) -> None:
+        self.extend(command.messages)
+        self.state.update(command.update)
+
+    memcore.Session.apply = apply  # type: ignore[method-assign, assignment]
+
+
+@control("full", "services")
+def torn_artifact() -> None:
+    """A version gets its row first, its content in a commit of its own."""
+
+    def torn(kv: Any, name: str, payload: bytes) -> None:
+        version = sum(1 for _ in kv.scan(prefix=f"{name}/"))
+        key, row = f"{name}/{version:06}", {"version": version, "size": len(payload)}
+        kv.put(key, row)
+        kv.put(key, row, content=payload)
+
+    services.publish_next = torn  # type: ignore[assignment]
+
+
+@control("full", "services")
+def torn_replacement() -> None:
+    """The end of a session goes first, what replaces it comes in a commit of its own."""
+
+    class Torn:
+        def __init__(self, session: Any) -> None:
+            self.undo, self.extend = session.undo, session.extend
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    memcore.Session.batch = lambda self, **_: Torn(self)  # type: ignore[method-assign, assignment]
 
 
 class _Lenient(int):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import memcore
 
-from . import graph_ledgers
+from . import graph_ledgers, service_ledgers
 
 COMMON = "common"
 TOTAL = "total"
@@ -38,6 +38,7 @@ class Model(NamedTuple):
     saved: tuple[str, ...] | None = None
     """The items at the newest checkpoint; None if there is none."""
     threads: graph_ledgers.Threads = ()
+    services: service_ledgers.Held = ()
 
 
 class WrongError(Exception):
@@ -83,9 +84,16 @@ def choose(random: Random, model: Model, number: int) -> Op:
         + ["extend", "pair", "total", "put"] * 2
         + ["once", "common", "undo", "compact", "uncompact", "fork", "erase", "large", "look"]
         + ["recount", "save", "return", "branch", "step", "step", *graph_ledgers.OPERATIONS]
+        + [*service_ledgers.OPERATIONS]
     )
     if name in graph_ledgers.OPERATIONS:
         return graph_ledgers.choose(random, name, number, model.threads)
+    if name in service_ledgers.OPERATIONS:
+        return service_ledgers.choose(random, name, number, model.services)
+    return _choose(random, model, name, number)
+
+
+def _choose(random: Random, model: Model, name: str, number: int) -> Op:
     if name in ("return", "branch") and model.saved is None:
         name = "save"
     if name in ("fork", "branch") and len(model.forks) >= FORKS_MAX:
@@ -141,6 +149,7 @@ def applied(model: Model, owner: str, op: Op) -> Model:
         forks=tuple(sorted(forks.items())),
         notes=tuple(sorted(notes.items())),
         threads=graph_ledgers.applied(model.threads, owner, op),
+        services=service_ledgers.applied(model.services, op),
     )
 
 
@@ -177,6 +186,8 @@ def perform(db: memcore.Database, owner: str, op: Op) -> None:
     }
     if name in acts:
         acts[name]()
+    elif name in {*service_ledgers.OPERATIONS, "untell"}:
+        service_ledgers.perform(db, owner, op)
     else:
         graph_ledgers.perform(db.scope().graph, owner, op)
 
@@ -195,7 +206,8 @@ def observed(db: memcore.Database, owner: str) -> Model:
         there = db.compare(session, session, at=SAVED, other_at=0).only_a
         saved = tuple(seen(item.message) for item in there)
     threads = graph_ledgers.observed(db, owner)
-    return Model(items, tuple(sorted(found.items())), notes, saved, threads)
+    services = service_ledgers.observed(db, owner)
+    return Model(items, tuple(sorted(found.items())), notes, saved, threads, services)
 
 
 # --- the file of intents and acknowledgements ----------------------------------------------------
@@ -216,6 +228,8 @@ class Ledger:
         self.maybe_common: set[int] = set()
         self.totals = [0, 0]
         """Increments that were acknowledged, and those that may have been made besides."""
+        self.told = 0
+        """Items with states that are there, or were."""
         whole = path.read_bytes() if path.exists() else b""
         for line in whole[: whole.rfind(b"\n") + 1].splitlines():
             self._replay(json.loads(line))
@@ -241,6 +255,7 @@ class Ledger:
         elif op[0] == "total":
             self.totals[outcome != "acknowledged"] += 1
         if outcome != "lost":
+            self.told += op[0] == "tell"
             self.model = applied(self.model, self.owner, op)
 
     def open(self) -> None:
@@ -321,4 +336,8 @@ def check_common(db: memcore.Database, ledgers: list[Ledger]) -> list[str]:
     total = db.scope().kv(COMMON).get(TOTAL, 0)
     if not least <= total <= most:
         findings.append(f"the counter is {total}, expected {least}..{most}")
-    return findings
+    undecided = sum(
+        ledger.pending is not None and ledger.pending[0] == "tell" for ledger in ledgers
+    )
+    told = sum(ledger.told for ledger in ledgers)
+    return findings + service_ledgers.check_count(db, told, undecided)

@@ -119,7 +119,8 @@ def is_big(operation: list[Any]) -> bool:
     return sum(sizes) > REDO_SLOT_BYTES * 3 // 4
 
 
-def _messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
+def messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
+    """The items that an operation appends."""
     return [{"role": "user", "content": content(tag)} for tag in step.tags(sizes)]
 
 
@@ -138,7 +139,7 @@ def _appended(state: State, step: Step) -> None:
 def append(place: Place, step: Step) -> None:
     """``append name size...``: items in one commit."""
     name, *sizes = step.arguments
-    place.session(name).extend(_messages(step, sizes))
+    place.session(name).extend(messages(step, sizes))
 
 
 def _shared(state: State, step: Step) -> None:
@@ -148,7 +149,7 @@ def _shared(state: State, step: Step) -> None:
 @verb(_shared)
 def share(place: Place, step: Step) -> None:
     """``share size...``: items in the session to which all lanes append."""
-    place.db.session(SHARED, user=SHARED).extend(_messages(step, step.arguments))
+    place.db.session(SHARED, user=SHARED).extend(messages(step, step.arguments))
 
 
 def _cut(state: State, step: Step) -> None:
@@ -211,7 +212,7 @@ def fork_back(place: Place, step: Step) -> None:
 def _forked(state: State, step: Step) -> None:
     name, target, keep = step.arguments
     state[f"s/{target}"] = state[f"s/{name}"][:keep]
-    for kind in "vcn":
+    for kind in "vcnd":
         if f"{kind}/{name}" in state:
             state[f"{kind}/{target}"] = state[f"{kind}/{name}"]
     if f"u/{name}" in state:
@@ -298,7 +299,7 @@ def unsave(place: Place, step: Step) -> None:
 
 
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svucpnm":
+    for kind in "svucpnmd":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -415,7 +416,7 @@ def _noted(state: State, step: Step) -> None:
 def note(place: Place, step: Step) -> None:
     """``note name size...``: items, and their tags in the session's state, in one commit."""
     name, *sizes = step.arguments
-    command = memcore.Command({"notes": step.tags(sizes)}, messages=_messages(step, sizes))
+    command = memcore.Command({"notes": step.tags(sizes)}, messages=messages(step, sizes))
     place.scope.session(name, state=NOTES).apply(command)
 
 
@@ -431,7 +432,7 @@ def delta(place: Place, step: Step) -> None:
     """``delta name size...``: as ``note``, with fields of the user and of the application."""
     name, *sizes = step.arguments
     with place.scope.session(name, state=NOTES).batch() as batch:
-        batch.extend(_messages(step, sizes))
+        batch.extend(messages(step, sizes))
         shared = content(step.tags(sizes)[0])
         batch.update_state({f"app:{place.lane}/{name}": shared, f"user:{name}": shared})
         batch.update_state({"notes": step.tags(sizes)})
@@ -581,10 +582,12 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
 
 def _beside_sessions(place: Place, blobs: list[str]) -> State:
     from .graphs import threads_of
+    from .services import LAST, services_of
 
-    state = threads_of(place.scope.graph)
+    state = threads_of(place.scope.graph) | services_of(place)
     for name, value in place.scope.state.all().items():
-        state[f"w/{name}"] = tag_in(value)
+        if name != LAST:
+            state[f"w/{name}"] = tag_in(value)
     for name, value in place.scope.app_state.all().items():
         lane, _, session = name.partition("/")
         if lane == place.lane:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from . import graphs as _graphs  # noqa: F401 - registers its verbs
+from . import services as _services  # noqa: F401 - as above
 from .verbs import State
 
 Operation = tuple[Any, ...]
@@ -265,6 +266,38 @@ def graph_kills(lane: Lane) -> Iterator[Operation]:
             yield "copy", "own", f"twin{turn}"
             yield "advance", "own", 140 * KIB
             yield "forget", f"twin{turn}" if turn % 8 == 2 else "own"
+
+
+@workload(threads=2)
+def services(lane: Lane) -> Iterator[Operation]:
+    """Items with changes of three states, versions of artifacts, ends of sessions replaced."""
+    for turn in range(14):
+        name = f"s{turn % 3}"
+        yield "tell", name, *[lane.rng.choice((60, 900, 5000))] * lane.rng.randint(1, 3)
+        size = lane.rng.choice((40, 2000, 2000, 90 * KIB, 220 * KIB))
+        yield "publish", f"f{turn % 2}", f"l{lane.rng.randrange(3)}", size
+        sizes = [lane.rng.choice((50, 700, 9000))] * lane.rng.randint(1, 4)
+        if turn % 6 == 5:
+            sizes.append(300 * KIB)
+        yield "replace", name, lane.rng.randrange(lane.live(name)), *sizes
+        if turn % 5 == 4:
+            yield "withdraw", f"f{lane.rng.randrange(2)}"
+            yield "fork", name, f"f{turn}", lane.live(name)
+            yield "tell", f"f{turn}", 100
+        if turn % 6 == 5:
+            yield "delete", name
+            yield ("collect",)
+
+
+@workload(threads=2, processes=2, kills=6)
+def service_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed while they change states, artifacts and the ends of sessions."""
+    for turn in range(8):
+        yield "tell", "own", *[lane.rng.choice((50, 3000))] * 2
+        yield "publish", "file", f"l{turn % 3}", lane.rng.choice((500, 60 * KIB, 210 * KIB))
+        yield "replace", "own", lane.rng.randrange(lane.live("own")), 400, 500
+        if turn % 4 == 3:
+            yield "withdraw", "file"
 
 
 @workload()
