@@ -49,10 +49,15 @@ class Draft:
         "txn",
     )
 
-    def __init__(self, txn: Txn, log: SessionLog, seed: int, new_head: Head | None = None) -> None:
-        self.txn = txn
-        self.log = log
-        self.seed = seed
+    def __init__(
+        self,
+        txn: Txn,
+        log: SessionLog,
+        seed: int,
+        new_head: Head | None = None,
+        base: Recent | None = None,
+    ) -> None:
+        self.txn, self.log, self.seed = txn, log, seed
         self.is_rebased = False
         """Whether the shared log cannot take it over: the draft is closed behind the change."""
         self._packed: bytes | None = None
@@ -67,7 +72,7 @@ class Draft:
                 raise SessionGone
             # A new head (a fork's) still carries the totals of its parent: count them.
             at_hand = log.recent if new_head is None else log.full
-            self._base = at_hand(txn, self.head)
+            self._base = base or at_hand(txn, self.head)
             self._tail = log.tail
         self._overlay = Ledger(base=self._base.ledger)
         self._waiting: list[tuple[int, Prepared]] = []
@@ -222,17 +227,21 @@ class Draft:
         if count == self.head.count:
             return
         self._write_waiting()
+        self._base = self.ledger_of(count)
+        self._overlay, self._appended = Ledger(base=self._base.ledger), []
+        self.head.trim(self.txn, self.log.scope, count)
+        self.head.epoch += 1
+        self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
+
+    def ledger_of(self, count: int) -> Recent:
+        """A new ledger of the first ``count`` live items, or of their end."""
         if count < self._base.offset:
             self._stand_on(self._whole())
         ledger = self._base.ledger.copy()
         for facts, tokens in self._appended:
             ledger.push(facts, tokens)
         ledger.truncate(count - self._base.offset)
-        self._base = self._base._replace(ledger=ledger)
-        self._overlay, self._appended = Ledger(base=ledger), []
-        self.head.trim(self.txn, self.log.scope, count)
-        self.head.epoch += 1
-        self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
+        return self._base._replace(ledger=ledger)
 
     def chain_at(self, seq: int) -> int:
         """The prefix hash at a live seq.
@@ -357,14 +366,8 @@ class Draft:
 
     def mark(self) -> tuple[object, ...]:
         """What ``restore`` needs to undo changes that have not been written."""
-        return (
-            self.head.changed(),
-            self._base,
-            self._overlay,
-            len(self._overlay),
-            self._waiting.copy(),
-            self._appended.copy(),
-        )
+        queued = self._waiting.copy(), self._appended.copy()
+        return (self.head.changed(), self._base, self._overlay, len(self._overlay), *queued)
 
     def restore(self, mark: tuple[object, ...]) -> None:
         """Back to a mark of the same transaction, if nothing was written since."""

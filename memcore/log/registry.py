@@ -10,7 +10,7 @@ from weakref import WeakSet, WeakValueDictionary
 from memcore.errors import InternalError
 from memcore.log.draft import Draft, SessionGone
 from memcore.log.head import Head
-from memcore.log.history import CounterOf, SessionLog
+from memcore.log.history import CounterOf, Recent, SessionLog
 from memcore.store.base import Txn
 
 __all__ = ["Drafts", "Logs"]
@@ -119,11 +119,13 @@ class Drafts:
         draft = txn.local[log.place] = Draft(txn, log, self._seed, head)
         return draft
 
-    def create(self, txn: Txn, scope: int, session: int, head: Head) -> Draft:
-        """The draft of a session that this transaction creates."""
+    def create(
+        self, txn: Txn, scope: int, session: int, head: Head, *, base: Recent | None = None
+    ) -> Draft:
+        """The draft of a session that this transaction creates; ``base``: its ledger, if known."""
         log = self._logs.get(scope, session)
         if log.place in txn.local:
             msg = f"session {session} is created twice in one transaction"
             raise InternalError(msg)
-        draft = txn.local[log.place] = Draft(txn, log, self._seed, head)
+        draft = txn.local[log.place] = Draft(txn, log, self._seed, head, base)
         return draft

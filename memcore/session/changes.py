@@ -170,7 +170,10 @@ class Changes:
                 carry_counts(txn, (log.scope, session), head, log.counter, old=old)
             row = keys.session_row(log.scope, log.session, Row.CHILD, session)
             txn.put(row, seal_value(row, b""))
-            child = self._address.backing.drafts.create(txn, log.scope, session, head)
+            shared = saved is None and head.policy == parent.policy
+            base = draft.ledger_of(count) if shared else None
+            drafts = self._address.backing.drafts
+            child = drafts.create(txn, log.scope, session, head, base=base)
             head.chain = child.chain_at(seq) if count else 0
             if saved is not None and head.chain != saved.chain:
                 raise saved.mismatch()

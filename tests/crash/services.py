@@ -15,6 +15,8 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from .verbs import Place, State, Step, WrongValueError, content, messages, tag_in, tag_of, verb
 
 ARTIFACTS = "artifacts"
+LAST = "last"
+"""The field of the user's state."""
 
 
 def every(left: list[str], right: list[str]) -> list[str]:
@@ -23,7 +25,7 @@ def every(left: list[str], right: list[str]) -> list[str]:
 
 
 DELTAS = memcore.StateSchema.of(
-    TypedDict("Deltas", {"own": str, "user:last": str, "app:all": Annotated[list[str], every]})
+    TypedDict("Deltas", {"own": str, f"user:{LAST}": str, "app:all": Annotated[list[str], every]})
 )
 
 
@@ -40,7 +42,7 @@ def tell(place: Place, step: Step) -> None:
     """``tell name size...``: items with what they change of all three states, in one commit."""
     name, *sizes = step.arguments
     tag = step.tags(sizes)[0]
-    update = {"own": content(tag), "user:last": content(tag), "app:all": [tag]}
+    update = {"own": content(tag), f"user:{LAST}": content(tag), "app:all": [tag]}
     command = memcore.Command(update, messages=messages(step, sizes))
     place.scope.session(name, state=DELTAS).apply(command)
 
@@ -113,7 +115,7 @@ def services_of(place: Place) -> State:
         own = place.session(entry.session_id).state.get("own")
         if own is not None:
             found[f"d/{entry.session_id}"] = tag_in(own)
-    last = place.scope.state.get("last")
+    last = place.scope.state.get(LAST)
     if last is not None:
         found["du"] = tag_in(last)
     mine = [tag for tag in place.scope.app_state.get("all", []) if tag.startswith(f"{place.lane}|")]

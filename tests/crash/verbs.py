@@ -582,11 +582,11 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
 
 def _beside_sessions(place: Place, blobs: list[str]) -> State:
     from .graphs import threads_of
-    from .services import services_of
+    from .services import LAST, services_of
 
     state = threads_of(place.scope.graph) | services_of(place)
     for name, value in place.scope.state.all().items():
-        if name != "last":  # ``services`` has looked at it
+        if name != LAST:
             state[f"w/{name}"] = tag_in(value)
     for name, value in place.scope.app_state.all().items():
         lane, _, session = name.partition("/")
