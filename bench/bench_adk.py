@@ -72,7 +72,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     # Thousands of flushes are spared: files are filled in memory, and copied to where they serve.
     with scratch(slow_flush_place()) as filled:
         for events in (MIDDLE, LONG):
-            asyncio.run(_fill(filled / str(events), effort.items(events)))
+            asyncio.run(_fill(filled / str(events), _events(effort, events)))
         for measured in (_appends, _crowds):
             yield from _on(effort, None, measured, filled)
             if slow_flush_place():
@@ -86,6 +86,11 @@ def _on(
 ) -> Iterator[Row]:
     with scratch(parent) as place:
         yield from asyncio.run(measured(effort, place, filled, where))
+
+
+def _events(effort: Effort, wanted: int) -> int:
+    """Of ``wanted`` events those that are made; when it is a test, next to none."""
+    return max(8, wanted // effort.items_divisor)
 
 
 async def _fill(place: Path, events: int) -> None:
@@ -217,7 +222,7 @@ async def _appends(effort: Effort, place: Path, filled: Path, where: str) -> lis
     found: list[Row] = []
     ours: list[list[list[float]]] = []
     for length in (0, MIDDLE, LONG):
-        events = effort.items(length) if length else 0
+        events = _events(effort, length) if length else 0
         source = filled / str(length) if length else None
         async with Sides(place / str(length), filled=source, events=events) as sides:
             times = await sides.race(partial(_appending, sides, rounds), rounds=rounds)
@@ -256,7 +261,7 @@ def _flat(question: str, late: list[list[float]], early: list[list[float]]) -> R
 
 
 async def _reads(effort: Effort, place: Path, filled: Path, _: str) -> list[Row]:
-    many = effort.items(LONG)
+    many = _events(effort, LONG)
     told = f"{many:,}"
     async with Sides(
         place,
@@ -281,7 +286,7 @@ def _reading(service: Any, config: Any, events: int) -> Callable[[], Awaitable[A
 
 
 async def _recent(effort: Effort, sides: Sides, told: str) -> list[Row]:
-    wanted = min(50, effort.items(LONG))
+    wanted = min(50, _events(effort, LONG))
     config = get_config(wanted)
     found: list[Row] = []
     warm = sides.services["none"]
@@ -347,7 +352,7 @@ async def _whole(effort: Effort, sides: Sides, many: int, told: str) -> list[Row
 
 
 async def _lists(effort: Effort, sides: Sides) -> list[Row]:
-    sessions = effort.items(500)
+    sessions = _events(effort, 500)
     for service in sides.services.values():
         for at in range(sessions - 1):
             await sides.begun(service, f"session-{at}")

@@ -47,7 +47,8 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
     cdef const uint8_t *k
     cdef uint64_t seq
     cdef int i
-    cdef bytes key
+    cdef bytes key, value
+    cdef object encoded, message
     cdef list found = []
     if PyBytes_GET_SIZE(head) != 2:
         return None
@@ -104,6 +105,7 @@ cdef object _fresh(object value):
 
 def fresh_json(list values not None, object absent):
     """Copies of JSON values that nobody else can reach, without those that are ``absent``."""
+    cdef object value
     cdef list found = []
     for value in values:
         if value is not absent:

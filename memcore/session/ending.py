@@ -152,6 +152,17 @@ class Ending:
 
         return closure
 
+    def overwrite(self, items: Sequence[Prepared]) -> Closure[None]:
+        """Put items in the place of the whole history, damaged or not."""
+
+        def work(draft: Draft) -> Any:
+            if not draft.count and not items:
+                return Settled(None)
+            self._swap(draft, draft.count, items)
+            return None
+
+        return self._changes.change(work, create=bool(items), missing=lambda: None)
+
     def expire(self, since_us: int) -> Closure[tuple[int, list[bytes]]]:
         """Remove the items at the beginning that ``read`` leaves out at a time.
 

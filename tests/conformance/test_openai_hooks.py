@@ -15,8 +15,10 @@ from agents.testing import ScriptedModel, assistant_message
 from cryptography.fernet import Fernet, InvalidToken
 
 import memcore
+from memcore import keys
 from memcore.adapters.openai_agents import MemcoreSession
 from memcore.errors import UnreadableItemsError
+from memcore.keys import Row
 from memcore.store.leader import Leader
 from messages import user
 from raw import rows
@@ -126,6 +128,20 @@ def test_a_manual_compaction_is_one_commit_too(session):
 
     assert run(work()) == [SUMMARY]
     assert session.native().revision == 2
+
+
+def test_a_manual_compaction_of_what_is_damaged(tmp_path):
+    async def work(session):
+        await session.add_items([user("a"), user("b")])
+        native = session.native().sync
+        log = native._address.resolve()
+        key = keys.session_row(*log.place, Row.ITEM, 1)
+        native.store.transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"~"))
+        await compacting(session).run_compaction({"force": True})
+        return await session.get_items()
+
+    with MemcoreSession("a", tmp_path / "damaged") as session:
+        assert run(work(session)) == [SUMMARY]
 
 
 def test_a_cancelled_replacement_is_settled_before_who_comes_next(session):

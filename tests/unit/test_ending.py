@@ -219,6 +219,27 @@ def test_of_two_who_replace_the_same_suffix_one_wins(db):
     assert contents(session)[1:] == [user("one" if done[0] else "two")]
 
 
+def test_a_whole_history_is_overwritten_whatever_it_is(open_db, tmp_path):
+    db = open_db(path=tmp_path / "damaged")
+    session = kept(db)
+
+    def overwrite(*messages: dict[str, Any]) -> None:
+        session.store.transact(session.ending.overwrite(prepared(session, *messages)))
+
+    overwrite()
+    assert not session.exists()
+    overwrite(user("a"), user("b"))
+    damage(session, 1)
+    revision = session.revision
+    overwrite(user("c"))
+    assert contents(session) == [user("c")]
+    assert session.revision == revision + 1
+    overwrite()
+    overwrite()
+    assert contents(session) == []
+    assert session.revision == revision + 2
+
+
 def test_what_is_expired_at_the_beginning_goes_for_good(db):
     session = kept(db)
     state = {"mood": "calm"}

@@ -96,13 +96,9 @@ class Hooks(Methods):
         if not self._is_untransformed():
             return False
         bound = self.bound()
-        while True:
-            tail = bound.session.sync.ending.read()
-            if not tail.rows:
-                await self.add_items(output)
-                return True
-            if await self._replace(bound, tail, 0, output, None):
-                return True
+        prepared = self.prepared(bound, output)
+        await bound.session.store(prepared, bound.session.sync.ending.overwrite(prepared))
+        return True
 
     @property
     def _read_compaction_items(
