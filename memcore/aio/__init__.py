@@ -14,8 +14,7 @@ from memcore.aio.database import AsyncDatabase, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
-from memcore.aio.shared import AsyncSharedState
-from memcore.aio.state import AsyncSessionState
+from memcore.aio.state import AsyncSessionState, AsyncSharedState
 
 __all__ = [
     "AsyncBlobStore",

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
-from memcore.aio.shared import AsyncSharedState
+from memcore.aio.state import AsyncSharedState
 from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.database.branches import Branch
 from memcore.database.difference import Difference

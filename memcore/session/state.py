@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from memcore.errors import InvalidOptionError, InvalidUpdateError, NotFoundError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.log import Draft, Head, History
 from memcore.log.head import head_key
 from memcore.log.saved import saved_states
@@ -17,12 +17,10 @@ from memcore.state import (
     APP,
     TEMPORARY,
     USER,
+    Fields,
     ScopedChange,
-    StateChanges,
     StateSchema,
-    Trace,
     Trimmed,
-    Update,
     Version,
     Watching,
     begin_trim,
@@ -41,12 +39,13 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 
-class SessionState:
+class SessionState(Fields[ScopedChange]):
     """Fields and JSON values beside the log of a session, with their history.
 
     Every commit that changes a field gives the state its next *counter*; ``at(counter)`` shows the
-    values as they were then. ``undo`` and ``rewind(seq)`` change the log alone; a fork begins with
-    the values of its parent. Without a schema any field takes any JSON, and the last value counts.
+    values as they were then. ``rewind`` and ``fork`` take the values of the place that they go to;
+    ``undo`` changes the log alone. Without a schema any field takes any JSON, and the last value
+    counts.
 
     The prefix of a name says whose the field is. ``app:NAME`` belongs to the application and
     ``user:NAME`` to the user: all their sessions read and write it, and it has no history.
@@ -63,6 +62,11 @@ class SessionState:
         return f"SessionState({self._address.name!r})"
 
     @property
+    def label(self) -> str:
+        """Whose state it is, for messages."""
+        return f"session {self._address.name!r}"
+
+    @property
     def schema(self) -> StateSchema | None:
         """The schema that the session was opened with."""
         return self._address.options.state
@@ -74,36 +78,8 @@ class SessionState:
         """The number of the last change of its own fields; what ``expected`` is compared with."""
         return self._read(lambda txn, place: read_header(txn, *place).counter, 0)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a field.
-
-        Raises:
-            CorruptValueError: it is damaged.
-        """
-        found = self._value(key)
-        return default if found is None else found[0]
-
-    def __getitem__(self, key: str) -> Any:
-        found = self._value(key)
-        if found is None:
-            msg = f"the state of session {self._address.name!r} has no value for {key!r:.80}"
-            raise NotFoundError(msg)
-        return found[0]
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            return self._value(key) is not None  # type: ignore[arg-type]
-        except InvalidUpdateError:  # what cannot be a name is none of them
-            return False
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())
-
-    def __len__(self) -> int:
-        return len(self.all())
-
-    def __bool__(self) -> bool:
-        return True  # an empty state is a state all the same
 
     def all(self, *, shared: bool = True) -> dict[str, Any]:
         """Every field that has a value, with it, in the order of their names; one snapshot.
@@ -220,42 +196,6 @@ class SessionState:
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def update(
-        self,
-        update: Update | Iterable[Update],
-        *,
-        schema: Any = None,
-        expected: int | None = None,
-        trace: Trace | None = None,
-    ) -> int:
-        """Apply one step and store it; the counter after it (the same if nothing changed).
-
-        Fields of all prefixes are stored in one commit; the counter is that of the session's own.
-
-        Reducers run inside the write transaction, on the values that are there then, and maybe
-        more than once: they must be pure.
-
-        Args:
-            update: a mapping, a Command, or a list of them: the writers of the step.
-            schema: the fields and reducers, in place of those that the session was opened with.
-            expected: do it only if the state is at this counter.
-            trace: gets a Reduction for every call of a reducer, once it is stored.
-
-        Raises:
-            InvalidUpdateError: see ``StateSchema.apply``; or a value is no JSON or too large.
-            RevisionConflict: the state is not at ``expected``; ``current`` is its counter.
-            ReadOnlyError, ClosedError, StorageError
-        """
-        change = self.plan(expected)
-        change.update(update, schema=schema, trace=trace)
-        return self._commit(change)
-
-    def delete(self, *fields: str, expected: int | None = None) -> int:
-        """Take the values of fields away; the counter after it."""
-        change = self.plan(expected)
-        change.delete(fields)
-        return self._commit(change)
-
     def plan(self, expected: int | None = None) -> ScopedChange:
         """A change that is to be filled, then stored by ``closure``."""
         change = ScopedChange(self.schema, self._address.temporary)
@@ -304,18 +244,6 @@ class SessionState:
     def watching(self) -> Watching:
         """What waits for its changes (for memcore's own facades)."""
         return Watching(self._address.backing.store, self._address.find)
-
-    def wait(
-        self, *, since: int | None = None, timeout_seconds: float | None = None
-    ) -> StateChanges | None:
-        """What changed of its own fields since a counter; as ``SharedState.wait``."""
-        watching = self.watching
-        return watching.wait(watching.since(since), timeout_seconds)
-
-    def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
-        """Every change of its own fields from a counter on; as ``SharedState.watch``."""
-        watching = self.watching
-        return watching.run(watching.since(since))
 
     # --- the past ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from memcore.state.care import (
 )
 from memcore.state.change import StateChange
 from memcore.state.field import Field
+from memcore.state.fields import Fields
 from memcore.state.handle import SharedState
 from memcore.state.markers import Omit, OmitInput, OmitOutput, Private
 from memcore.state.moments import counter_before, is_moment, moments_of, put_moment
@@ -44,6 +45,7 @@ __all__ = [
     "Command",
     "Delete",
     "Field",
+    "Fields",
     "FileData",
     "Header",
     "Merge",

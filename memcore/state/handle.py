@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from memcore.errors import InvalidUpdateError, NotFoundError
 from memcore.state.change import StateChange
+from memcore.state.fields import Fields
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
-from memcore.state.trace import Trace
-from memcore.state.update import Update
-from memcore.state.watching import StateChanges, Watching
+from memcore.state.watching import Watching
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["SharedState"]
 
 
-class SharedState:
+class SharedState(Fields[StateChange]):
     """Fields and JSON values of a user, or of an application: the values of now, without a past.
 
     Every commit that changes a field gives the state its next *counter*. Names are without prefix
@@ -42,6 +40,11 @@ class SharedState:
         return f"SharedState({self._label})"
 
     @property
+    def label(self) -> str:
+        """Whose state it is, for messages."""
+        return self._label
+
+    @property
     def store(self) -> Store:
         """The open store that it lies in."""
         return self._store
@@ -53,36 +56,8 @@ class SharedState:
         """The number of the last change; what ``expected`` is compared with."""
         return self._store.read(lambda txn: read_header(txn, self._scope(txn), 0).counter)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a field.
-
-        Raises:
-            CorruptValueError: it is damaged.
-        """
-        found = self._value(key)
-        return default if found is None else found[0]
-
-    def __getitem__(self, key: str) -> Any:
-        found = self._value(key)
-        if found is None:
-            msg = f"the state of {self._label} has no value for {key!r:.80}"
-            raise NotFoundError(msg)
-        return found[0]
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            return self._value(key) is not None  # type: ignore[arg-type]
-        except InvalidUpdateError:  # what cannot be a name is none of them
-            return False
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.read(lambda txn: fields_at(txn, self._scope(txn), 0)))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        return True  # an empty state is a state all the same
 
     def all(self) -> dict[str, Any]:
         """Every field that has a value, with it, in the order of their names; one snapshot."""
@@ -107,52 +82,6 @@ class SharedState:
         return self._find(txn) or 0  # no scope has this number
 
     # --- changing ---------------------------------------------------------------------------------
-
-    def put(self, key: str, value: Any, *, expected: int | None = None) -> int:
-        """Give a field a value; the counter after it (the same if nothing changed).
-
-        Raises:
-            InvalidUpdateError: the value is no JSON, or too large.
-            RevisionConflict: the state is not at ``expected``; ``current`` is its counter.
-            ReadOnlyError, ClosedError, StorageError
-        """
-        return self.update({key: value}, expected=expected)
-
-    def update(
-        self,
-        update: Update | Iterable[Update],
-        *,
-        schema: Any = None,
-        expected: int | None = None,
-        trace: Trace | None = None,
-    ) -> int:
-        """Apply one step and store it; other fields stay. Arguments as ``SessionState.update``.
-
-        Raises:
-            InvalidUpdateError, StateSchemaError, RevisionConflict, ReadOnlyError, StorageError
-        """
-        change = self.plan(expected)
-        change.update(update, schema=schema, trace=trace)
-        return self._commit(change)
-
-    def delete(self, *fields: str, expected: int | None = None) -> int:
-        """Take the values of fields away; the counter after it."""
-        change = self.plan(expected)
-        change.delete(fields)
-        return self._commit(change)
-
-    def replace(self, values: Mapping[str, Any], *, expected: int | None = None) -> int:
-        """Make these the only fields; the counter after it."""
-        change = self.plan(expected)
-        change.clear()
-        change.update(values)
-        return self._commit(change)
-
-    def clear(self, *, expected: int | None = None) -> int:
-        """Take all values away; the counter after it."""
-        change = self.plan(expected)
-        change.clear()
-        return self._commit(change)
 
     def plan(self, expected: int | None = None) -> StateChange:
         """A change that is to be filled, then stored by ``closure``."""
@@ -180,28 +109,6 @@ class SharedState:
             return None if scope is None else (scope, 0)
 
         return Watching(self._store, find)
-
-    def wait(
-        self, *, since: int | None = None, timeout_seconds: float | None = None
-    ) -> StateChanges | None:
-        """What changed since a counter, as soon as something did.
-
-        A commit of this process wakes it; those of others are found four times a second.
-
-        Args:
-            since: the counter; None: that of now.
-            timeout_seconds: how long to wait at most; None: without end.
-
-        Returns:
-            The changes; None if there was none in time.
-        """
-        watching = self.watching
-        return watching.wait(watching.since(since), timeout_seconds)
-
-    def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
-        """Every change from a counter on (None: from now), each as ``wait`` tells it; endless."""
-        watching = self.watching
-        return watching.run(watching.since(since))
 
     def _commit(self, change: StateChange) -> int:
         counter = self._store.transact(self.closure(change))

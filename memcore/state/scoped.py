@@ -123,6 +123,10 @@ class ScopedChange:
         if gone:
             self._later.append(lambda: [self._temporary.pop(key, None) for key in gone])
 
+    def clear(self) -> None:
+        """No field of the session's own is to have a value any more."""
+        self.own.clear()
+
     def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes, *, seq: int = 0) -> int:
         """Write what changes; the counter of the session's own state after it.
 

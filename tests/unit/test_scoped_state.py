@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import operator
 import subprocess
 import sys
@@ -525,3 +526,35 @@ def test_a_read_only_handle_reads_and_refuses_to_write(open_db):
     session = scope.session("s")
     session.state.update({"temp:t": 1})
     assert session.state["temp:t"] == 1
+
+
+def test_a_session_has_a_single_key_and_a_whole_document(session):
+    session.state.update({"a": 1, "b": 2, "user:u": 3})
+    assert session.state.put("a", 5) == 2
+    assert session.state.replace({"c": 7, "user:v": 8}) == 3
+    assert session.state.all() == {"c": 7, "user:u": 3, "user:v": 8}
+    assert session.state.at(2) == {"a": 5, "b": 2}
+    with pytest.raises(RevisionConflict):
+        session.state.clear(expected=2)
+    assert session.state.clear() == 4
+    assert session.state.all() == {"user:u": 3, "user:v": 8}
+
+
+def test_a_session_that_does_not_exist_has_nothing_to_clear(session):
+    assert session.state.clear() == 0
+    assert not session.exists()
+    assert session.state.replace({"a": 1}) == 1
+    assert session.exists()
+
+
+def test_the_same_with_await(path):
+    async def run():
+        async with memcore.aio.open(path) as db:
+            state = db.session("s").state
+            assert await state.put("a", 1) == 1
+            assert await state.replace({"b": 2}) == 2
+            assert await state.all() == {"b": 2}
+            assert await state.clear() == 3
+            assert await state.all() == {}
+
+    asyncio.run(run())

@@ -22,7 +22,7 @@ LONG_SECONDS = 60
 @pytest.fixture
 def never_looks(monkeypatch):
     """Without a wake-up nobody finds anything in time."""
-    for module in ("memcore.state.watching", "memcore.aio.shared"):
+    for module in ("memcore.state.watching", "memcore.aio.fields"):
         monkeypatch.setattr(f"{module}.STATE_LOOK_SECONDS", 100 * LONG_SECONDS)
 
 

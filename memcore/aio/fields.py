@@ -1,19 +1,21 @@
-"""AsyncSharedState: the state of a user or an application, with await; and waiting for changes."""
+"""AsyncFields: what every handle of a state offers, with await; and waiting for changes."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from memcore.aio.commit import commit_to
 from memcore.limits import STATE_LOOK_SECONDS
 from memcore.options import checked_optional_seconds
-from memcore.state import SharedState, StateChange, StateChanges, Trace, Update, Watching
+from memcore.state import StateChanges, Trace, Update, Watching
 
-__all__ = ["AsyncSharedState", "wait_for", "watch"]
+__all__ = ["AsyncFields"]
+
+C = TypeVar("C")
 
 _now: Final = time.monotonic
 
@@ -51,31 +53,26 @@ async def watch(watching: Watching, since: int) -> AsyncIterator[StateChanges]:
             yield found
 
 
-class AsyncSharedState:
-    """As ``SharedState``; ``counter`` needs no ``await``."""
+class AsyncFields(ABC, Generic[C]):
+    """As ``Fields``; ``counter`` needs no ``await``."""
 
-    def __init__(self, sync: SharedState) -> None:
-        self.sync = sync
-        """The synchronous handle of the same state."""
+    sync: Any
+    """The synchronous handle of the same state."""
 
     def __repr__(self) -> str:
         return f"Async{self.sync!r}"
 
     @property
     def counter(self) -> int:
-        """As ``SharedState.counter``."""
-        return self.sync.counter
+        """The number of the last change; what ``expected`` is compared with."""
+        return self.sync.counter  # type: ignore[no-any-return]
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """As ``SharedState.get``."""
+        """As ``Fields.get``."""
         return self.sync.get(key, default)
 
-    async def all(self) -> dict[str, Any]:
-        """As ``SharedState.all``."""
-        return self.sync.all()
-
     async def put(self, key: str, value: Any, *, expected: int | None = None) -> int:
-        """As ``SharedState.put``."""
+        """As ``Fields.put``."""
         return await self.update({key: value}, expected=expected)
 
     async def update(
@@ -86,26 +83,26 @@ class AsyncSharedState:
         expected: int | None = None,
         trace: Trace | None = None,
     ) -> int:
-        """As ``SharedState.update``."""
+        """As ``Fields.update``."""
         change = self.sync.plan(expected)
         change.update(update, schema=schema, trace=trace)
         return await self._commit(change)
 
     async def delete(self, *fields: str, expected: int | None = None) -> int:
-        """As ``SharedState.delete``."""
+        """As ``Fields.delete``."""
         change = self.sync.plan(expected)
         change.delete(fields)
         return await self._commit(change)
 
     async def replace(self, values: Mapping[str, Any], *, expected: int | None = None) -> int:
-        """As ``SharedState.replace``."""
+        """As ``Fields.replace``."""
         change = self.sync.plan(expected)
         change.clear()
         change.update(values)
         return await self._commit(change)
 
     async def clear(self, *, expected: int | None = None) -> int:
-        """As ``SharedState.clear``."""
+        """As ``Fields.clear``."""
         change = self.sync.plan(expected)
         change.clear()
         return await self._commit(change)
@@ -113,16 +110,14 @@ class AsyncSharedState:
     async def wait(
         self, *, since: int | None = None, timeout_seconds: float | None = None
     ) -> StateChanges | None:
-        """As ``SharedState.wait``."""
+        """As ``Fields.wait``."""
         watching = self.sync.watching
         return await wait_for(watching, watching.since(since), timeout_seconds)
 
     def watch(self, *, since: int | None = None) -> AsyncIterator[StateChanges]:
-        """As ``SharedState.watch``."""
+        """As ``Fields.watch``."""
         watching = self.sync.watching
         return watch(watching, watching.since(since))
 
-    async def _commit(self, change: StateChange) -> int:
-        counter = await commit_to(self.sync.store, self.sync.closure(change))
-        change.tell()
-        return counter
+    @abstractmethod
+    async def _commit(self, change: C) -> int: ...
