@@ -27,7 +27,7 @@ from memcore.model import Item
 from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.past import state_at, unknown_state
-from memcore.state import inherit
+from memcore.state import inherit, state_counter
 from memcore.store.base import Txn
 from memcore.usage import inherit_usage
 from memcore.views import read_view
@@ -194,6 +194,8 @@ class Changes:
         txn, log = draft.txn, draft.log
         if saved is not None or seq == draft.last_seq:
             return log.session, None if saved is None else saved.checkpoint.state
+        if not state_counter(txn, *log.place):
+            return log.session, None  # it never had a state, nor had what it was forked from
         history = History(draft.head.all_segments(txn, log.scope))
         return state_at(txn, *log.place, history, seq)
 
