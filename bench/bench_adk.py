@@ -24,6 +24,7 @@ from rivals_adk_sessions import (
     sqlite_service,
 )
 
+from duels import LEVELS, duels, pairs
 from harness import (
     Effort,
     Figure,
@@ -54,8 +55,6 @@ _RIVALS: dict[str, Callable[[Path], Any]] = {
 }
 _FILES = (SQLITE, DATABASE)
 _READERS = (*_FILES, MEMORY)
-_LEVELS = ("full", "relaxed", "none")
-Targets = Mapping[tuple[str, str], Target]
 """By durability and rival."""
 Measured = Callable[[Effort, Path, Path, str], Awaitable[list[Row]]]
 
@@ -107,15 +106,6 @@ async def _closed(service: Any) -> None:
         await closing
 
 
-def _pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What is compared: at "full" with all rivals, else with the one that is a file, too."""
-    known = list(names)
-    for level in filter(_LEVELS.__contains__, known):
-        for rival in known:
-            if rival not in _LEVELS and (level == "full" or rival == SQLITE):
-                yield level, rival
-
-
 class Sides:
     """A service of each kind, ours by their durability, theirs by name; and who is ``absent``.
 
@@ -126,7 +116,7 @@ class Sides:
         self,
         place: Path,
         *,
-        levels: Iterable[str] = _LEVELS,
+        levels: Iterable[str] = LEVELS,
         rivals: Iterable[str] = _RIVALS,
         filled: Path | None = None,
         events: int = 0,
@@ -160,7 +150,7 @@ class Sides:
 
     def opened(self, name: str, **options: Any) -> Any:
         """A service on the file of a side."""
-        if name in _LEVELS:
+        if name in LEVELS:
             path = self._place / name
             service = our_service(path, durability=None if path.exists() else name, **options)
         else:
@@ -169,7 +159,7 @@ class Sides:
         return service
 
     async def _session(self, name: str, service: Any) -> Any:
-        if self._events and (name in _LEVELS or name in _FILES):
+        if self._events and (name in LEVELS or name in _FILES):
             return await service.get_session(app_name=APP, user_id=USER, session_id="bench")
         session = await self.begun(service, "bench")
         for event in islice(endless_events(), self._events):
@@ -190,29 +180,6 @@ class Sides:
         return dict(zip(names, found, strict=True))
 
 
-def _rows(
-    question: str,
-    times: Mapping[str, list[list[float]]],
-    *,
-    targets: Targets | None = None,
-    unit: str = "µs",
-    note: str = "",
-) -> list[Row]:
-    return [
-        compare(
-            question,
-            paired(times[level], times[rival]),
-            rival,
-            unit=unit,
-            durability=level,
-            target=(targets or {}).get((level, rival)),
-            faster=True,
-            note=note,
-        )
-        for level, rival in _pairs(times)
-    ]
-
-
 # --- appends -------------------------------------------------------------------------------------
 
 
@@ -227,7 +194,7 @@ async def _appends(effort: Effort, place: Path, filled: Path, where: str) -> lis
         async with Sides(place / str(length), filled=source, events=events) as sides:
             times = await sides.race(partial(_appending, sides, rounds), rounds=rounds)
             question = f"append_event behind {events:,}{where}"
-            found += _rows(question, times, targets=targets)
+            found += duels(question, times, SQLITE, targets=targets)
             ours.append(times["full"])
             missing = sides.absent
     found.append(_flat(f"append_event behind {events:,}{where}", ours[-1], ours[0]))
@@ -324,7 +291,7 @@ def _read_rows(
             note=note,
         )
         for rival, theirs in times.items()
-        if rival not in _LEVELS
+        if rival not in LEVELS
     ]
 
 
@@ -375,7 +342,7 @@ async def _crowds(effort: Effort, place: Path, _: Path, where: str) -> list[Row]
     async with Sides(place, rivals=_READERS) as sides:
         crowds = {name: await _crowd(sides, name) for name in sides.services}
         await race_crowds(crowds, effort)
-        return list(crowd_rows(where, crowds, _pairs(crowds)))
+        return list(crowd_rows(where, crowds, pairs(crowds, SQLITE)))
 
 
 async def _crowd(sides: Sides, name: str) -> Crowd:

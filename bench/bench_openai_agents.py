@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import count, cycle
 from pathlib import Path
@@ -19,15 +19,13 @@ from rivals_agents import (
     sqlite_session,
 )
 
+from duels import LEVELS, Targets, duels, pairs
 from harness import (
     Effort,
     NotInstalled,
     Row,
-    Target,
     absent,
     at_least,
-    compare,
-    paired,
     race_each_async,
     scratch,
     slow_flush_place,
@@ -42,8 +40,6 @@ _RIVALS: dict[str, Callable[..., Any]] = {
     ADVANCED: advanced_session,
     ASYNC: async_sqlite_session,
 }
-_LEVELS = ("full", "relaxed", "none")
-Targets = Mapping[tuple[str, str], Target]
 """By durability and rival."""
 
 
@@ -83,19 +79,10 @@ async def _closed(session: Any) -> None:
         await closing
 
 
-def _pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What is compared: at "full" with all rivals, else with the plainest."""
-    known = list(names)
-    for level in filter(_LEVELS.__contains__, known):
-        for rival in filter(_RIVALS.__contains__, known):
-            if level == "full" or rival == SQLITE:
-                yield level, rival
-
-
 class Sides:
     """A session of each kind, closed in the end: ours by their durability, theirs by name."""
 
-    def __init__(self, place: Path, *, levels: tuple[str, ...] = _LEVELS) -> None:
+    def __init__(self, place: Path, *, levels: tuple[str, ...] = LEVELS) -> None:
         self._place = place
         self._stack = AsyncExitStack()
         self.levels = levels
@@ -142,19 +129,7 @@ class Sides:
             [action(self.sessions[name]) for name in names], rounds=rounds, calls=calls
         )
         times = dict(zip(names, found, strict=True))
-        return [
-            compare(
-                question,
-                paired(times[level], times[rival]),
-                rival,
-                unit=unit,
-                durability=level,
-                target=(targets or {}).get((level, rival)),
-                faster=True,
-                note=note,
-            )
-            for level, rival in _pairs(names)
-        ]
+        return duels(question, times, SQLITE, targets=targets, unit=unit, note=note)
 
 
 # --- appends -------------------------------------------------------------------------------------
@@ -289,7 +264,7 @@ async def _crowds(effort: Effort, place: Path, where: str) -> list[Row]:
     async with Sides(place) as sides:
         crowds = {name: _crowd(sides, name) for name in sides.sessions}
         await race_crowds(crowds, effort)
-        return list(crowd_rows(where, crowds, _pairs(crowds)))
+        return list(crowd_rows(where, crowds, pairs(crowds, SQLITE)))
 
 
 def _crowd(sides: Sides, name: str) -> Crowd:
