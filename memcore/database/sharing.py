@@ -99,6 +99,8 @@ def import_shared(
     if user is not None:
         names.check_name(user, "user")
     owner = rename((app, user or ""))
+    if user is not None:
+        names.check_name(owner[1], "user")  # without one it would be for all to read
 
     def closure(txn: Txn) -> list[str]:
         scope = _scope_of(txn, owner) or 0

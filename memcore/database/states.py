@@ -32,6 +32,7 @@ from memcore.state import (
     Version,
     moments_of,
     packed_field,
+    prefix_of,
     read_header,
     value_at,
     values_at,
@@ -209,6 +210,8 @@ def _values(found: Any) -> dict[str, Any]:
         refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
     for key in found:
         packed_field(key)
+        if prefix_of(key):
+            refuse(f"state.values: {key!r:.80} has a prefix; expected fields of the session's own")
     try:
         check_json(found)
     except ValueError as exc:

@@ -27,7 +27,7 @@ from memcore.state.trace import Reduction, Trace
 from memcore.state.update import Delete, Merge, Update, Write, merged, overwritten, writes_of
 from memcore.store.base import Txn
 
-__all__ = ["StateChange"]
+__all__ = ["StateChange", "too_deep"]
 
 _Stored = tuple[bytes, int] | None
 """Body and flags of a value; None: there is none."""
@@ -299,14 +299,14 @@ def _encoded(key: str, value: Any) -> tuple[bytes, int]:
 
 def _final(key: str, value: Any) -> Any:
     """What is written to a field without a reducer: an encoded value, or a Merge that is JSON."""
-    given = overwritten(value)
+    given = overwritten(value, reduced=False)
     value = value if given is None else given[0]
     if isinstance(value, Merge):
         value = _kept(key, value)
         try:
             whole = merged(None, value.entries)
         except RecursionError as exc:
-            raise _too_deep(key) from exc
+            raise too_deep(key) from exc
         _encoded(key, whole)
         return value
     return _Ready(*_encoded(key, value))
@@ -321,9 +321,10 @@ def _kept(key: str, value: Any) -> Any:
     try:
         return copied(value)
     except RecursionError as exc:
-        raise _too_deep(key) from exc
+        raise too_deep(key) from exc
 
 
-def _too_deep(key: str) -> InvalidUpdateError:
+def too_deep(key: str) -> InvalidUpdateError:
+    """The error for a value that cannot be walked to its end."""
     msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
     return InvalidUpdateError(msg, key=key)

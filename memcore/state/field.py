@@ -101,7 +101,8 @@ class Field:
         Raises:
             InvalidUpdateError: several writers of a field that takes one, or two Overwrites.
         """
-        found = [value for value in map(overwritten, values) if value is not None]
+        told = [overwritten(value, reduced=self.reducer is not None) for value in values]
+        found = [value for value in told if value is not None]
         if self.reducer is None:
             if len(values) > 1:
                 msg = (

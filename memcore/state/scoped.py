@@ -7,11 +7,20 @@ from typing import Any, Protocol
 
 from memcore.errors import InvalidUpdateError
 from memcore.options import checked_callable
-from memcore.state.change import StateChange
+from memcore.state.change import StateChange, too_deep
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.schema import OPEN, StateSchema, state_schema
 from memcore.state.trace import Trace
-from memcore.state.update import Update, Write, fields_of, writes_of
+from memcore.state.update import (
+    MISSING,
+    Merge,
+    Update,
+    Write,
+    fields_of,
+    merged,
+    overwritten,
+    writes_of,
+)
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["ScopedChange", "Scopes"]
@@ -105,14 +114,23 @@ class ScopedChange:
         if key == TEMPORARY:
             msg = f"a field of the state has a name: {key!r} is a prefix, expected a name behind it"
             raise InvalidUpdateError(msg, key=key)
+        given = overwritten(value, reduced=False)
+        value = value if given is None else given[0]
+        if isinstance(value, Merge):
+            try:
+                merged(None, value.entries)  # what is wrong is refused before the rest is stored
+            except RecursionError as exc:
+                raise too_deep(key) from exc
         self._later.append(lambda: self._set_temporary(key, value))
 
     def _set_temporary(self, key: str, value: Any) -> None:
-        after = OPEN.apply(self._temporary, {key: value})
-        if key in after:
-            self._temporary[key] = after[key]
+        found = self._temporary
+        if value is MISSING:
+            found.pop(key, None)
+        elif isinstance(value, Merge):
+            found[key] = merged(found.get(key), value.entries)
         else:
-            self._temporary.pop(key, None)
+            found[key] = value
 
     def delete(self, names: Iterable[str]) -> None:
         """Fields that are to have no value any more."""

@@ -79,24 +79,29 @@ Update = Mapping[str, Any] | Command
 taken for a Command too."""
 
 
-def overwritten(value: Any) -> tuple[Any] | None:
+def overwritten(value: Any, *, reduced: bool = True) -> tuple[Any] | None:
     """The value of an Overwrite as a tuple of one (of Delete, MISSING); None if it is none.
 
-    LangGraph's Overwrite counts too, and the dicts that stand for it in JSON:
-    ``{"__overwrite__": value}`` and ``{"type": "__overwrite__", "value": value}``.
+    LangGraph's Overwrite counts too; and where the field is ``reduced``, the dicts that stand for
+    it in JSON: ``{"__overwrite__": value}`` and ``{"type": "__overwrite__", "value": value}``.
+    Without a reducer there is nothing to pass by: they are values like any other there.
     """
     if isinstance(value, Overwrite):
         return (value.value,)
     if value is Delete:
         return (MISSING,)
     if isinstance(value, dict):
-        if len(value) == 1 and _OVERWRITE in value:
-            return (value[_OVERWRITE],)
-        is_typed = value.get("type") == _OVERWRITE and "value" in value
-        return (value["value"],) if is_typed else None
+        return _overwritten_json(value) if reduced else None
     if type(value).__name__ == Overwrite.__name__ and hasattr(value, "value"):
         return (value.value,)
     return None
+
+
+def _overwritten_json(value: dict[Any, Any]) -> tuple[Any] | None:
+    if len(value) == 1 and _OVERWRITE in value:
+        return (value[_OVERWRITE],)
+    is_typed = value.get("type") == _OVERWRITE and "value" in value
+    return (value["value"],) if is_typed else None
 
 
 def merged(current: Any, entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -368,7 +368,7 @@ class CommitQueue:
                 lead, self._writer_leads = self._writer_leads, False
                 if lead:
                     self._owner = get_ident()
-                elif not woken and not any(call.future for call in self.waiting):
+                elif not (woken or self._busy):  # a batch under way may send its calls back
                     self._writer = None  # idle: nothing keeps the environment alive
                     return
             if lead:

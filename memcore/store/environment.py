@@ -298,11 +298,10 @@ class Environment:
 
     def is_prompt(self) -> bool:
         """Whether a commit now would wait for no device. A hint without the lead."""
-        if self.raw is None:
-            return False
-        if self.redo is not None:
-            return self.redo.is_in_memory
-        return self.pin is None or self.pin.is_settled
+        raw, redo, pin = self.raw, self.redo, self.pin  # whoever has the lead may replace them
+        if redo is not None:
+            return raw is not None and redo.is_in_memory
+        return raw is not None and (pin is None or pin.is_settled)
 
     def begin_write(self, *, hurried: bool = False) -> Any:
         """LMDB's write transaction; blocks while another process holds the write lock.

@@ -585,6 +585,7 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (4, {"values": [1]}, "state: expected an object"),
         (4, {"values": {"": 1}}, "non-empty"),
         (4, b'{"state":{"counter":1,"values":{"a":NaN}}}', "state.values.a (float) is NaN"),
+        (4, b'{"state":{"counter":1,"values":{"app:a":1}}}', "'app:a' has a prefix"),
         (4, b"{}", "state: expected an object"),
         (4, {"floor": 4}, "state.floor: expected at most 3"),
         (4, {"floor": 2}, "floor: expected a whole number from 3"),
@@ -703,6 +704,10 @@ def test_what_sessions_share_goes_with_its_owner(db, open_db, path) -> None:
     assert (done.shared, done.failures) == (2, [])
     assert other.scope(user="w", app="z").state["who"] == ["b", "u"]
     assert other.scope(user="q", app="z").app_state.all() == {"app": "b"}
+    mine = b'{"memcore":1,"shared":{"app":"z","user":"u","values":{"pin":1}}}'
+    done = other.import_([mine], rename=lambda title: replace(title, user=""))
+    assert "the user name is empty" in done.failures[0]
+    assert "pin" not in other.scope(user="q", app="z").app_state
     with pytest.raises(InvalidOptionError, match="left out the state of user 'u' in app 'a'"):
         exported(db, format="openai-chat", app="a", user="u")
     left: list[str] = []

@@ -363,6 +363,32 @@ def test_a_delta_that_is_no_json_is_refused_before_anything_is_stored(db, wrong)
     assert state.all() == {"a": {"b": 1}}
 
 
+@pytest.mark.parametrize("entries", [[1], circular()])
+def test_a_temporary_delta_that_is_none_is_refused_before_anything_is_stored(db, entries):
+    state = db.session("s").state
+    with pytest.raises(InvalidUpdateError):
+        state.update({"a": 1, "app:a": 1, "temp:a": Merge(entries)})
+    assert state.all() == {}
+
+
+def test_what_is_merged_into_temporary_objects_need_not_be_copied(db):
+    state = db.session("s").state
+    lock = threading.Lock()
+    state.put("temp:t", {"lock": lock})
+    state.update({"a": 1, "temp:t": Merge({"b": 2})})
+    assert state.all() == {"a": 1, "temp:t": {"lock": lock, "b": 2}}
+
+
+@pytest.mark.parametrize("value", [{"__overwrite__": 1}, {"type": "__overwrite__", "value": [1]}])
+def test_json_of_any_shape_is_a_value_where_nothing_is_reduced(db, value):
+    session = db.session("s")
+    names = ("x", "app:x", "temp:x")
+    session.begin(dict.fromkeys(names, value))
+    assert session.state.all() == dict.fromkeys(names, value)
+    db.scope(user="u").state.put("x", value)
+    assert db.scope(user="u").state["x"] == value
+
+
 def test_a_reducer_and_a_merge_exclude_each_other(db):
     session = db.session("s", state=Counted)
     with pytest.raises(InvalidUpdateError, match="has a reducer"):

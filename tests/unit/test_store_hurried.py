@@ -15,7 +15,7 @@ import pytest
 
 from memcore.aio.commit import commit_to
 from memcore.errors import InternalError, OutcomeUnknownError, StoreFullError
-from memcore.store import LmdbStore, open_store, pace, pin, redo
+from memcore.store import LmdbStore, commit, open_store, pace, pin, redo
 from memcore.store.call import Batch
 from raw import rows
 
@@ -200,6 +200,44 @@ def test_behind_a_busy_leader_all_keep_their_order(plain: LmdbStore) -> None:
 
     run(plain, main)
     assert rows(plain)[A] == b"1234"
+
+
+def test_a_call_that_comes_back_finds_the_writer(
+    plain: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The writer looks for work while a thread's batch has the only call that needs it.
+    monkeypatch.setattr(commit, "_IDLE_SECONDS", 0.01)
+    queue = plain._env.queue  # type: ignore[union-attr]
+    held, go, runs = threading.Event(), threading.Event(), []
+
+    def hold(txn: Any) -> None:
+        held.set()
+        go.wait()
+
+    def second(txn: Any) -> str:
+        runs.append(own())
+        if len(runs) == 1:
+            if queue._writer is not None:
+                queue._writer.join(0.1)
+            raise KeyboardInterrupt
+        return own()
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            plain.transact(hold)
+
+    async def main(loop: asyncio.AbstractEventLoop) -> str:
+        leader = threading.Thread(target=lead)
+        leader.start()
+        held.wait()
+        future = plain.submit(second, loop)
+        go.set()
+        done, _ = await asyncio.wait([future], timeout=5)
+        await plain.submit(where(), loop)  # has a writer started, should there be none
+        leader.join()
+        return done.pop().result()
+
+    assert run(plain, main) == WRITER
 
 
 def test_other_threads_calls_are_not_led_here(
