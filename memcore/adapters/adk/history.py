@@ -111,7 +111,7 @@ class History:
             found.has_compaction |= any(entry.is_compaction for entry in entries)
         if not keep:
             return entries
-        start, run = found.start, entries
+        start, run = found.start, entries.copy()  # the cache goes on with its own
         if found.known.start < start <= found.known.stop:
             start = found.known.start
             run = found.known.between(start, found.start) + entries

@@ -19,7 +19,8 @@ from memcore.store.base import ReadTxn
 
 __all__ = ["Listed", "listed"]
 
-_PAGE: Final = 256
+_PAGE: Final = 32
+"""Sessions that are read before other tasks of the loop have their turn."""
 
 
 class Listed(NamedTuple):
