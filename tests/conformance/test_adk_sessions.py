@@ -27,13 +27,16 @@ from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
+from memcore.adapters.adk.turns import Turns
 from memcore.errors import (
     ClosedError,
+    CorruptValueError,
     DuplicateRequestError,
     InvalidItemError,
     InvalidOptionError,
 )
 from tests.conformance.adk_events import ME, answered, called, event, labels, said
+from tests.raw import rows
 
 T = TypeVar("T")
 Open = Callable[..., memcore.Database]
@@ -365,6 +368,69 @@ def test_what_is_no_json_becomes_a_string(
     assert sum("no JSON" in record.getMessage() for record in caplog.records) >= 2
 
 
+def test_what_is_temporary_may_be_anything(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        ring: list[Any] = []
+        ring.append(ring)
+        await service.append_event(made, said("x", delta={"temp:ring": ring, "k": 1}))
+        assert made.state == {"temp:ring": ring, "k": 1}
+        found = await got(service)
+        assert found.state == found.events[0].actions.state_delta == {"k": 1}
+
+    run(work())
+
+
+def test_bytes_of_a_state_are_as_in_events(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s", state={"a": b"\xff\xfe"})
+        await service.append_event(made, said("x", delta={"b": b"\xff\xfe", "c": b"abc"}))
+        found = await got(service)
+        assert found.state == {"a": "__4=", "b": "__4=", "c": "YWJj"}
+        assert found.events[0].actions.state_delta == {"b": "__4=", "c": "YWJj"}
+
+    run(work())
+
+
+class Unsayable:
+    """What has no text of its own."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_what_no_string_can_say_is_refused(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s", state={"k": Unsayable()})
+        assert "Unsayable object" in made.state["k"]
+        ring: list[Any] = []
+        ring.append(ring)
+        for value in (ring, {"\ud800": 1}):
+            for wrong in (said("x", delta={"v": value}), said("x", custom_metadata={"v": value})):
+                with pytest.raises(InvalidItemError, match="neither JSON nor a string"):
+                    await service.append_event(made, wrong)
+            with pytest.raises(InvalidItemError, match="neither JSON nor a string"):
+                await service.create_session(**ME, session_id="t", state={"v": value})
+        assert made.events == []
+        await service.append_event(made, said("y", delta={"k": Unsayable()}))
+        assert labels(await got(service)) == ["y"]
+        assert await service.get_session(**ME, session_id="t") is None
+
+    run(work())
+
+
+def test_the_cache_says_what_the_file_says(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+        await service.append_event(made, said("x"))
+        await got(service)
+        await service.append_event(made, called("\ud800", delta={"k": "\ud800"}))
+        other = MemcoreSessionService(service.database)
+        assert (await got(service)).events == (await got(other)).events
+
+    run(work())
+
+
 def test_what_is_returned_is_nobody_elses(service: MemcoreSessionService) -> None:
     async def work() -> None:
         state = {"l": [1]}
@@ -580,6 +646,90 @@ def test_who_shares_an_object_waits_for_each_other(service: MemcoreSessionServic
         assert await got(service) == made
 
     run(work())
+
+
+def test_who_shares_an_object_goes_first_come_first_served(
+    service: MemcoreSessionService,
+) -> None:
+    async def work() -> None:
+        made = await service.create_session(**ME, session_id="s")
+
+        async def writer(name: str) -> None:
+            for _ in range(3):
+                await service.append_event(made, said(name))
+
+        await asyncio.gather(writer("a"), writer("b"), writer("c"))
+        assert labels(made) == ["a", "b", "c"] * 3
+
+    run(work())
+
+
+def test_who_gives_up_waiting_passes_its_turn_on() -> None:
+    async def work() -> None:
+        turns = Turns()
+        assert turns.try_take(1)
+        loop = asyncio.get_running_loop()
+        waiting = [loop.create_task(turns.take(1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[1].cancel()  # while it waits
+        await asyncio.sleep(0)
+        turns.give(1)
+        waiting[0].cancel()  # when it has the turn, and does not know it yet
+        assert (await asyncio.gather(*waiting, return_exceptions=True))[2] is None
+        turns.give(1)
+        assert turns.try_take(1)
+
+    run(work())
+
+
+def test_a_closed_loop_keeps_no_turn() -> None:
+    turns = Turns()
+    assert turns.try_take(1)
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(turns.take(1))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    turns.give(1)
+    assert turns.try_take(1)
+    assert not waiting.done()
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+
+
+def test_a_cancelled_deletion_waits_for_its_outcome(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        for _ in range(3):
+            made = await service.create_session(**ME, session_id="s")
+            await service.append_event(made, said("x"))
+            deletion = asyncio.ensure_future(service.delete_session(**ME, session_id="s"))
+            await asyncio.sleep(0)
+            deletion.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await deletion
+            assert await service.get_session(**ME, session_id="s") is None
+
+    run(work())
+
+
+def test_a_damaged_event_leaves_the_list_and_the_metadata(
+    service: MemcoreSessionService, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        for name in "ab":
+            made = await service.create_session(**ME, session_id=name, state={"k": name})
+            await service.append_event(made, said("to be damaged"))
+        store = service.database.scope(app="shop", user="ann").backing.store
+        key, sound = max(each for each in rows(store).items() if b"to be damaged" in each[1])
+        store.transact(lambda txn: txn.put(key, sound[:-1] + b"?"))
+        found = (await service.list_sessions(**ME)).sessions
+        assert {(each.id, each.state["k"]) for each in found} == {("a", "a"), ("b", "b")}
+        told = await got(MemcoreSessionService(service.database), "b", num_recent_events=0)
+        assert told.last_update_time == next(s for s in found if s.id == "b").last_update_time
+        with pytest.raises(CorruptValueError):
+            await got(MemcoreSessionService(service.database), "b")
+        store.transact(lambda txn: txn.put(key, sound))
+
+    run(work())
+    assert "is damaged" in caplog.text
 
 
 def test_no_update_of_the_app_is_lost(service: MemcoreSessionService, path: Path) -> None:

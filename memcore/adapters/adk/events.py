@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from google.adk.events.event import Event
@@ -19,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from memcore import blobs, codec
 from memcore._fast import scan_json
 from memcore.adapters.adk.newer import read_event
-from memcore.errors import CorruptValueError, NotFoundError
+from memcore.errors import CorruptValueError, InvalidItemError, NotFoundError
 from memcore.log.history import StoredRow
 from memcore.log.item import split_body, stored_json
 from memcore.model import ItemKind
@@ -62,25 +63,21 @@ class Encoded(NamedTuple):
 
 
 def encode_event(event: Event) -> Encoded:
-    """Write an event as JSON; what is temporary is left out."""
-    try:
-        # As model_dump does, which takes half as long again.
-        serializer = type(event).__pydantic_serializer__
-        dumped = serializer.to_python(event, mode="json", by_alias=True, exclude_none=True)
-    except PydanticSerializationError:
-        logger.warning(
-            "event %s holds values that are no JSON: they are stored as strings", event.id
-        )
-        dumped = event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=repr)
+    """Write an event as JSON; what is temporary is left out, whatever it is.
+
+    Raises:
+        InvalidItemError: it holds what neither JSON nor a string can say.
+    """
+    given = event.actions.state_delta
+    kept = {key: value for key, value in given.items() if not key.startswith(TEMPORARY)}
+    if len(kept) < len(given):
+        actions = event.actions.model_copy(update={"state_delta": kept})
+        event = event.model_copy(update={"actions": actions})
+    dumped = _dumped(event)
     delta: dict[str, Any] = {}
-    if event.actions.state_delta:
+    if given:
         actions = dumped["actions"]
-        kept = {
-            key: value
-            for key, value in event.actions.state_delta.items()
-            if not key.startswith(TEMPORARY)
-        }
-        delta = {key: actions["stateDelta"][key] for key in kept}
+        delta = actions["stateDelta"]
         if scan_json(kept):  # where events have null, the state has the number as a string
             delta = json_state(kept)
         actions["stateDelta"] = delta
@@ -91,16 +88,54 @@ def encode_event(event: Event) -> Encoded:
     return Encoded(None, dumped, delta)
 
 
-def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON says them; those that it cannot say as strings, with a warning."""
+def _dumped(event: Event) -> dict[str, Any]:
     try:
-        said = to_jsonable_python(state)
-        if not scan_json(said):
-            return dict(said)
-    except PydanticSerializationError:
-        said = to_jsonable_python(state, fallback=repr)
+        # As model_dump does, which takes half as long again.
+        serializer = type(event).__pydantic_serializer__
+        with suppress(PydanticSerializationError):
+            return serializer.to_python(  # type: ignore[no-any-return]
+                event, mode="json", by_alias=True, exclude_none=True
+            )
+        logger.warning(
+            "event %s holds values that are no JSON: they are stored as strings", event.id
+        )
+        return event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=_text_of)
+    except (ValueError, RecursionError) as exc:
+        raise _unsayable(f"event {event.id}", exc) from exc
+
+
+def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON says them; those that it cannot say as strings, with a warning.
+
+    Raises:
+        InvalidItemError: they hold what neither JSON nor a string can say.
+    """
+    try:
+        try:
+            said = to_jsonable_python(state, bytes_mode="base64")  # as in events
+            if not scan_json(said):
+                return dict(said)
+        except PydanticSerializationError:
+            said = to_jsonable_python(state, bytes_mode="base64", fallback=_text_of)
+    except (ValueError, RecursionError) as exc:
+        raise _unsayable("the state", exc) from exc
     logger.warning("the state holds values that are no JSON: they are stored as strings")
     return {str(key): _finite(value) for key, value in said.items()}
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - the code of others: what it is has to do
+        return object.__repr__(value)
+
+
+def _unsayable(what: str, why: Exception) -> InvalidItemError:
+    msg = (
+        f"{what} holds what neither JSON nor a string can say ({why}): expected values that do not "
+        "contain themselves, nested a few levels, whose keys are valid Unicode"
+    )
+    return InvalidItemError(msg)
 
 
 def _finite(value: Any) -> Any:

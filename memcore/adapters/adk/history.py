@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +17,8 @@ from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn
 
 __all__ = ["History", "Snapshot"]
+
+logger = logging.getLogger("memcore.adk")
 
 _PAGE: Final = 128
 """Events that are decoded before other tasks of the loop have their turn."""
@@ -40,6 +43,8 @@ class Snapshot:
     """Whether there may be a compaction among its entries, once these are made."""
     created: float = 0.0
     """When the session was created, in seconds."""
+    changed: float = 0.0
+    """When it was last changed by the clock of the file's machine, in seconds."""
 
     @property
     def marker(self) -> str:
@@ -87,10 +92,18 @@ class History:
         found.parts.reverse()
         found.state = self._session.state.read(txn)
         found.created = head.created_ms / 1000
+        found.changed = head.updated_ms / 1000
         return found
 
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
-        """What the rows turned out to be; remembered for the next time if ``keep`` says so."""
+        """What the rows turned out to be; remembered for the next time if ``keep`` says so.
+
+        Where it does not, nothing but the times is asked for: a damaged row has that of the last
+        change.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
         found.has_compaction = found.known.has_compaction
         if len(found.parts) == 1 and found.parts[0] and isinstance(found.parts[0][0], Entry):
             return found.parts[0]
@@ -102,7 +115,11 @@ class History:
             rest: bytes | None = None
             for at, row in enumerate(part, 1):
                 if isinstance(row, CorruptValueError):
-                    raise row
+                    if keep:
+                        raise row
+                    logger.warning("the last event of a session is damaged: %s", row)
+                    entries.append(Entry(0, None, found.changed, 0))
+                    continue
                 assert isinstance(row, Stored)  # noqa: S101 - an entry is never among rows
                 entries.append(self._entry(row, rest))
                 rest = row.rest()
@@ -111,7 +128,7 @@ class History:
             found.has_compaction |= any(entry.is_compaction for entry in entries)
         if not keep:
             return entries
-        start, run = found.start, entries
+        start, run = found.start, entries.copy()  # the cache goes on with its own
         if found.known.start < start <= found.known.stop:
             start = found.known.start
             run = found.known.between(start, found.start) + entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,10 @@ from memcore.store.base import ReadTxn
 
 __all__ = ["Listed", "listed"]
 
-_PAGE: Final = 256
+logger = logging.getLogger("memcore.adk")
+
+_PAGE: Final = 32
+"""Sessions that are read before other tasks of the loop have their turn."""
 
 
 class Listed(NamedTuple):
@@ -56,7 +60,13 @@ def _page(scope: Scope, txn: ReadTxn, after: str | None) -> tuple[list[Listed], 
             continue
         head = Head.unpack(key, value)
         own = {key: version.value() for key, version in values_at(txn, number, session).items()}
-        last = _last_time(txn, number, head)
+        try:
+            last = _last_time(txn, number, head)
+        except (
+            CorruptValueError
+        ) as exc:  # of one event: the session is there, and so are all others
+            logger.warning("the last event of session %s is damaged: %s", name, exc)
+            last = head.updated_ms / 1000
         marker = marker_of((number, session), head.revision)
         found.append(Listed(name, own | decode_json(*encoded), last, marker))
         if len(found) == _PAGE:

@@ -24,9 +24,10 @@ from memcore.adapters.adk.history import History, Snapshot
 from memcore.adapters.adk.listing import listed
 from memcore.adapters.adk.markers import put_marker
 from memcore.adapters.adk.showing import present, show_event
+from memcore.adapters.adk.staging import in_thread
 from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.turns import Turns
-from memcore.aio.commit import commit_to
+from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
@@ -200,7 +201,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         """Delete a session and its events, if there is one; what is shared stays."""
         name = (session_id or "").strip()
         if name:
-            await asyncio.to_thread(self._handles.scope(app_name, user_id).delete_session, name)
+            await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:

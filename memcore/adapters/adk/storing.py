@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from contextlib import suppress
 from typing import Any
@@ -17,9 +16,10 @@ from memcore.adapters.adk.events import COVERS, encode_event
 from memcore.adapters.adk.history import History
 from memcore.adapters.adk.ranges import Span, covered_once
 from memcore.adapters.adk.rewinding import rewound
-from memcore.aio.commit import commit_to
+from memcore.adapters.adk.staging import in_thread
+from memcore.aio.commit import commit_to, settled
 from memcore.blobs import StagedBlobLost
-from memcore.codec import encode_json
+from memcore.codec import FLAG_PLAIN_JSON, encode_json
 from memcore.errors import InvalidItemError, StorageError
 from memcore.log import Prepared
 from memcore.session import Session
@@ -118,7 +118,7 @@ class Storing:
     async def commit_large(self) -> Appended:
         """Store it; what is very large is staged ahead in a thread."""
         for _ in range(STAGE_ATTEMPTS):
-            await asyncio.to_thread(self.session.appending.stage, self.rows)
+            await settled(in_thread(self.session.appending.stage, self.rows))
             with suppress(StagedBlobLost):
                 return await commit_to(self.session.store, self.closure, large=True)
         msg = "large content was collected again and again before it could be referred to"
@@ -146,9 +146,11 @@ class Storing:
         done = self.done
         if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
             return
+        row = self.rows[0]
+        if row.flags & FLAG_PLAIN_JSON:  # half of a surrogate pair is read otherwise
+            return
         copied = copies.as_stored(self.event, self.encoded)
         if copied is not None:
-            row = self.rows[0]
             size = size_of(copied, len(row.body) + len(row.payload or b""))
             entry = Entry(done.seq, copied, copied.timestamp, size)
             cache.add(done.place, done.epoch, done.items - 1, entry)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from threading import RLock
 
 __all__ = ["Turns"]
 
@@ -14,38 +15,69 @@ class Turns:
     The holder keeps the object alive, so its id stands for it.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[Callable[[], object]]] = {}
-        """For every object that is held what wakes those who wait."""
+        self._waiting: dict[int, deque[_Waiter]] = {}
+        """For every object that is held who waits for it."""
+        self._lock = RLock()
+        """Reentrant: a task that is destroyed while it waits leaves from wherever that happens."""
 
     def try_take(self, key: int) -> bool:
         """Hold it if nobody does; whether it is held now."""
-        mine: list[Callable[[], object]] = []
+        mine: deque[_Waiter] = deque()
         return self._waiting.setdefault(key, mine) is mine
 
     async def take(self, key: int) -> None:
-        """Wait until nobody holds it, and hold it."""
-        mine: list[Callable[[], object]] = []
-        while (held := self._waiting.setdefault(key, mine)) is not mine:
-            loop = asyncio.get_running_loop()
-            woken = loop.create_future()
-            held.append(lambda loop=loop, woken=woken: _wake(loop, woken))  # type: ignore[misc]
-            if self._waiting.get(key) is held:
-                await woken
+        """Wait until all who came before are done with it, and hold it."""
+        waiter = _Waiter()
+        with self._lock:
+            if self.try_take(key):
+                return
+            self._waiting[key].append(waiter)
+        try:
+            await waiter.woken
+        except BaseException:
+            self._leave(key, waiter)
+            raise
 
     def give(self, key: int) -> None:
         """Let the next one have it."""
-        for wake in self._waiting.pop(key):
-            wake()
+        with self._lock:
+            waiting = self._waiting[key]
+            while waiting:
+                if waiting.popleft().wake():
+                    return
+            del self._waiting[key]
+
+    def _leave(self, key: int, waiter: _Waiter) -> None:
+        with self._lock:
+            if waiter.has_turn:
+                waiter.has_turn = False
+                self.give(key)
+            elif waiter in (waiting := self._waiting.get(key) or deque()):
+                waiting.remove(waiter)  # if not, its loop was closed before its turn
 
 
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_settle, woken)
+class _Waiter:
+    """A task that waits, in the loop that it is made in."""
 
+    __slots__ = ("_loop", "has_turn", "woken")
 
-def _settle(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.woken: asyncio.Future[None] = self._loop.create_future()
+        self.has_turn = False
+
+    def wake(self) -> bool:
+        """Give it the turn; False if its loop is closed."""
+        self.has_turn = True
+        try:
+            self._loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            self.has_turn = False
+        return self.has_turn
+
+    def _settle(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
