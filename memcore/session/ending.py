@@ -7,6 +7,7 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -201,11 +202,12 @@ class Ending:
     def again(self, draft: Draft, start: int, stop: int) -> list[Prepared]:
         """The items at positions ``start .. stop``, ready to be appended once more; whole ones."""
         counter, seed = draft.log.counter, self._address.backing.seed
-        return [
-            again(draft.txn, draft.log.scope, row, counter, seed)
-            for row in draft.last_found(draft.count - start)[: stop - start]
-            if not isinstance(row, CorruptValueError)
-        ]
+        found: list[Prepared] = []
+        for row in draft.last_found(draft.count - start)[: stop - start]:
+            if not isinstance(row, CorruptValueError):
+                with suppress(CorruptValueError):  # its large content is what is damaged
+                    found.append(again(draft.txn, draft.log.scope, row, counter, seed))
+        return found
 
 
 def message_of(row: RawItem) -> Message | None:

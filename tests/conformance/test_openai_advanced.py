@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,6 +328,27 @@ def test_a_clear_by_another_instance_ends_a_branch(tmp_path: Path) -> None:
                 await two.create_branch_from_turn(1, "x")
 
     asyncio.run(run())
+
+
+def test_a_clear_in_the_middle_of_a_switch_wins(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "m.db"
+    with MemcoreSession("s", path) as one, MemcoreSession("s", path) as two:
+        asyncio.run(one.add_items([user("a"), user("b")]))
+        asyncio.run(one.create_branch_from_turn(2, "x"))
+        asyncio.run(one.switch_to_branch("main"))
+        look = one._seen
+
+        def slow(*args: Any) -> Any:
+            found = look(*args)
+            clearing = threading.Thread(target=lambda: asyncio.run(two.clear_session()))
+            clearing.start()
+            clearing.join()
+            return found
+
+        monkeypatch.setattr(one, "_seen", slow)
+        asyncio.run(one.switch_to_branch("x"))
+        assert one.current_branch_id == "main"
+        assert asyncio.run(one.get_items()) == []
 
 
 HOSTILE = ["s", "1:s:b", "\0", "\0@1:s:b", "a/b", "../x", "'; DROP", "\ud800", "x" * 70_000, "Main"]

@@ -435,6 +435,27 @@ def test_few_expired_items_wait_for_more_and_are_not_shown(db, clock):
     assert run(MemcoreSession("chat", db).remove_expired()) == 0
 
 
+def test_large_content_that_is_damaged_stops_no_expiry(tmp_path):
+    def lose(txn):
+        large = [key for key, value in txn.scan(b"\x01", b"\xff") if len(value) > 50_000]
+        for key in large:
+            txn.delete(key)
+        return len(large)
+
+    async def work(database):
+        clock, session = Clock(database), MemcoreSession("chat", database, ttl_seconds=10)
+        await session.add_items([user("old")])
+        clock.us += 9_000_000
+        await session.add_items([user("x" * 1_000_000), user("new")])
+        assert session.native().sync.store.transact(lose)
+        clock.us += 2_000_000
+        assert await session.get_items() == [user("new")]
+        return await session.pop_item()
+
+    with memcore.open(tmp_path / "damaged") as database:
+        assert run(work(database)) == user("new")
+
+
 def test_a_time_to_live_may_be_endless(db, clock):
     session = MemcoreSession("chat", db, ttl_seconds=float("inf"))
     run(session.add_items([user()]))

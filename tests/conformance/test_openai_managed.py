@@ -9,6 +9,7 @@ import pytest
 
 import memcore
 from memcore.adapters.openai_agents import MemcoreSession, SessionManager
+from memcore.errors import InvalidOptionError
 from messages import user
 from raw import rows
 
@@ -101,6 +102,13 @@ def test_old_sessions_are_removed_from_the_file(db, clock):
 
     assert run(work()) == ["no manager's"]
     assert not any(b"secret" in value for value in rows(db.backing.store).values())
+
+
+@pytest.mark.parametrize("name", ["\0ann", "a" * 65_530])
+def test_a_user_whose_sessions_could_not_be_listed_has_none(db, name):
+    with pytest.raises(InvalidOptionError, match="user_id"):
+        SessionManager(db).get_session(name)
+    assert SessionManager(db).get_session(name[1:50]).native().user == name[1:50]
 
 
 def test_a_session_that_was_just_changed_is_not_cleaned_up(db, clock):

@@ -589,6 +589,34 @@ def test_a_run_context_leads_to_its_users_scope(db):
     assert run(MemcoreSession("a", db, app="shop", user="bob").get_items()) == [user("of bob")]
 
 
+def test_a_run_context_may_lead_to_another_file(db):
+    async def work():
+        with memcore.open(":memory:") as second:
+            scopes = {"ann": db.scope(), "bob": second.scope()}
+            session = MemcoreSession("a", db, scope_of=lambda wrapper: scopes[wrapper.context])
+            ann, bob = Wrapper("ann"), Wrapper("bob")
+            await session.add_items([user("one"), user("of ann")], wrapper=ann)
+            found = [await session.get_items(wrapper=bob)]
+            await session.create_branch_from_turn(2, wrapper=ann)
+            await session.add_items([user("of bob")], wrapper=bob)
+            return [*found, *[await session.get_items(wrapper=who) for who in (ann, bob)]]
+
+    assert run(work()) == [[], [user("one")], [user("of bob")]]
+
+
+def test_other_tables_are_another_space_of_a_users_scope(db):
+    async def work():
+        def whose(_: Any) -> Any:
+            return "shop", "ann"
+
+        one = MemcoreSession("a", db, scope_of=whose)
+        other = MemcoreSession("a", db, messages_table="other", scope_of=whose)
+        await one.add_items([user("one")], wrapper=Wrapper(""))
+        return await other.get_items(wrapper=Wrapper(""))
+
+    assert run(work()) == []
+
+
 def test_without_a_run_context_a_tenant_session_does_nothing(db):
     session = MemcoreSession("a", db, scope_of=lambda wrapper: ("app", wrapper.context))
     with pytest.raises(UserError, match="wrapper="):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from memcore.adapters.openai_agents.book import Book
-from memcore.adapters.openai_agents.history import Bound, History, options_in
+from memcore.adapters.openai_agents.history import Bound, History, Place, options_in
 from memcore.adapters.openai_agents.place import MAIN, branch_name_of
 from memcore.database import Scope
 from memcore.errors import NotFoundError
@@ -59,8 +59,8 @@ class Current(History):
     """The current branch of an instance, and what its calls are bound to by it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._pointers: dict[tuple[str, str, str], Pointer] = {}
-        self._bounds: dict[tuple[tuple[str, str, str], Pointer], Bound] = {}
+        self._pointers: dict[Place, Pointer] = {}
+        self._bounds: dict[tuple[Place, Pointer], Bound] = {}
         super().__init__(*args, **kwargs)
 
     @property
@@ -82,18 +82,18 @@ class Current(History):
         if branch_id == MAIN:
             self.leave_branch(scope)
         else:
-            self._pointers[self._place_in(scope)] = Pointer(branch_id, generation)
+            self._pointers[self.place_in(scope)] = Pointer(branch_id, generation)
 
     def leave_branch(self, scope: Scope) -> None:
         """Make the first branch the current one."""
-        self._pointers.pop(self._place_in(scope), None)
+        self._pointers.pop(self.place_in(scope), None)
 
     def bound_in(self, scope: Scope) -> Bound:
         """As ``History.bound_in``, in the current branch."""
         pointer = self._pointer_in(scope)
         if pointer is None:
             return super().bound_in(scope)
-        key = self._place_in(scope), pointer
+        key = self.place_in(scope), pointer
         found = self._bounds.get(key)
         if found is None:
             name = branch_name_of(self.session_id, pointer.branch_id)
@@ -113,11 +113,8 @@ class Current(History):
         address = Address(scope.backing, scope.app, scope.user, name, options_in(scope))
         return self.bound_to(address, branch_id)
 
-    def _place_in(self, scope: Scope) -> tuple[str, str, str]:
-        return scope.app, scope.user, self.session_id
-
     def _pointer_in(self, scope: Scope) -> Pointer | None:
-        pointer = self._pointers.get(self._place_in(scope))
+        pointer = self._pointers.get(self.place_in(scope))
         if pointer is None:
             return None
         book = self.book_of(scope)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agents.memory.session_settings import (
     SessionSettings,
@@ -42,8 +42,9 @@ from memcore.session import Address, Session, SessionOptions, resume_removals
 from memcore.session.appending import PLAIN
 from memcore.session.bulk import Recall
 from memcore.session.ending import Tail, message_of
+from memcore.store.base import Store
 
-__all__ = ["Bound", "History", "finish_removal", "options_in", "unreadable_error"]
+__all__ = ["Bound", "History", "Place", "finish_removal", "options_in", "unreadable_error"]
 
 _TTL_SECONDS_MAX: Final = 1e9
 _EXPIRED_SHARE: Final = 8
@@ -51,6 +52,10 @@ _UNREADABLE: Final = ("raise", "skip")
 CACHE_BYTES: Final = 16 * 1024**2
 _CHUNK: Final = 512
 """So many items are decoded before other tasks get their turn."""
+
+
+Place: TypeAlias = tuple[Store, str, str, str]
+"""The file, the application, the user and the session's id."""
 
 
 class Bound(NamedTuple):
@@ -111,10 +116,8 @@ class History(Opened):
         self._cache_bytes = checked_int("cache_bytes", cache_bytes)
         self._closed = False
         self._scope, self._owned = _opened(db_path, app, user, durability)
-        tabled = app_of(self._scope.app, sessions_table, messages_table)
-        if tabled != self._scope.app:
-            self._scope = Database(self._scope.backing).scope(app=tabled, user=self._scope.user)
-        self._last: tuple[tuple[str, str, str], Bound] | None = None
+        self._scope = self._tabled(self._scope)
+        self._last: tuple[Place, Bound] | None = None
         if self._keys is not None:
             Sealer(self._keys)  # fails now if it cannot work
 
@@ -163,13 +166,24 @@ class History(Opened):
     def scope_for(self, wrapper: Any = None) -> Scope:
         """The scope that a call works in; raises what ``native`` raises."""
         self.need_open()
-        return (
-            self._scope if self._scope_of is None else routed(self._scope, self._scope_of, wrapper)
-        )
+        if self._scope_of is None:
+            return self._scope
+        return self._tabled(routed(self._scope, self._scope_of, wrapper))
+
+    def _tabled(self, scope: Scope) -> Scope:
+        """The space that a scope has for the tables' names."""
+        app = app_of(scope.app, self.sessions_table, self.messages_table)
+        if app == scope.app:
+            return scope
+        return Database(scope.backing).scope(app=app, user=scope.user)
+
+    def place_in(self, scope: Scope) -> Place:
+        """Which session a scope's calls work on, of whichever file it is."""
+        return scope.backing.store, scope.app, scope.user, self.session_id
 
     def bound_in(self, scope: Scope) -> Bound:
         """Where the calls of a scope work."""
-        last, place = self._last, (scope.app, scope.user, self.session_id)
+        last, place = self._last, self.place_in(scope)
         if last is not None and last[0] == place:
             return last[1]
         address = Address(

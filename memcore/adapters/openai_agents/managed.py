@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from memcore import names
 from memcore.adapters.openai_agents.book import clearing
+from memcore.adapters.openai_agents.place import name_of
 from memcore.adapters.openai_agents.session import MemcoreSession
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
@@ -73,10 +74,18 @@ class SessionManager(Opened):
 
         Raises:
             RuntimeError: the manager is closed.
-            InvalidOptionError: ``user_id`` is no non-empty string.
+            InvalidOptionError: ``user_id`` is no non-empty string, or no session's name can begin
+                with it: it is too long with the type, or begins with NUL.
         """
         self._need_open()
         names.check_name(user_id, "user")
+        if name_of(_id_of(user_id, session_type)) != _id_of(user_id, session_type):
+            msg = (
+                "user_id, session_type: expected less than 65,536 characters together, none of "
+                f"them NUL at the beginning, got {user_id!r:.80} and {session_type!r:.80}: nobody "
+                "could list such sessions by user"
+            )
+            raise InvalidOptionError(msg)
         key = (user_id, session_type)
         found = self.active_sessions.get(key)
         if found is None or found.is_closed:
