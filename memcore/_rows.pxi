@@ -53,7 +53,7 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
     if PyBytes_GET_SIZE(head) != 2:
         return None
     for key, value in rows:
-        if PyBytes_GET_SIZE(key) != length + 8:
+        if key is None or value is None or PyBytes_GET_SIZE(key) != length + 8:
             return None
         k = <const uint8_t *>PyBytes_AS_STRING(key)
         if memcmp(k, PyBytes_AS_STRING(prefix), length):

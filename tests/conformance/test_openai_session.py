@@ -640,3 +640,11 @@ def test_the_package_names_what_it_has():
     with pytest.raises(AttributeError, match="nothing"):
         _ = package.nothing
     assert Path(package.__file__).name == "__init__.py"
+
+
+def test_no_two_pairs_of_tables_are_one_space(path):
+    one = MemcoreSession("s", path, "a, b", "c")
+    other = MemcoreSession("s", path, "a", "b, c")
+    with one, other:
+        asyncio.run(one.add_items([{"role": "user", "content": "mine"}]))
+        assert asyncio.run(other.get_items()) == []

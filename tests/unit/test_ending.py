@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import keys
+from memcore._fast import open_messages
 from memcore.errors import ReadOnlyError
 from memcore.keys import Row
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
@@ -475,3 +476,11 @@ def test_an_undone_item_tells_its_own_tokens(db):
         session.undo(1)
     expected = [item.tokens for item in session.items()][-1]
     assert session.undo(1)[0].tokens == expected
+
+
+def test_rows_that_are_none_are_none_of_ours():
+    def never(_):
+        raise AssertionError
+
+    assert open_messages([(None, b"v")], b"k", 1, b"\x01\x00", never, never) is None
+    assert open_messages([(b"k" + bytes(8), None)], b"k", 0, b"\x01\x00", never, never) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -73,7 +74,7 @@ def app_of(app: str, sessions_table: str, messages_table: str) -> str:
     """The application of a pair of tables: another pair is another space, as in SQLite."""
     if (sessions_table, messages_table) == (SESSIONS_TABLE, MESSAGES_TABLE):
         return app
-    return f"{app} [{sessions_table}, {messages_table}]"
+    return f"{app} {json.dumps([sessions_table, messages_table])}"  # no two pairs are written alike
 
 
 def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
