@@ -10,6 +10,8 @@ FORMAT_VERSION: Final = 0
 """Version 0 may change without notice until version 1 is frozen."""
 VALUE_FORMAT: Final = 1
 """First byte of every value that the codec seals."""
+ENCRYPTED_FORMAT: Final = 2
+"""First byte of every value that is encrypted."""
 
 # --- store ------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 511

@@ -67,7 +67,7 @@ def judge_for(backing: Backing, progress: Progress | None) -> Judge:
     """The whole check of a copy, with what is known of the database that it is a copy of."""
 
     def judge(path: str) -> list[str]:
-        with examined(path) as store:
+        with examined(path, vault=backing.store.vault) as store:
             copy = Backing(store, backing.counter, backing.policy, counters=dict(backing.counters))
             return check_database(copy, progress)
 

@@ -21,9 +21,11 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_MAX,
 )
 from memcore.options import checked_bool, checked_int
+from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
+from memcore.store.unlocking import Access
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
@@ -45,6 +47,8 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -68,8 +72,14 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        key: encrypts the contents of a new file, and opens an encrypted one: 32 bytes,
+            ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"``, a callable that gives the
+            bytes, or an object that wraps keys (``memcore.KeyProvider``).
+        key_file: where the data keys lie, encrypted with ``key``; None: at the path with ``.keys``
+            behind it. Without this file nothing can be read: back it up, apart from the database.
 
     Raises:
+        KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
         InvalidOptionError: an option is of a wrong type or out of range.
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
@@ -97,8 +107,17 @@ def open_database(
         map_bytes=map_bytes,
         steady_interval_ms=steady_interval_ms,
         verify=verify,
+        access=_access(key, key_file),
     )
     return _opened(store, Backing(store, by, preset, recount, rule, embed))
+
+
+def _access(key: Key | None, key_file: str | os.PathLike[str] | None) -> Access | None:
+    if key is None:
+        if key_file is not None:
+            raise InvalidOptionError("key_file: needs key=, which opens it")
+        return None
+    return Access(key_provider(key), None if key_file is None else _checked_path(key_file))
 
 
 def _need_file(file: str) -> None:

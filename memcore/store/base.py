@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from memcore.store.bell import Bell
+from memcore.store.vault import Vault
 
 __all__ = ["MapMovedError", "ReadTxn", "Store", "Txn"]
 
@@ -44,6 +45,10 @@ class Txn(ReadTxn, Protocol):
     """
 
     @property
+    def vault(self) -> Vault | None:
+        """What contents are encrypted with; None: nothing."""
+
+    @property
     def local(self) -> dict[Any, Any]:
         """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
 
@@ -76,6 +81,10 @@ class Txn(ReadTxn, Protocol):
 
 class Store(Protocol):
     """An ordered map with transactions."""
+
+    @property
+    def vault(self) -> Vault | None:
+        """What contents are encrypted with; None: nothing."""
 
     @property
     def bell(self) -> Bell:

@@ -22,7 +22,7 @@ from memcore.store.bell import Bell
 from memcore.store.call import WriterNeeded
 from memcore.store.commit import CommitQueue
 from memcore.store.faults import watched
-from memcore.store.file import inspect, newest_meta
+from memcore.store.file import newest_meta
 from memcore.store.fork import Fork
 from memcore.store.format import Format
 from memcore.store.gate import Gate
@@ -33,11 +33,12 @@ from memcore.store.redo import RedoLog
 from memcore.store.room import Room
 from memcore.store.steady import SteadyLog
 from memcore.store.txn import Snapshot
+from memcore.store.vault import Vault
+from memcore.store.walking import walked
 
 __all__ = ["Environment"]
 
 T = TypeVar("T")
-_WALKS: Final = 5
 _MAP_MARGIN_BYTES: Final = 256 * 1024
 
 
@@ -57,6 +58,8 @@ class Environment:
         self.raw: binding.RawEnv | None = None
         self.read_only = True
         self.format: Format | None = None
+        self.vault: Vault | None = None
+        """What contents are encrypted with; None: the file is not, or not to be read."""
         self.redo: RedoLog | None = None
         self.pin: Pin | None = None
         self.room: Room | None = None
@@ -144,19 +147,8 @@ class Environment:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
     def walk(self, fd: int) -> list[str]:
-        """The whole structure of the file, read without a map; what is wrong, in words.
-
-        Nobody is kept from writing: findings count if no commit came in between.
-        """
-        for _ in range(_WALKS):
-            try:
-                before = inspect(fd, self.path).txnid
-                findings = binding.verify(f"/dev/fd/{fd}" if self.private else self.path)
-                if not findings or newest_meta(fd, self.path).txnid == before:
-                    break
-            except StorageError as error:
-                return [str(error)]
-        return findings
+        """The whole structure of the file, read without a map; what is wrong, in words."""
+        return walked(fd, self.path, name=f"/dev/fd/{fd}" if self.private else self.path)
 
     def check(self) -> list[str]:
         """``walk``, with all writers waiting if this environment may make them wait."""
@@ -181,7 +173,7 @@ class Environment:
             if gate.is_shut:
                 gate.enter(me, snapshot)
             try:
-                snapshot.begin(self.begin())
+                snapshot.begin(self.begin(), self.vault)
             except RawError as error:
                 if not patient and isinstance(error, MapResized):
                     raise MapMovedError from error
@@ -239,7 +231,7 @@ class Environment:
             else:
                 raise error
             try:
-                snapshot.begin(self.begin())
+                snapshot.begin(self.begin(), self.vault)
             except RawError as again:
                 error = again
             else:

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import FORMAT_MAGIC, FORMAT_VERSION
 
-__all__ = ["DURABILITIES", "FORMAT_KEY", "REDO_KEY", "Format"]
+__all__ = ["DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "REDO_KEY", "Format"]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
@@ -19,7 +19,9 @@ DURABILITIES: Final = ("full", "relaxed", "none")
 
 _CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-_FEATURES_KNOWN: Final = 0
+ENCRYPTED: Final = 1
+"""Feature: contents are encrypted."""
+_FEATURES_KNOWN: Final = ENCRYPTED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 
@@ -35,9 +37,9 @@ class Format(NamedTuple):
     created_ms: int
 
     @classmethod
-    def new(cls, *, durability: str, seed: bytes, created_ms: int) -> Format:
+    def new(cls, *, durability: str, seed: bytes, created_ms: int, features: int = 0) -> Format:
         """The record of a file that is made now."""
-        return cls(FORMAT_VERSION, FORMAT_VERSION, 0, durability, seed, created_ms)
+        return cls(FORMAT_VERSION, FORMAT_VERSION, features, durability, seed, created_ms)
 
     def pack(self) -> bytes:
         """The sealed record."""

@@ -10,9 +10,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
 from typing import Any, Final, NoReturn, TypeVar
-from weakref import WeakSet
 
 from memcore.errors import (
     ClosedError,
@@ -34,41 +32,16 @@ from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
+from memcore.store.registry import environments, opening
 from memcore.store.replacing import compact_file, restore_file
+from memcore.store.unlocking import Access, new_ring, unlock
+from memcore.store.vault import Vault
 
 __all__ = ["LmdbStore", "open_store"]
 
 T = TypeVar("T")
 _FORK_PATIENCE_SECONDS: Final = 5.0
 _CLOSING_LOOK_SECONDS: Final = 0.002
-
-
-class _OpeningLock:
-    """Opening and closing, one at a time. A fork needs a new one: its owner may be gone."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self._lock = RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def acquire(self, patience_seconds: float) -> bool:
-        return self._lock.acquire(timeout=patience_seconds)
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-_environments: WeakSet[Environment] = WeakSet()
-_opening = _OpeningLock()
-_fork: list[bool] = []
-"""Whether the fork under way has ``_opening``."""
 
 
 def open_store(
@@ -80,40 +53,57 @@ def open_store(
     map_bytes: int = MAP_BYTES_DEFAULT,
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
+    access: Access | None = None,
+    blind: bool = False,
 ) -> LmdbStore:
     """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
 
-    ``durability`` None means what the file records, or ``"full"`` for a new one.
+    ``durability`` None means what the file records, or ``"full"`` for a new one. ``access`` makes a
+    new one encrypted, and opens such a one. A ``blind`` handle, read-only, needs none: it sees
+    contents as they are stored.
     """
     name = os.fsdecode(os.fspath(path))
     _check_options(name, durability, map_bytes)
     if name == ":memory:":
-        return _open_memory(map_bytes)
+        return _open_memory(map_bytes, access)
     # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
     name = str(Path(name).resolve())
     if not os.path.lexists(name):
         if read_only or not create:
             raise StoreAccessError(f"{name}: there is no such file")
         with suppress(FileExistsError):  # another creator won: theirs serves
-            create_file(name, durability or "full")
+            seed = None if access is None else new_ring(access, name).seed
+            create_file(name, durability or "full", seed=seed)
     while True:
-        with _opening:
+        with opening:
             env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
             if env is not None:
-                return _handle(env, read_only, durability)
+                return _handle(env, read_only, durability, access, blind)
         time.sleep(_CLOSING_LOOK_SECONDS)  # its last handle is being closed by another thread
 
 
-def _handle(env: Environment, read_only: bool, durability: str | None) -> LmdbStore:
+def _handle(
+    env: Environment,
+    read_only: bool,
+    durability: str | None,
+    access: Access | None,
+    blind: bool,
+) -> LmdbStore:
     recorded = _format(env).durability
-    if durability not in (None, recorded):
+    try:
+        if durability not in (None, recorded):
+            raise InvalidOptionError(
+                f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+                " durability out to open it as it is"
+            )
+        if not (blind and read_only):
+            vault = unlock(_format(env), env.path, access)
+            env.vault = env.vault or vault  # the first one has the ciphers that are in use
+    except BaseException:
         if not env.handles:
-            _environments.discard(env)
+            environments.discard(env)
             env.shut()
-        raise InvalidOptionError(
-            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
-            " durability out to open it as it is"
-        )
+        raise
     return LmdbStore(env, read_only=read_only)
 
 
@@ -137,7 +127,7 @@ def _shared(
     """
     with suppress(OSError):
         status = Path(name).stat()
-        for env in list(_environments):
+        for env in list(environments):
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
                     return None
@@ -148,7 +138,7 @@ def _shared(
                 return env
     env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
     env.attach(read_only=read_only, verify=verify)
-    _environments.add(env)
+    environments.add(env)
     return env
 
 
@@ -158,22 +148,26 @@ def _format(env: Environment) -> Format:
     return env.format
 
 
-def _open_memory(map_bytes: int) -> LmdbStore:
+def _open_memory(map_bytes: int, access: Access | None) -> LmdbStore:
+    ring = None if access is None else new_ring(access, ":memory:")
     with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
         name = str(Path(directory, "memory"))
-        build_file(name, new_record("none"), sync=False)
+        build_file(name, new_record("none", seed=None if ring is None else ring.seed), sync=False)
         env = Environment(name, map_bytes=map_bytes)
+        env.vault = None if ring is None else Vault(ring)
         env.attach(read_only=False)
         env.private = True
         env.path = ":memory:"
-    _environments.add(env)
+    environments.add(env)
     return LmdbStore(env, read_only=False)
 
 
 class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
-    __slots__ = ("__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed")
+    __slots__ = (
+        "__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed", "vault"
+    )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
         record = _format(env)
@@ -181,7 +175,8 @@ class LmdbStore:
         self.path = env.path
         self.read_only = read_only
         self._durability = record.durability
-        self.seed = record.seed
+        self.vault = env.vault
+        self.seed = record.seed if env.vault is None else env.vault.seed
         self._transact: Callable[..., Any] = env.queue.call
         if read_only:
             self._transact = self._refuse_write
@@ -330,7 +325,7 @@ class LmdbStore:
 
     def close(self) -> None:
         """Give the handle back; the last one waits for what is under way and closes the file."""
-        with _opening:
+        with opening:
             env = self._env
             if env is None:
                 return
@@ -346,7 +341,7 @@ class LmdbStore:
         try:
             env.shut()
         finally:
-            _environments.discard(env)
+            environments.discard(env)
 
     def _open_env(self) -> Environment:
         env = self._env
@@ -361,33 +356,3 @@ class LmdbStore:
         if self._env is None:
             self._refuse_closed()
         raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
-
-
-# --- fork ----------------------------------------------------------------------------------------
-
-
-def _before_fork() -> None:
-    _fork.append(_opening.acquire(_FORK_PATIENCE_SECONDS))
-    for env in list(_environments):
-        env.fork.quiesce(_FORK_PATIENCE_SECONDS)
-
-
-def _after_fork_in_parent() -> None:
-    for env in list(_environments):
-        env.fork.resume()
-    if _fork.pop():
-        _opening.release()
-
-
-def _after_fork_in_child() -> None:
-    _opening.renew()
-    _fork.clear()
-    for env in list(_environments):
-        env.fork.forget()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)

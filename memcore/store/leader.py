@@ -115,7 +115,7 @@ class Leader:
         txn = None
         try:
             raw = env.begin_write(hurried=batch.hurried)
-            txn = self._txn = WriteTxn(raw, env.redo is not None)
+            txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault)
             follows, wrote = self._run_calls(txn, batch, env.queue)
             if follows is _Next.COMMIT:
                 if wrote:

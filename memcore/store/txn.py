@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, Protocol
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
 from memcore.store.redo import OP_BYTES
+from memcore.store.vault import Vault
 
 __all__ = ["RawTxn", "Snapshot", "WriteTxn"]
 
@@ -76,16 +77,18 @@ def _ended(*_: Any) -> NoReturn:
 class Snapshot:
     """A read transaction. ``get`` is LMDB's own method: no frame lies between."""
 
-    __slots__ = ("get", "raw")
+    __slots__ = ("get", "raw", "vault")
 
     def __init__(self) -> None:
         self.raw: RawTxn | None = None
+        self.vault: Vault | None = None
         self.get: Callable[[bytes], bytes | None] = _ended
 
-    def begin(self, raw: RawTxn) -> None:
+    def begin(self, raw: RawTxn, vault: Vault | None) -> None:
         """Serve reads from ``raw``."""
         self.raw = raw
-        self.get = raw.get
+        self.vault = vault
+        self.get = raw.get if vault is None else vault.reader(raw.get)
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error."""
@@ -99,11 +102,13 @@ class Snapshot:
         raw = self.raw
         if raw is None:
             _ended()
-        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on."""
-        return _take(self.raw, start, count)
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
 
 
 def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
@@ -174,11 +179,15 @@ class WriteTxn:
         "recording",
         "size",
         "topics",
+        "vault",
     )
 
-    def __init__(self, raw: RawTxn, recording: bool) -> None:
+    def __init__(self, raw: RawTxn, recording: bool, vault: Vault | None = None) -> None:
         self.raw: RawTxn | None = raw
-        self.get: Callable[[bytes], bytes | None] = raw.get
+        self.vault = vault
+        self.get: Callable[[bytes], bytes | None] = (
+            raw.get if vault is None else vault.reader(raw.get)
+        )
         self._put: Callable[[bytes, bytes], bool] = raw.put
         self._delete: Callable[[bytes], bool] = raw.delete
         self.recording = recording
@@ -208,6 +217,8 @@ class WriteTxn:
         """Write one row."""
         if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
             _refuse_key(key)
+        if self.vault is not None:
+            value = self.vault.seal(key, value)
         try:
             self._put(key, value)
         except Exception as error:
@@ -279,11 +290,13 @@ class WriteTxn:
         raw = self.raw
         if raw is None:
             _ended()
-        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
-        return _take(self.raw, start, count)
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
 
     def spoil(self) -> None:
         """Treat the running closure as one that has written: if it fails, the others run again."""

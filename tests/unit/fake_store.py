@@ -21,6 +21,8 @@ STORES = ("fake", "fake-rerun", "real")
 
 
 class FakeTxn:
+    vault = None
+
     def __init__(self, store: FakeStore, *, write: bool) -> None:
         self.local: dict[Any, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
