@@ -25,10 +25,8 @@ _HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
 _ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
 CLEAR_FORMAT: Final = 0
 """Stands in the place of the format of a value that should be encrypted and is not."""
+_CLEAR_HEAD: Final = bytes((CLEAR_FORMAT,))
 _LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
-
-_STORED: Final = (VALUE_FORMAT, ENCRYPTED_FORMAT)
-_FORMATS: Final = (CLEAR_FORMAT, ENCRYPTED_FORMAT)
 
 FLAG_PLAIN_JSON: Final = 0x01
 """The JSON was written by the standard library (big integers, lone surrogates, deep nesting)."""
@@ -85,7 +83,7 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
         and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
     ):
         return value[1], body
-    if value and value[0] in _FORMATS and (value[0] == CLEAR_FORMAT or is_proven(key, value)):
+    if value[:1] == _CLEAR_HEAD or is_encrypted(key, value):
         raise _tampered(key, value[0])
     msg = (
         f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
@@ -96,7 +94,7 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
 
 def is_proven(key: bytes, value: bytes) -> bool:
     """Whether ``value`` is one that was sealed under ``key``."""
-    if len(value) < HEADER_BYTES or value[0] not in _STORED or len(key) > KEY_BYTES_MAX:
+    if len(value) < HEADER_BYTES or value[0] != VALUE_FORMAT or len(key) > KEY_BYTES_MAX:
         return False
     whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
     return value[2:HEADER_BYTES] == xxh3_64_digest(whole)
@@ -111,6 +109,13 @@ def _tampered(key: bytes, what: int) -> TamperedError:
         "was erased, or the key file is older than the database"
     )
     return TamperedError(msg, key=key)
+
+
+def is_encrypted(key: bytes, value: bytes) -> bool:
+    """Whether ``value`` is one that was encrypted and sealed under ``key``."""
+    if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
+        return False
+    return seal_encrypted(key, value[HEADER_BYTES:]) == value
 
 
 def check_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
-from memcore.database.copies import check_mode
+from memcore.database.copies import access_of, check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import policy_name
@@ -21,11 +21,10 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_MAX,
 )
 from memcore.options import checked_bool, checked_int
-from memcore.privacy.provider import Key, key_provider
+from memcore.privacy.provider import Key
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
-from memcore.store.unlocking import Access
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
@@ -107,17 +106,9 @@ def open_database(
         map_bytes=map_bytes,
         steady_interval_ms=steady_interval_ms,
         verify=verify,
-        access=_access(key, key_file),
+        access=access_of(key, key_file),
     )
     return _opened(store, Backing(store, by, preset, recount, rule, embed))
-
-
-def _access(key: Key | None, key_file: str | os.PathLike[str] | None) -> Access | None:
-    if key is None:
-        if key_file is not None:
-            raise InvalidOptionError("key_file: needs key=, which opens it")
-        return None
-    return Access(key_provider(key), None if key_file is None else _checked_path(key_file))
 
 
 def _need_file(file: str) -> None:

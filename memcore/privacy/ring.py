@@ -121,6 +121,21 @@ class KeyRing:
         ring._read()
         return ring
 
+    def copied(self, path: str) -> KeyRing:
+        """The same keys in another file.
+
+        Raises:
+            KeyFileError: there is such a file, or it cannot be written.
+        """
+        copy = KeyRing(path, self._provider)
+        copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
+        copy._table, copy._own, copy._wrapped = self._table, self._own, self._wrapped
+        try:
+            copy._create(path)
+        except FileExistsError as exc:
+            raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
+        return copy
+
     def _read(self) -> None:
         path = self.path or ""
         try:

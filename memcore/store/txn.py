@@ -293,6 +293,13 @@ class WriteTxn:
         found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
         return found if self.vault is None else self.vault.rows(found)
 
+    def scan_stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As ``scan``; values as they are stored."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        return _rows(raw, max(start, _FIRST_KEY), stop, reverse=False, limit=0)
+
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
         found = _take(self.raw, start, count)

@@ -11,7 +11,7 @@ from memcore.privacy.ring import KeyRing
 from memcore.store.format import ENCRYPTED, Format
 from memcore.store.vault import Vault
 
-__all__ = ["Access", "new_ring", "unlock"]
+__all__ = ["Access", "new_ring", "unlock", "vault_for_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,18 @@ def new_ring(access: Access, path: str) -> KeyRing:
     if path == ":memory:":
         return KeyRing.create(None, access.provider)
     return KeyRing.create(access.path_for(path), access.provider)
+
+
+def vault_for_copy(access: Access | None, source: str, target: str) -> Vault | None:
+    """The vault of a file that is written anew, with a key file of its own; None without a key.
+
+    Raises:
+        KeyFileError, WrongKeyError: the source's key file cannot be read, or the target has one.
+    """
+    if access is None:
+        return None
+    ring = KeyRing.load(access.path_for(source), access.provider)
+    return Vault(ring.copied(f"{target}.keys"))
 
 
 def unlock(record: Format, path: str, access: Access | None) -> Vault | None:

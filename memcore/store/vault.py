@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
 from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, seal_encrypted
-from memcore.errors import NotFoundError
+from memcore.errors import MemcoreError, NotFoundError
 from memcore.keys import Kind, Row
 from memcore.limits import ENCRYPTED_FORMAT
 from memcore.privacy.cipher import NONCE_BYTES, Cipher
 from memcore.privacy.ring import DataKey, KeyRing
 
-__all__ = ["Vault"]
+__all__ = ["CLOSED_KINDS", "Vault", "is_content", "number_of"]
 
 _NUMBER: Final = Struct(">I")
 _NUMBER_BYTES: Final = 4
@@ -36,9 +37,10 @@ _OPEN_ROWS: Final = frozenset(
     (Row.HEAD, Row.INDEX, Row.SEGMENTS, Row.CHILD, Row.REQUEST, Row.TOKENS, Row.MOMENT)
 )
 """Of a session's rows those without contents; a row that is not listed is encrypted."""
-_CLOSED_KINDS: Final = frozenset(
+CLOSED_KINDS: Final = frozenset(
     (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE)
 )
+"""The kinds of rows that may hold contents."""
 _Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
 
 
@@ -133,7 +135,9 @@ class Vault:
             return None
         scope, wanted = int.from_bytes(place, "big"), _NUMBER.unpack(number)[0]
         found = self.ring.numbered(scope, wanted)
-        if found is None and self.ring.refresh():
+        if found is None:
+            with suppress(MemcoreError):  # a key that was rotated away: the values show it
+                self.ring.refresh()
             found = self.ring.numbered(scope, wanted)
         cipher = None if found is None else Cipher(found)
         if cipher is not None:
@@ -173,6 +177,11 @@ class Vault:
         self._use(scope.to_bytes(_SCOPE_BYTES, "big"), made)
         return made.number
 
+    def current(self, key: bytes) -> int | None:
+        """The number of the key that a row would be encrypted with now."""
+        found = self.ring.of_scope(int.from_bytes(key[_SCOPE], "big"))
+        return None if found is None else found.number
+
     def retire(self, scope: int) -> None:
         """Drop the older keys of a scope: no value needs them any more. Needs the write lock."""
         self.ring.retire(scope)
@@ -187,7 +196,7 @@ class Vault:
 
 def is_content(key: bytes) -> bool:
     """Whether the row under a key holds what a caller gave."""
-    if key[0] not in _CLOSED_KINDS:
+    if key[0] not in CLOSED_KINDS:
         return False
     return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
 
