@@ -23,6 +23,7 @@ from memcore.cli import (
     exporting,
     importing,
     listing,
+    migrate,
     prune,
     recount,
     recover,
@@ -131,6 +132,7 @@ for _name, _verb in (
     ("restore", restore.restore_backup),
     ("copy-compact", copy_compact.copy_compact),
     ("salvage", salvage.salvage_file),
+    ("migrate", migrate.migrate_file),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from memcore.errors import ClosedError, InternalError, StorageError, StoreFullError
-from memcore.limits import MAP_BYTES_MAX
+from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.attaching import FileKey, attach
 from memcore.store.base import MapMovedError
@@ -57,6 +57,7 @@ class Environment:
         self.fd = -1
         self.raw: binding.RawEnv | None = None
         self.read_only = True
+        self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
         self.vault: Vault | None = None
         """What contents are encrypted with; None: the file is not, or not to be read."""
@@ -86,6 +87,7 @@ class Environment:
             read_only=read_only,
             map_bytes=self.map_bytes,
             expected=self.key,
+            oldest=self.oldest,
             judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
         )
         mode = found.format.durability

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from memcore.errors import CorruptStoreError, StoreFormatError
-from memcore.limits import FORMAT_MAGIC, FORMAT_VERSION
+from memcore.limits import FORMAT_MAGIC, FORMAT_OLDEST, FORMAT_VERSION
 
 __all__ = ["DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "REDO_KEY", "Format"]
 
@@ -50,7 +50,7 @@ class Format(NamedTuple):
         return body + _CHECK.pack(xxh3_64_intdigest(body))
 
     @classmethod
-    def unpack(cls, row: bytes | None, path: str) -> Format:
+    def unpack(cls, row: bytes | None, path: str, *, oldest: int = FORMAT_OLDEST) -> Format:
         """The record of ``row``, or why this version must not touch the file."""
         if row is None:
             raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store")
@@ -64,6 +64,11 @@ class Format(NamedTuple):
             raise StoreFormatError(
                 f"{path}: has format {version}, which needs a memcore that reads format {reader};"
                 f" this one reads up to {FORMAT_VERSION}: upgrade memcore"
+            )
+        if version < oldest:
+            raise StoreFormatError(
+                f"{path}: has format {version}, of an earlier memcore; run 'memcore migrate' on"
+                " it, which keeps the old file"
             )
         if features & ~_FEATURES_KNOWN:
             raise StoreFormatError(

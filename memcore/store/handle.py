@@ -259,9 +259,8 @@ class LmdbStore:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
-        return env.queue.call(
-            lambda _: compact_file(env, durability=durability, judge=judge), job=True
-        )
+        record = None if durability is None else _format(env)._replace(durability=durability)
+        return env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
