@@ -22,6 +22,7 @@ from memcore.cli import (
     doctor,
     exporting,
     importing,
+    keys,
     listing,
     migrate,
     prune,
@@ -133,6 +134,7 @@ for _name, _verb in (
     ("copy-compact", copy_compact.copy_compact),
     ("salvage", salvage.salvage_file),
     ("migrate", migrate.migrate_file),
+    ("keys", keys.show_keys),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)

@@ -90,6 +90,8 @@ class FakeTxn:
 
 
 class FakeStore:
+    vault = None
+
     """``rerun=True`` runs every write closure twice, as group commit does after a failure."""
 
     def __init__(self, *, rerun: bool = False) -> None:

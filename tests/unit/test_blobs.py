@@ -319,6 +319,8 @@ def test_pieces_are_cut_to_chunks():
 
 
 class Meddler:
+    vault = None
+
     """A store that runs ``between(commit number)`` before each transaction."""
 
     def __init__(self, store, between):

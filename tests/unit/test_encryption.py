@@ -103,6 +103,17 @@ def test_every_mode_encrypts(path, durability):
         assert db.check() == []
 
 
+def test_no_key_of_a_row_tells_the_digest_of_a_content(path):
+    with memcore.open(path, key=KEY) as db:
+        blobs = db.scope().blobs
+        address = blobs.put(b"a short content")
+        assert blobs.get(address) == b"a short content"
+        assert blobs.delete(address)
+        address = blobs.put(b"a short content")
+    digest = bytes.fromhex(address.removeprefix("sha256:"))
+    assert all(digest not in key + value for key, value in stored(path).items())
+
+
 def test_equal_contents_are_stored_differently(path):
     with memcore.open(path, key=KEY) as db:
         for user in ("alice", "bob"):
@@ -524,3 +535,26 @@ def test_a_scope_never_gets_a_key_twice():
 def test_keys_of_a_row_that_is_too_short_do_not_trip_the_vault():
     assert vaults.is_content(b"\x05short")
     assert not vaults.is_content(keys.session_row(1, 1, Row.HEAD, 0))
+
+
+def test_the_command_line_opens_and_changes_keys(sealed, monkeypatch):
+    monkeypatch.setenv("NEW_KEY", OTHER.hex())
+
+    def run(*options, key=None):
+        environment = {**os.environ, **({} if key is None else {"MEMCORE_KEY": key})}
+        return subprocess.run(
+            [sys.executable, "-m", "memcore", *options, "--store", str(sealed)],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+
+    refused = run("ls")
+    assert refused.returncode == 6
+    assert "open it with key=" in refused.stderr
+    assert "chat" in run("ls", key=KEY.hex()).stdout
+    assert run("keys", "--rotate-data", key=KEY.hex()).returncode == 6
+    changed = run("keys", "--rotate-data", "--rotate-to", "env:NEW_KEY", "--yes", key=KEY.hex())
+    assert changed.returncode == 0, changed.stderr
+    assert run("ls", key=KEY.hex()).returncode == 6
+    status = run("keys", "--json", key="env:NEW_KEY")
+    assert '"unfinished"' in status.stdout
+    assert run("check", key="env:NEW_KEY").returncode == 0
