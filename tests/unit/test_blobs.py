@@ -319,9 +319,9 @@ def test_pieces_are_cut_to_chunks():
 
 
 class Meddler:
-    vault = None
-
     """A store that runs ``between(commit number)`` before each transaction."""
+
+    vault = None
 
     def __init__(self, store, between):
         self.store = store
