@@ -19,6 +19,7 @@ except ImportError as _exc:
 
 if TYPE_CHECKING:
     from memcore import aio
+    from memcore.audit import Audit
     from memcore.compaction import (
         PRESETS,
         AnthropicSummarizer,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
+        AuditError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -139,6 +141,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "Audit",
+    "AuditError",
     "Branch",
     "BytesEstimate",
     "Calibration",
@@ -254,6 +258,8 @@ __all__ = [
 _HOMES = {
     "PRESETS": "memcore.compaction",
     "AnthropicSummarizer": "memcore.compaction",
+    "Audit": "memcore.audit",
+    "AuditError": "memcore.errors",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
     "Calibration": "memcore.model",

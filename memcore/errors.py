@@ -22,6 +22,7 @@ MemcoreError
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
 │   ├── UnreadableItemsError   items cannot be decrypted: another key, or they were changed
+│   ├── AuditError             no key for an audited file, or its audit cannot be anchored
 │   └── SummarizerError        your model's answer is no summary; a fallback serves
 ├── StorageError               the file or the device is in trouble
 │   ├── StoreFullError         no space on the device, or the map cannot grow
@@ -39,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "AuditError",
     "CallerError",
     "ClosedError",
     "ContextOverflowError",
@@ -204,6 +206,10 @@ class UnreadableItemsError(CallerError):
     def __init__(self, message: str, *, reasons: Mapping[str, int]) -> None:
         super().__init__(message)
         self.reasons = dict(reasons)
+
+
+class AuditError(CallerError):
+    """An audited file without its key, with another one, or whose audit cannot be anchored now."""
 
 
 class SummarizerError(CallerError):

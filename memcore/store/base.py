@@ -47,6 +47,10 @@ class Txn(ReadTxn, Protocol):
     def local(self) -> dict[Any, Any]:
         """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
 
+    @property
+    def audit(self) -> Any:
+        """Notes what is written; None: the file is not audited."""
+
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
 

@@ -61,3 +61,17 @@ def deliver(calls: Iterable[Call]) -> None:
             future.set_exception(wrapped)
         else:
             future.set_exception(error)
+
+
+def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
+    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
+    while callbacks:
+        owner, callback = callbacks[0]
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - it is its caller's
+            owner.error = InternalError(
+                f"the transaction is stored, but what was to follow it failed: {error!r}"
+            )
+            owner.error.__cause__ = error
+        callbacks.popleft()

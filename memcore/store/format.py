@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import FORMAT_MAGIC, FORMAT_VERSION
 
-__all__ = ["DURABILITIES", "FORMAT_KEY", "REDO_KEY", "Format"]
+__all__ = ["DURABILITIES", "FEATURE_AUDITED", "FORMAT_KEY", "REDO_KEY", "Format"]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
@@ -19,7 +19,10 @@ DURABILITIES: Final = ("full", "relaxed", "none")
 
 _CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-_FEATURES_KNOWN: Final = 0
+FEATURE_AUDITED: Final = 0x02
+"""Every write is noted in an audit chain: whoever writes without its key breaks it."""
+
+_FEATURES_KNOWN: Final = FEATURE_AUDITED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

@@ -21,6 +21,8 @@ STORES = ("fake", "fake-rerun", "real")
 
 
 class FakeTxn:
+    audit = None
+
     def __init__(self, store: FakeStore, *, write: bool) -> None:
         self.local: dict[Any, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
