@@ -229,7 +229,9 @@ def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) 
         else:
             number, prev = runs.get(str(fields["run"]), (0, ""))
             if (fields["n"], fields["prev"]) != (number + 1, prev):
-                found.problems.append(f"line {at} does not follow the one before: lines are missing")
+                found.problems.append(
+                    f"line {at} does not follow the one before: lines are missing"
+                )
             runs[str(fields["run"])] = fields["n"], fields["mac"]
             found.take(fields)
     if torn and not runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 from memcore.errors import AuditError, InvalidOptionError
 from memcore.privacy.entry import KEY_BYTES_MIN
 
-__all__ = ["Audit"]
+__all__ = ["Audit", "checked_seconds", "key_in"]
 
 KEY_VARIABLE: Final = "MEMCORE_AUDIT_KEY"
 KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"
@@ -59,9 +60,9 @@ class Audit:
         if type(self.every_entries) is not int or self.every_entries < 1:
             msg = f"every_entries: expected an int of at least 1, got {self.every_entries!r}"
             raise InvalidOptionError(msg)
-        _check_seconds("every_seconds", self.every_seconds)
+        checked_seconds("every_seconds", self.every_seconds)
         if self.keep_seconds is not None:
-            _check_seconds("keep_seconds", self.keep_seconds)
+            checked_seconds("keep_seconds", self.keep_seconds)
 
     def key_bytes(self) -> bytes:
         """The key itself.
@@ -101,10 +102,8 @@ def key_in(file: str) -> bytes:
         found = Path(file).read_bytes()
     except OSError as exc:
         raise AuditError(f"{file}: the audit key cannot be read: {exc.strerror}") from exc
-    try:
+    with suppress(ValueError):
         found = bytes.fromhex(found.decode("ascii"))
-    except ValueError:
-        pass
     _check_key(found)
     return found
 
@@ -127,8 +126,14 @@ def _check_key(key: object) -> None:
         )
 
 
-def _check_seconds(name: str, seconds: object) -> None:
+def checked_seconds(name: str, seconds: object) -> float:
+    """A span of time.
+
+    Raises:
+        InvalidOptionError: it is no number, or below 0.
+    """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOptionError(f"{name}: expected a number, got {type(seconds).__name__}")
     if not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidOptionError(f"{name}: expected 0 or more, got {seconds}")
+    return float(seconds)

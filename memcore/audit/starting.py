@@ -20,7 +20,6 @@ from memcore.privacy.entry import (
     Chainer,
     Op,
     Page,
-    digest_of,
     head_digest_of,
     unpack_entry,
     unpack_event,
@@ -31,7 +30,7 @@ from memcore.store.base import ReadTxn, Txn
 from memcore.store.environment import Environment
 from memcore.store.format import FEATURE_AUDITED, FORMAT_KEY, Format
 from memcore.store.recorder import Recorder
-from memcore.store.recording import DATABASE, HEAD, Place, chain_of, read_tip, rest_of
+from memcore.store.recording import DATABASE, HEAD, Place, chain_of, read_tip, told_digest, told_row
 from memcore.store.txn import WriteTxn, stored, stored_rows
 
 __all__ = ["anchor_all", "chainer_for", "is_audited", "start_audit"]
@@ -162,7 +161,7 @@ def _begin(store: LmdbStore, recorder: Recorder) -> None:
         store.transact(lambda txn: _flag(txn, store, recorder))
         start: bytes | None = b"\x01"
         while start is not None:
-            start = store.transact(lambda txn, start=start: _cover(txn, start))  # type: ignore[misc]
+            start = store.transact(lambda txn, start=start: _cover(txn, recorder.chainer, start))  # type: ignore[misc]
         store.transact(lambda txn: record_event(txn, 0, COVERED, {}))
 
 
@@ -208,7 +207,7 @@ def _noted(txn: ReadTxn, start: bytes) -> Iterator[_Noted]:
             yield _Noted(place, key, value)
 
 
-def _cover(txn: Txn, start: bytes) -> bytes | None:
+def _cover(txn: Txn, chainer: Chainer, start: bytes) -> bytes | None:
     """Append pages that cover the next rows; where to go on, None: that was all."""
     page: list[tuple[bytes, bytes | None]] = []
     at: Place | None = None
@@ -224,9 +223,9 @@ def _cover(txn: Txn, start: bytes) -> bytes | None:
             at = place
             found.append((place, page))
         rows, size = rows + 1, size + len(value)
-        rest = rest_of(place, key)
+        rest = told_row(chainer, place, key)
         if not (place[1] and rest == HEAD):
-            page.append((rest, digest_of(value)))
+            page.append((rest, told_digest(chainer, place, value)))
     for place, covered in found:
         head = stored(txn).get(keys.session_row(*place, Row.HEAD, 0)) if place[1] else None
         digest = b"" if head is None else head_digest_of(head)
@@ -273,7 +272,7 @@ def chains(txn: ReadTxn) -> Iterator[Place]:
             yield scope, 0
         start = keys.after(keys.scoped(Kind.CARE, scope))
     start = bytes((Kind.SESSION,))
-    while (row := next(iter(txn.scan(start, bytes((Kind.SESSION + 1,)), limit=1)), None)):
+    while row := next(iter(txn.scan(start, bytes((Kind.SESSION + 1,)), limit=1)), None):
         place = keys.split_session_prefix(row[0])
         if read_tip(txn, place).number:
             yield place

@@ -1,1 +1,1 @@
-"""What keeps content from those who should not see or change it: pure functions, below the store."""
+"""What keeps content from those who should not see or change it: pure, and below the store."""

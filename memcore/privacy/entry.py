@@ -14,7 +14,6 @@ from enum import IntEnum
 from hashlib import sha256
 from hmac import compare_digest
 from struct import Struct
-from struct import error as StructError
 from typing import Any, Final, NamedTuple
 
 __all__ = ["Chainer", "Entry", "Op", "Page", "digest_of", "head_digest_of", "unpack_entry"]
@@ -108,7 +107,9 @@ class Chainer:
     __slots__ = ("_file", "_inner", "_outer")
 
     def __init__(self, key: bytes, file_id: bytes) -> None:
-        block = (sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
+        block = (sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(
+            _BLOCK_BYTES, b"\0"
+        )
         self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
         self._file = _VERSION + file_id
@@ -179,10 +180,9 @@ def unpack_entry(body: bytes) -> Entry:
     Raises:
         ValueError: it is none.
     """
-    try:
-        code, flags, low, time_ms = _FRONT.unpack_from(body)
-    except StructError as exc:
-        raise ValueError("too short for an entry of an audit") from exc
+    if len(body) < _FRONT.size:
+        raise ValueError("too short for an entry of an audit")
+    code, flags, low, time_ms = _FRONT.unpack_from(body)
     at = _FRONT.size
     head = body[at : at + HEAD_DIGEST_BYTES] if flags & _HAS_HEAD else b""
     at += len(head)
@@ -215,7 +215,7 @@ def unpack_event(said: bytes) -> tuple[str, dict[str, Any]]:
     name, at = _part(said, 0)
     details = json.loads(said[at:])
     if not isinstance(details, dict):
-        raise ValueError("an event without details")
+        raise ValueError("an event without details")  # noqa: TRY004 - bytes, not an argument
     return name.decode(), details
 
 

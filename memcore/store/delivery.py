@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from _thread import LockType
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from memcore.errors import InternalError
 from memcore.store.call import LEAD, Call
 
-__all__ = ["deliver", "follow", "release", "wake"]
+__all__ = ["deliver", "follow", "release", "run_callbacks", "wake"]
 
 _LOOK_SECONDS: Final = 0.5
 

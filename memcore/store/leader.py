@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding

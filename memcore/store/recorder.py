@@ -114,7 +114,8 @@ class Recorder:
 
     def owe(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
         """What others left unanchored is due with the next anchor."""
-        self.changed.update({place: tip for place, tip in tips.items() if place not in self.changed})
+        for place, tip in tips.items():
+            self.changed.setdefault(place, tip)
 
     # --- anchoring --------------------------------------------------------------------------------
 

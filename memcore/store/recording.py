@@ -16,6 +16,7 @@ from memcore.keys import Care, Kind, Row
 from memcore.privacy.entry import (
     FIRST_MAC,
     MAC_BYTES,
+    Chainer,
     Op,
     Page,
     digest_of,
@@ -46,6 +47,10 @@ SCOPE_KINDS: Final = (
     Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE,
 )  # fmt: skip
 DATABASE_KINDS: Final = (Kind.SCOPE, Kind.SCOPE_NAME)
+NAME_KINDS: Final = frozenset(
+    (Kind.SCOPE, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
+)
+"""Their keys name users and sessions: a chain, which outlives them, holds keyed hashes of these."""
 HEAD: Final = bytes((Row.HEAD,)) + bytes(8)
 OF_SESSION: Final = bytes((Kind.SESSION,))
 """Begins what a scope's chain notes of a session: that its chain began, or ended."""
@@ -56,6 +61,7 @@ BEGUN: Final = bytes(32)
 _IN_SESSION: Final = frozenset((*SESSION_ROWS, Row.HEAD))
 _PLACE_BYTES: Final = 17
 _SCOPED_BYTES: Final = 9
+NAME_BYTES: Final = 20
 _UNMARKED_MAX: Final = 16
 
 
@@ -92,19 +98,35 @@ def rest_of(place: Place, key: bytes) -> bytes:
     return key[:1] + key[_SCOPED_BYTES:]
 
 
-def key_of(place: Place, rest: bytes) -> bytes:
-    """The key of ``rest_of``."""
-    if place[1]:
-        return keys.session_prefix(*place) + rest
-    if place == DATABASE and rest[0] != Kind.CARE:
-        return rest
-    return keys.scoped(rest[0], place[0], rest[1:])
+def told_name(chainer: Chainer, rest: bytes) -> bytes:
+    """What stands in a chain for the key of a name."""
+    return rest[:1] + chainer.sign(b"name" + rest)[:NAME_BYTES]
+
+
+def told_digest(chainer: Chainer, place: Place, value: bytes) -> bytes:
+    """The digest of a row in a chain; in the database's, where users are named, a keyed one."""
+    return chainer.sign(b"value" + value) if place == DATABASE else digest_of(value)
+
+
+def told_row(chainer: Chainer, place: Place, key: bytes) -> bytes:
+    """What a chain calls a row."""
+    rest = rest_of(place, key)
+    return rest if place[1] or rest[0] not in NAME_KINDS else told_name(chainer, rest)
 
 
 class Recording:
     """The audit of one transaction."""
 
-    __slots__ = ("_is_told", "_pending", "_recorder", "_tips", "_txn", "_txnid", "_unmarked", "wrote")
+    __slots__ = (
+        "_is_told",
+        "_pending",
+        "_recorder",
+        "_tips",
+        "_txn",
+        "_txnid",
+        "_unmarked",
+        "wrote",
+    )
 
     def __init__(self, recorder: Recorder, txn: WriteTxn, txnid: int) -> None:
         self._recorder = recorder
@@ -180,16 +202,19 @@ class Recording:
             self._begin(place, now)
         changed = HEAD in rows and rows[HEAD] is not None and bool(place[1])
         head = head_digest_of(rows.pop(HEAD) or b"") if changed else b""
-        left = len(rows)
+        left, chainer = len(rows), self._recorder.chainer
         for rest, value in rows.items():
             left -= 1
             told = b"" if left else head
-            if value is not None:
-                self._append(place, Op.PUT, digest_of(value) + rest, now, told)
-            elif isinstance(rest, bytes):
-                self._append(place, Op.DELETE, rest, now, told)
-            else:
+            if not isinstance(rest, bytes):
                 self._append(place, Op.RANGE, pack_range(*rest), now, told)
+                continue
+            if not place[1] and rest[0] in NAME_KINDS:
+                rest = told_name(chainer, rest)  # noqa: PLW2901 - what it is called in the chain
+            if value is not None:
+                self._append(place, Op.PUT, told_digest(chainer, place, value) + rest, now, told)
+            else:
+                self._append(place, Op.DELETE, rest, now, told)
         if head and not rows:
             self._append(place, Op.HEAD, b"", now, head)
 
@@ -271,6 +296,17 @@ class Recording:
         if not self._tip(place).number:
             self._begin(place, now)
         self._append(place, op, pack_page(page), now, head)
+
+    @property
+    def chainer(self) -> Chainer:
+        """The key."""
+        return self._recorder.chainer
+
+    def cut(self, place: Place, number: int, before: bytes, page: Page, head: bytes) -> None:
+        """Put a CUT in the place of the last of the entries that it stands for."""
+        now = time.time_ns() // 1_000_000
+        body = pack_front(Op.CUT, number, now, head) + pack_page(page)
+        self._put(place, number, body + self.chainer.seal(place, number, before, body))
 
     # --- marks and the commit ---------------------------------------------------------------------
 
