@@ -190,11 +190,10 @@ class Anchored:
             self._macs.clear()
         for scope, session, number, mac in fields["heads"]:
             known = self._macs[scope, session]
-            if known.setdefault(number, mac) != mac or number < max(known):
-                where = f"session {session} of scope {scope}"
+            if known.setdefault(number, mac) != mac:
                 self.problems.append(
-                    f"line {self.lines}: {where} was anchored at entry {number} after entry "
-                    f"{max(known)}, or otherwise: the file was an older or another one then"
+                    f"line {self.lines}: entry {number} of session {session} of scope {scope} was "
+                    "anchored before, and was another one then: the file had been rolled back"
                 )
 
 

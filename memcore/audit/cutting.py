@@ -1,8 +1,8 @@
 """The retention of the audit itself: old entries go, what they say of rows that are there stays.
 
 A piece of entries becomes one CUT in the place of its last: the last digest of each row that it
-told of, the last head, and the mac with which the chain goes on. So everything behind it is proven as
-before, and rows are still held to what was stored; who did what when before that is forgotten.
+told of, the last head, and the mac with which the chain goes on. So everything behind it is proven
+as before, and rows are still held to what was stored; who did what when is forgotten.
 """
 
 from __future__ import annotations

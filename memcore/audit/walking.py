@@ -63,6 +63,8 @@ class Walk:
                     self._break(self._expected, Why.MODIFIED, "the entry cannot be read")
             self.last = number
         most = max(self._anchored, default=0)
+        if self._doubted is not None and 0 < most < self._doubted[0]:
+            self._break(self._doubted[0], Why.INSERTED, "nobody with the key made it")
         if self.broken is None and most > self.last:
             what = f"the chain was anchored at entry {most}, and ends at {self.last}"
             self._break(self.last + 1, Why.TRUNCATED, what)

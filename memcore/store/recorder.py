@@ -106,7 +106,7 @@ class Recorder:
         self.tips.update(tips)
         if wrote and self._anchorage is not None:
             for place, tip in tips.items():
-                if tip.marked:
+                if tip.marked and tip.number:
                     self.changed[place] = tip.number, tip.mac
             if self._txnid != txnid:
                 self._waiting += wrote

@@ -289,6 +289,8 @@ class Recording:
         tip = self._tip(place)
         above = (place[0], 0) if place[1] else DATABASE
         self._append(above, Op.END, pack_tip(place[1] or place[0], tip.number, tip.mac), now)
+        self._txn.delete(keys.audit_mark(*place))
+        self._tips[place] = tip._replace(marked=False)
 
     def page(self, place: Place, op: Op, page: Page, head: bytes) -> None:
         """Append what covers rows that were there before the chain."""
