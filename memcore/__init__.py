@@ -19,6 +19,7 @@ except ImportError as _exc:
 
 if TYPE_CHECKING:
     from memcore import aio
+    from memcore.audit import Audit
     from memcore.compaction import (
         PRESETS,
         AnthropicSummarizer,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
+        AuditError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -146,6 +148,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "Audit",
+    "AuditError",
     "Branch",
     "BytesEstimate",
     "Calibration",
@@ -268,6 +272,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "memcore.audit": "Audit",
     "memcore.compaction": (
         "AnthropicSummarizer CompactionPolicy Extractive Keep LiteLLMSummarizer "
         "OpenAISummarizer PRESETS Pressure Recursive Stage SummaryStyle Trigger "
@@ -283,13 +288,14 @@ _NAMES = {
     "memcore.database.keying": "KeyStatus Rotation",
     "memcore.database.migrating": "MigrationReport migrate",
     "memcore.errors": (
-        "CallerError ClosedError ContextOverflowError CorruptStoreError CorruptValueError "
-        "CounterUnavailableError DuplicateRequestError HistoryViolationError InternalError "
-        "InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError "
-        "MemcoreError NotFoundError OrphanResultError OutcomeUnknownError PlanStaleError "
-        "PolicyMismatchError ReadOnlyError RevisionConflict ScopeError StateSchemaError "
-        "StorageError StoreAccessError StoreFormatError StoreFullError StoreLockedError "
-        "SummarizerError TamperedError UnreadableItemsError WrongKeyError"
+        "AuditError CallerError ClosedError ContextOverflowError CorruptStoreError "
+        "CorruptValueError CounterUnavailableError DuplicateRequestError "
+        "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
+        "InvalidUpdateError KeyFileError KeyNeededError MemcoreError NotFoundError "
+        "OrphanResultError OutcomeUnknownError PlanStaleError PolicyMismatchError "
+        "ReadOnlyError RevisionConflict ScopeError StateSchemaError StorageError "
+        "StoreAccessError StoreFormatError StoreFullError StoreLockedError SummarizerError "
+        "TamperedError UnreadableItemsError WrongKeyError"
     ),
     "memcore.model": (
         "Calibration CallRecord Checkpoint CompactionResult Context Item ItemKind Mask "

@@ -24,6 +24,7 @@ MemcoreError
 │   ├── KeyNeededError         the database is encrypted, and no key was given
 │   ├── WrongKeyError          the key does not open the key file
 │   ├── UnreadableItemsError   items cannot be decrypted: another key, or they were changed
+│   ├── AuditError             no key for an audited file, or its audit cannot be anchored
 │   └── SummarizerError        your model's answer is no summary; a fallback serves
 ├── StorageError               the file or the device is in trouble
 │   ├── StoreFullError         no space on the device, or the map cannot grow
@@ -43,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "AuditError",
     "CallerError",
     "ClosedError",
     "ContextOverflowError",
@@ -220,6 +222,10 @@ class UnreadableItemsError(CallerError):
     def __init__(self, message: str, *, reasons: Mapping[str, int]) -> None:
         super().__init__(message)
         self.reasons = dict(reasons)
+
+
+class AuditError(CallerError):
+    """An audited file without its key, with another one, or whose audit cannot be anchored now."""
 
 
 class SummarizerError(CallerError):

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import memcore
 from memcore.cli import (
+    audit,
     backup,
     check,
     compact,
@@ -138,3 +139,4 @@ for _name, _verb in (
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)
+app.add_typer(audit.verbs, name="audit")

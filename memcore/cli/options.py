@@ -99,7 +99,14 @@ def _was_interrupted(db: memcore.Database) -> bool:
 def writing(store: str) -> Iterator[memcore.Database]:
     """An existing database for changing it."""
     _need_file(store)
-    with memcore.open(store, create=False, **key_options()) as db:
+    try:
+        db = memcore.open(store, create=False, **key_options())
+    except memcore.AuditError:
+        audit = memcore.Audit.from_environment()  # not before: it would begin one
+        if audit is None:
+            raise
+        db = memcore.open(store, create=False, audit=audit, **key_options())
+    with db:
         yield db
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from memcore import keys, names
 from memcore.compaction import CompactionPolicy
+from memcore.database.audited import Audited
 from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
@@ -40,7 +41,7 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database:
+class Database(Audited):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __init__(self, backing: Backing) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.audit import Audit, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
 from memcore.database.copies import access_of, check_mode
@@ -48,6 +49,7 @@ def open_database(
     allow_network_fs: bool = False,
     key: Key | None = None,
     key_file: str | os.PathLike[str] | None = None,
+    audit: Audit | None = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -76,10 +78,12 @@ def open_database(
             bytes, or an object that wraps keys (``memcore.KeyProvider``).
         key_file: where the data keys lie, encrypted with ``key``; None: at the path with ``.keys``
             behind it. Without this file nothing can be read: back it up, apart from the database.
+        audit: chain every write under a key; a file is audited from its first opening with one on.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
         InvalidOptionError: an option is of a wrong type or out of range.
+        AuditError: the file is audited and ``audit`` is missing, or has another key.
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
@@ -94,6 +98,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    _check_audit(audit)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -108,7 +113,12 @@ def open_database(
         verify=verify,
         access=access_of(key, key_file),
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    try:
+        start_audit(store, audit)
+    except BaseException:
+        store.close()
+        raise
+    return _opened(store, Backing(store, by, preset, recount, rule, embed, audit=audit))
 
 
 def _need_file(file: str) -> None:
@@ -125,6 +135,12 @@ def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
 def _check_embed(embed: object) -> None:
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
+        raise InvalidOptionError(msg)
+
+
+def _check_audit(audit: object) -> None:
+    if audit is not None and not isinstance(audit, Audit):
+        msg = f"audit: expected a memcore.Audit or None, got {type(audit).__name__}"
         raise InvalidOptionError(msg)
 
 

@@ -52,8 +52,9 @@ class Txn(ReadTxn, Protocol):
     def local(self) -> dict[Any, Any]:
         """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
 
-    def scan_stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """As ``scan``; values as they are stored, which are encrypted if there is a vault."""
+    @property
+    def audit(self) -> Any:
+        """Notes what is written; None: the file is not audited."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""

@@ -29,6 +29,7 @@ from memcore.store.gate import Gate
 from memcore.store.leader import Leader
 from memcore.store.lmdb import MapResized, RawError, ReadersFull
 from memcore.store.pin import Pin
+from memcore.store.recorder import Recorder, anchored
 from memcore.store.redo import RedoLog
 from memcore.store.room import Room
 from memcore.store.steady import SteadyLog
@@ -64,6 +65,7 @@ class Environment:
         self.redo: RedoLog | None = None
         self.pin: Pin | None = None
         self.room: Room | None = None
+        self.audit: Recorder | None = None
         self.private = False
         self.closing = False
         self.handles: WeakSet[Any] = WeakSet()
@@ -96,12 +98,10 @@ class Environment:
         self.redo = None
         if mode == "full":
             self.redo = watched(found.raw, RedoLog(found.fd, found.run))
-        self.pin = None
-        self.room = None
+        self.pin = self.room = None
         if not read_only and mode != "none":
             self.room = Room(found.fd, self.path)
-        self.leader.poison = ""
-        self.leader.unsynced = found.recovered
+        self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = found.raw.begin
         self.map_size = found.raw.info()["map_size"]
         if not read_only and mode == "relaxed":
@@ -353,7 +353,7 @@ class Environment:
             binding.raise_from(error, self.path)
 
     def _shut(self, _: Any) -> None:
-        with self.gate.closed():
+        with self.gate.closed(), anchored(self.audit):
             self.detach()
 
     def needs_recovery(self) -> bool:

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import FORMAT_MAGIC, FORMAT_OLDEST, FORMAT_VERSION
 
-__all__ = ["DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "REDO_KEY", "Format"]
+__all__ = ["AUDITED", "DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "REDO_KEY", "Format"]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
@@ -21,7 +21,9 @@ _CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 ENCRYPTED: Final = 1
 """Feature: contents are encrypted."""
-_FEATURES_KNOWN: Final = ENCRYPTED
+AUDITED: Final = 2
+"""Feature: every write is noted in an audit chain: whoever writes without its key breaks it."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

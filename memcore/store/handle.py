@@ -192,7 +192,7 @@ class LmdbStore:
     @property
     def bell(self) -> Bell:
         """Tells of the commits of this process, through whichever handle."""
-        return self._open_env().bell
+        return self.environment().bell
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
@@ -222,19 +222,21 @@ class LmdbStore:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
             self._refuse_write(fn)
-        queue = self._open_env().queue
+        queue = self.environment().queue
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:
         """Push everything committed so far to the device, the last meta page too."""
-        env = self._open_env()
+        env = self.environment()
         if env.read_only:
             return
         with env.hold():  # a child of a fork opens here, and has its pin then
             if env.pin is None:
                 env.leader.sync()
-                return
-        env.steady()
+        if env.pin is not None:
+            env.steady()
+        if env.audit is not None:
+            env.queue.call(env.audit.anchor, job=True)
 
     def backup(
         self,
@@ -248,13 +250,13 @@ class LmdbStore:
         The copy's structure is walked before it gets its name, or ``judge`` does so.
         """
         final = str(Path(os.fsdecode(os.fspath(target))).resolve())
-        back_up(self._open_env(), final, compact=compact, judge=judge)
+        back_up(self.environment(), final, compact=compact, judge=judge)
 
     def copy_compact(
         self, *, durability: str | None = None, judge: Judge | None = None
     ) -> tuple[int, int]:
         """Swap the file for a compact copy of it, in another mode if asked; bytes before, after."""
-        env = self._open_env()
+        env = self.environment()
         if self.read_only:
             self._refuse_write()
         if env.private:
@@ -266,7 +268,7 @@ class LmdbStore:
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
     ) -> None:
         """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
-        env = self._open_env()
+        env = self.environment()
         if replace and os.path.lexists(target):
             restore_file(env, target, kept=kept, judge=judge)
         else:
@@ -274,11 +276,11 @@ class LmdbStore:
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
-        return self._open_env().check()
+        return self.environment().check()
 
     def stats(self) -> dict[str, Any]:
         """Figures of the file, the map and the queue."""
-        env = self._open_env()
+        env = self.environment()
         with env.hold() as raw:
             meta = newest_meta(env.fd, env.path)
             info = raw.info()
@@ -311,12 +313,12 @@ class LmdbStore:
         A live writer in the middle of a commit looks the same; opening the store for writing
         recovers it.
         """
-        return self._open_env().needs_recovery()
+        return self.environment().needs_recovery()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep every other process out of the file; StoreLockedError if one has it open."""
-        env = self._open_env()
+        env = self.environment()
         with env.hold():
             pass  # a child of a fork opens here
         with exclusively(env.fd, env.path):
@@ -342,7 +344,12 @@ class LmdbStore:
         finally:
             environments.discard(env)
 
-    def _open_env(self) -> Environment:
+    def environment(self) -> Environment:
+        """What is open, for the other modules of this package.
+
+        Raises:
+            ClosedError
+        """
         env = self._env
         if env is None:
             self._refuse_closed()

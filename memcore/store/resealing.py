@@ -10,6 +10,7 @@ from memcore.errors import InternalError, StoreLockedError
 from memcore.limits import PIECE_ROWS
 from memcore.store.base import Txn
 from memcore.store.handle import LmdbStore
+from memcore.store.txn import stored_rows
 from memcore.store.vault import CLOSED_KINDS, Vault, is_content, number_of
 
 __all__ = ["reseal"]
@@ -75,7 +76,7 @@ def _stale(vault: Vault, txn: Txn, start: bytes, stop: bytes) -> tuple[list[byte
     """Keys of values that another key than the current one encrypted, and where to go on."""
     found: list[bytes] = []
     size = 0
-    for looked, (key, value) in enumerate(txn.scan_stored(start, stop)):
+    for looked, (key, value) in enumerate(stored_rows(txn, start, stop)):
         if looked == PIECE_ROWS or size > _PIECE_BYTES:
             return found, key
         if is_content(key) and number_of(value) not in (None, vault.current(key)):

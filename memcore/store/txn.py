@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
+from memcore.store.base import ReadTxn
 from memcore.store.redo import OP_BYTES
 from memcore.store.vault import Vault
 
-__all__ = ["RawTxn", "Snapshot", "WriteTxn"]
+if TYPE_CHECKING:
+    from memcore.store.recorder import Recorder
+
+__all__ = ["RawTxn", "Snapshot", "WriteTxn", "stored", "stored_rows"]
 
 _FIRST_KEY: Final = b"\x01"
 """Keys below it are the store's own."""
@@ -111,6 +115,21 @@ class Snapshot:
         return found if self.vault is None else list(self.vault.rows(found))
 
 
+def stored(txn: ReadTxn) -> RawTxn:
+    """LMDB's own transaction: rows as they lie in the file, whatever a vault makes of them."""
+    raw: RawTxn | None = getattr(txn, "raw", None)
+    if raw is None:
+        _ended()
+    return raw
+
+
+def stored_rows(
+    txn: ReadTxn, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+) -> Iterator[tuple[bytes, bytes]]:
+    """As ``scan``, of rows as they lie in the file."""
+    return _rows(stored(txn), max(start, _FIRST_KEY), stop, reverse, limit)
+
+
 def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
     if raw is None:
         _ended()
@@ -167,6 +186,7 @@ class WriteTxn:
     __slots__ = (
         "_delete",
         "_put",
+        "audit",
         "callbacks",
         "dirty",
         "failed",
@@ -182,7 +202,13 @@ class WriteTxn:
         "vault",
     )
 
-    def __init__(self, raw: RawTxn, recording: bool, vault: Vault | None = None) -> None:
+    def __init__(
+        self,
+        raw: RawTxn,
+        recording: bool,
+        vault: Vault | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.raw: RawTxn | None = raw
         self.vault = vault
         self.get: Callable[[bytes], bytes | None] = (
@@ -200,6 +226,8 @@ class WriteTxn:
         self.callbacks: list[tuple[Any, Callable[[], None]]] = []
         self.owner: Any = None
         self.topics: set[bytes] = set()
+        self.audit = None if recorder is None else recorder.begin(self, raw.id())
+        """Notes what is written, if the file is audited."""
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error.
@@ -209,6 +237,7 @@ class WriteTxn:
         """
         raw, self.raw = self.raw, None
         self.get = self._put = self._delete = _ended
+        self.audit = None
         self.local.clear()
         self.callbacks.clear()
         return raw
@@ -230,6 +259,14 @@ class WriteTxn:
             self._record(key, value)
         else:
             self.size += len(value)
+        if self.audit is not None:
+            self.audit.note(key, value)
+
+    def put_own(self, key: bytes, value: bytes) -> None:
+        """Write one of the store's own rows, whose keys no closure may touch."""
+        self._put(key, value)
+        self.dirty = True
+        self._record(key, value)
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""
@@ -244,6 +281,8 @@ class WriteTxn:
             self.dirty = True
             if self.recording:
                 self._record(key, None)
+            if self.audit is not None:
+                self.audit.note(key, None)
         return found
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
@@ -273,6 +312,8 @@ class WriteTxn:
         except Exception as error:
             self.failed = error
             raise
+        if count and self.audit is not None:
+            self.audit.note_range(start, stop)
         return count
 
     def _record(self, key: bytes, value: bytes | None) -> None:
@@ -292,13 +333,6 @@ class WriteTxn:
             _ended()
         found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
         return found if self.vault is None else self.vault.rows(found)
-
-    def scan_stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """As ``scan``; values as they are stored."""
-        raw = self.raw
-        if raw is None:
-            _ended()
-        return _rows(raw, max(start, _FIRST_KEY), stop, reverse=False, limit=0)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on, this transaction's own writes included."""

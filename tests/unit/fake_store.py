@@ -22,6 +22,7 @@ STORES = ("fake", "fake-rerun", "real")
 
 class FakeTxn:
     vault = None
+    audit = None
 
     def __init__(self, store: FakeStore, *, write: bool) -> None:
         self.local: dict[Any, Any] = {}
