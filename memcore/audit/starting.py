@@ -51,7 +51,7 @@ def is_audited(txn: ReadTxn, path: str) -> bool:
 
 def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:
     """The audit's key, made ready for this file."""
-    return Chainer(audit.key_bytes(), store.seed)
+    return Chainer(audit.key_bytes(), store.file_id)
 
 
 def start_audit(store: LmdbStore, audit: Audit | None) -> None:

@@ -61,7 +61,7 @@ def verify_audit(
     if anchor is None and backing.audit is not None and not callable(backing.audit.anchor):
         anchor = backing.audit.anchor
     # The anchor first: chains only grow.
-    anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.seed)
+    anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)
     findings = [store.read(lambda txn, s=s: _named(txn, s)) for s in found.found.values()]  # type: ignore[misc]
@@ -210,9 +210,9 @@ def anchor_audit(
         raise InvalidOptionError("anchor: expected a path; the database was opened without one")
     lines: AnchorLines
     if callable(anchor):
-        lines = AnchorLines(chainer, backing.store.seed, anchor)
+        lines = AnchorLines(chainer, backing.store.file_id, anchor)
     else:
-        lines = anchor_file(chainer, backing.store.seed, anchor)
+        lines = anchor_file(chainer, backing.store.file_id, anchor)
     return anchor_all(backing.store, lines, reset=reset)
 
 

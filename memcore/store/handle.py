@@ -166,7 +166,8 @@ class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
     __slots__ = (
-        "__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed", "vault"
+        "__weakref__", "_durability", "_env", "_transact", "file_id", "path", "read_only", "seed",
+        "vault",
     )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
@@ -175,6 +176,7 @@ class LmdbStore:
         self.path = env.path
         self.read_only = read_only
         self._durability = record.durability
+        self.file_id = record.seed
         self.vault = env.vault
         self.seed = record.seed if env.vault is None else env.vault.seed
         self._transact: Callable[..., Any] = env.queue.call
