@@ -29,6 +29,7 @@ from memcore.store.format import FORMAT_KEY
 from memcore.store.naming import leftovers, temporary_name
 from memcore.store.redo import RedoLog
 from memcore.store.run import find_run
+from memcore.store.slack import blank_slack
 
 if TYPE_CHECKING:
     from memcore.store.environment import Environment
@@ -172,6 +173,8 @@ def copy_snapshot(
         else:
             raw.copyfd(fd, compact=False)
     inspect(fd, temporary)
+    if compact:
+        blank_slack(fd, temporary)
     run = find_run(fd, temporary)
     if not compact and env.read_only and env.redo is not None:
         waiting = RedoLog(fd, run).pending(newest_meta(fd, temporary))

@@ -35,6 +35,7 @@ from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
 from memcore.store.replacing import compact_file, restore_file
+from memcore.store.wiping import wipe_slots
 
 __all__ = ["LmdbStore", "open_store"]
 
@@ -267,6 +268,11 @@ class LmdbStore:
         return env.queue.call(
             lambda _: compact_file(env, durability=durability, judge=judge), job=True
         )
+
+    def wipe_records(self) -> None:
+        """Leave nothing of the last commits in the redo slots; what is stored stays."""
+        env = self._open_env()
+        env.queue.call(lambda _: wipe_slots(env), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None

@@ -1,0 +1,128 @@
+"""Rows of legal holds: what must not be deleted, and how deleting code finds that out.
+
+A hold on a scope covers all that it has; one on a session covers the session. A row of the
+database counts them, so that nobody pays for holds who has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from memcore import keys
+from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.errors import CorruptValueError, HeldError
+from memcore.keys import Care
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["HoldRow", "any_held", "is_held", "need_free", "put_hold", "release_hold", "rows_of"]
+
+_COUNT = keys.care_rows(0, Care.HOLD)
+_SCOPE, _SESSION = b"\x01", b"\x02"
+
+
+class HoldRow(NamedTuple):
+    """One hold; session 0: all that the scope has."""
+
+    scope: int
+    session: int
+    reason: str
+    since_ms: int
+
+
+def _key(scope: int, session: int) -> bytes:
+    rows = keys.care_rows(scope, Care.HOLD)
+    return rows + _SESSION + keys.u64(session) if session else rows + _SCOPE
+
+
+def any_held(txn: ReadTxn) -> bool:
+    """Whether there is any hold in the database."""
+    return txn.get(_COUNT) is not None
+
+
+def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:
+    """Whether a hold covers the session, or without one, whatever is in the scope.
+
+    One look at the database if it has no hold.
+
+    Args:
+        txn: a snapshot or transaction.
+        scope: the number of the scope.
+        session: the number of a session; None asks for the scope and each of its sessions.
+    """
+    if txn.get(_COUNT) is None:
+        return False
+    if session is not None:
+        return any(txn.get(_key(scope, each)) is not None for each in (0, session))
+    return any(True for _ in _rows_in(txn, scope))
+
+
+def need_free(txn: ReadTxn, scope: int, session: int | None = None, *, what: str) -> None:
+    """Refuse to delete what is held.
+
+    Raises:
+        HeldError: a hold covers it; ``what`` says in words what was to be deleted.
+    """
+    if not is_held(txn, scope, session):
+        return
+    found = [row for row in rows_of(txn, scope) if session in (None, row.session) or not row.session]
+    reason = found[0].reason if found else ""
+    place = "scope.release()" if found and not found[0].session else "session.release()"
+    msg = (
+        f"{what} is under a legal hold ({reason[:80]!r}) and was not deleted: {place} or "
+        "'memcore hold release' ends the hold"
+    )
+    raise HeldError(msg, reason=reason)
+
+
+def put_hold(txn: Txn, row: HoldRow) -> bool:
+    """Write a hold, in place of one that is there; whether it is a new one."""
+    key = _key(row.scope, row.session)
+    is_new = txn.get(key) is None
+    body, flags = encode_json({"reason": row.reason, "since_ms": row.since_ms})
+    txn.put(key, seal_value(key, body, flags))
+    if is_new:
+        _count(txn, 1)
+    return is_new
+
+
+def release_hold(txn: Txn, scope: int, session: int = 0) -> bool:
+    """Remove a hold; whether there was one."""
+    found = txn.delete(_key(scope, session))
+    if found:
+        _count(txn, -1)
+    return found
+
+
+def _count(txn: Txn, more: int) -> None:
+    value = txn.get(_COUNT)
+    count = 0 if value is None else int.from_bytes(open_value(_COUNT, value)[1], "big")
+    if count + more > 0:
+        txn.put(_COUNT, seal_value(_COUNT, keys.u64(count + more)))
+    else:
+        txn.delete(_COUNT)
+
+
+def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:
+    """The holds of a scope, its own first.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    return [_unpacked(key, value) for key, value in _rows_in(txn, scope)]
+
+
+def _rows_in(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, bytes]]:
+    start = keys.care_rows(scope, Care.HOLD)
+    return (row for row in txn.scan(start + _SCOPE, start + _SESSION + b"\xff"))
+
+
+def _unpacked(key: bytes, value: bytes) -> HoldRow:
+    flags, body = open_value(key, value)
+    found: Any = decode_json(body, flags)
+    scope, rest = keys.split_scoped(key)
+    if not isinstance(found, dict):
+        msg = f"the hold under key {key.hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    session = int.from_bytes(rest[2:], "big")
+    return HoldRow(scope, session, str(found.get("reason", "")), int(found.get("since_ms", 0)))
