@@ -15,7 +15,7 @@ from memcore.errors import CorruptValueError, HeldError
 from memcore.keys import Care
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["HoldRow", "any_held", "is_held", "need_free", "put_hold", "release_hold", "rows_of"]
+__all__ = ["HoldRow", "any_held", "drop_holds", "is_held", "need_free", "put_hold", "release_hold", "rows_of"]
 
 _COUNT = keys.care_rows(0, Care.HOLD)
 _SCOPE, _SESSION = b"\x01", b"\x02"
@@ -92,6 +92,16 @@ def release_hold(txn: Txn, scope: int, session: int = 0) -> bool:
     if found:
         _count(txn, -1)
     return found
+
+
+def drop_holds(txn: Txn, scope: int) -> int:
+    """Remove all holds of a scope, whatever their rows hold; how many there were."""
+    found = [key for key, _ in _rows_in(txn, scope)]
+    for key in found:
+        txn.delete(key)
+    if found:
+        _count(txn, -len(found))
+    return len(found)
 
 
 def _count(txn: Txn, more: int) -> None:

@@ -16,6 +16,7 @@ from memcore.database.copies import CompactReport, Progress, check_mode, judge_f
 from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
+from memcore.database.forgetting import Forgetting
 from memcore.database.importing import Imported, import_lines
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
@@ -23,6 +24,7 @@ from memcore.database.sharing import export_shared
 from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
+from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
 from memcore.store.base import ReadTxn
@@ -32,7 +34,7 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database:
+class Database(Forgetting):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __init__(self, backing: Backing) -> None:
@@ -257,7 +259,9 @@ class Database:
         """
         check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
         judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
-        before, after = self._backing.store.copy_compact(durability=durability, judge=judge)
+        store = self._backing.store
+        with marking_gone(store):
+            before, after = store.copy_compact(durability=durability, judge=judge)
         return CompactReport(before, after, self.durability)
 
     def flush(self) -> None:

@@ -16,7 +16,17 @@ from memcore.errors import CorruptValueError
 from memcore.keys import Care
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["HIDDEN", "REMOVED", "SHREDDED", "Pending", "all_pending", "pending_of", "put_pending"]
+__all__ = [
+    "GONE",
+    "HIDDEN",
+    "REMOVED",
+    "SHREDDED",
+    "Pending",
+    "all_pending",
+    "drop_pending",
+    "pending_of",
+    "put_pending",
+]
 
 _ROWS = keys.care_rows(0, Care.ERASURE) + b"\x02"
 
@@ -26,7 +36,9 @@ SHREDDED: Final = "shredded"
 """Their data keys are gone; or there are none."""
 REMOVED: Final = "removed"
 """Their rows are gone; bytes of them may be left in free pages."""
-_STAGES: Final = (HIDDEN, SHREDDED, REMOVED)
+GONE: Final = "gone"
+"""Their bytes are gone; whoever asks for receipts gets one and drops the row."""
+_STAGES: Final = (HIDDEN, SHREDDED, REMOVED, GONE)
 
 
 @dataclass(slots=True)
@@ -36,13 +48,19 @@ class Pending:
     id: str
     """32 hex digits."""
     user: str
-    """A keyed digest of the user's name."""
+    """A digest of the user's name under the database's own key: who asks again finds it."""
     app: str | None
     """One of the application's; None: all of them."""
+    told_user: str
+    """The digests that stand in the receipt: under the key that signs it."""
+    told_app: str | None
     scopes: list[int]
     asked_ms: int
     bytes_before: int
     """Of the file, when it was asked."""
+    bytes_after: int = 0
+    """Of the file, when the bytes were gone."""
+    finished_ms: int = 0
     stage: str = HIDDEN
     shredded: bool = False
     """Whether there were data keys to drop."""

@@ -12,12 +12,12 @@ from typing import Final
 from memcore import keys
 from memcore.keys import Kind, Row, ThreadRow
 from memcore.limits import PIECE_ROWS
-from memcore.retention.pending import REMOVED, Pending, pending_of, put_pending
+from memcore.retention.pending import REMOVED, SHREDDED, Pending, pending_of, put_pending
 from memcore.store import LmdbStore
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
 
-__all__ = ["SCOPED_KINDS", "has_rows", "remove_rows"]
+__all__ = ["SCOPED_KINDS", "count_rows", "has_rows", "remove_rows"]
 
 SCOPED_KINDS: Final = (
     *range(Kind.SESSION_NAME, Kind.EXPIRY),
@@ -69,38 +69,52 @@ def _ranges(txn: ReadTxn, scopes: list[int]) -> Iterator[tuple[bytes, bytes]]:
                 yield start, stop
 
 
+def count_rows(txn: ReadTxn, scope: int, counts: dict[str, int]) -> None:
+    """Add the rows of a scope, by what they are; ``rows`` is all of them."""
+    for start, stop in _ranges(txn, [scope]):
+        for key, _ in txn.scan(start, stop):
+            _count(key, counts)
+
+
+def _count(key: bytes, counts: dict[str, int]) -> None:
+    counts["rows"] = counts.get("rows", 0) + 1
+    sort = _sort_of(key)
+    if sort is not None:
+        counts[sort] = counts.get(sort, 0) + 1
+
+
 def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:
     """Remove rows until none is left, or at most so many pieces; whether none is left.
 
     Raises:
         StorageError: the rest is still to go.
     """
-    while pieces != 0:
-        done = store.transact(lambda txn: _remove_piece(txn, pending.id), makes_room=True)
-        if done:
+    while True:
+        done = False
+        while not done:
+            if pieces == 0:
+                return False
+            done = store.transact(lambda txn: _remove_piece(txn, pending.id), makes_room=True)
+            pieces = None if pieces is None else pieces - 1
+        # No transaction writes into a dead scope, so these are the last ones.
+        for batch in _batches(_expiry_rows(store, frozenset(pending.scopes))):
+            store.transact(lambda txn, batch=batch: _delete_all(txn, batch), makes_room=True)  # type: ignore[misc]
+        if store.transact(lambda txn: _finish(txn, pending.id), makes_room=True):
             return True
-        pieces = None if pieces is None else pieces - 1
-    return False
 
 
 def _remove_piece(txn: Txn, id_: str) -> bool:
-    """Remove the next piece; the last one says that the rows are gone."""
+    """Remove the next piece; whether nothing is left in the ranges of the scopes."""
     pending = pending_of(txn, id_)
-    if pending is None or pending.stage == REMOVED:
+    if pending is None or pending.stage != SHREDDED:
         return True  # somebody else was here
-    counts, piece, whole = pending.counts, Piece(), True
+    piece, whole, before = Piece(), True, pending.counts.get("rows", 0)
     for start, stop in _ranges(txn, pending.scopes):
-        whole = _clear(txn, start, stop, piece, counts) and whole
+        whole = _clear(txn, start, stop, piece, pending.counts)
         if not whole:
             break
-    if whole:
-        expiring = _expiry_rows(txn, set(pending.scopes))
-        for row in expiring:
-            txn.delete(row)
-        whole = len(expiring) < PIECE_ROWS
-    if whole:
-        pending.stage = REMOVED
-    put_pending(txn, pending)
+    if pending.counts.get("rows", 0) != before:
+        put_pending(txn, pending)
     return whole
 
 
@@ -111,21 +125,45 @@ def _clear(txn: Txn, start: bytes, stop: bytes, piece: Piece, counts: dict[str, 
         if not piece.admits(len(value)):
             until = key
             break
-        counts["rows"] = counts.get("rows", 0) + 1
-        sort = _sort_of(key)
-        if sort is not None:
-            counts[sort] = counts.get(sort, 0) + 1
+        _count(key, counts)
     txn.delete_range(start, until)
     return until is stop
 
 
-def _expiry_rows(txn: ReadTxn, scopes: set[int]) -> list[bytes]:
-    """At most a piece of the expiry rows of the scopes."""
+def _finish(txn: Txn, id_: str) -> bool:
+    """Say that the rows are gone, if that is so."""
+    pending = pending_of(txn, id_)
+    if pending is None or pending.stage != SHREDDED:
+        return True
+    if any(has_rows(txn, scope) for scope in pending.scopes):
+        return False
+    pending.stage = REMOVED
+    put_pending(txn, pending)
+    return True
+
+
+def _expiry_rows(store: LmdbStore, scopes: frozenset[int]) -> list[bytes]:
+    """The expiry rows of the scopes; a short read for each page of all."""
     found: list[bytes] = []
-    start = keys.expiry_row(0, b"")
-    for row, _ in txn.scan(start, keys.after(start[:1])):
-        if int.from_bytes(row[_EXPIRY_SCOPE_AT : _EXPIRY_SCOPE_AT + 8], "big") in scopes:
-            found.append(row)
-            if len(found) == PIECE_ROWS:
-                break
+    start: bytes | None = keys.expiry_row(0, b"")
+    while start is not None:
+        rows: list[bytes] = store.read(lambda txn, start=start: _page(txn, start))  # type: ignore[misc]
+        at = _EXPIRY_SCOPE_AT
+        found += (row for row in rows if int.from_bytes(row[at : at + 8], "big") in scopes)
+        start = keys.behind(rows[-1]) if len(rows) == _EXPIRY_PAGE else None
     return found
+
+
+def _page(txn: ReadTxn, start: bytes) -> list[bytes]:
+    stop = keys.after(bytes((Kind.EXPIRY,)))
+    return [row for row, _ in txn.scan(start, stop, limit=_EXPIRY_PAGE)]
+
+
+def _batches(rows: list[bytes]) -> Iterator[list[bytes]]:
+    for at in range(0, len(rows), PIECE_ROWS // 4):  # they lie apart: each takes a page of its own
+        yield rows[at : at + PIECE_ROWS // 4]
+
+
+def _delete_all(txn: Txn, rows: list[bytes]) -> None:
+    for row in rows:
+        txn.delete(row)
