@@ -15,10 +15,24 @@ from memcore.errors import CorruptValueError, HeldError
 from memcore.keys import Care
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["HoldRow", "any_held", "drop_holds", "is_held", "need_free", "put_hold", "release_hold", "rows_of"]
+__all__ = [
+    "HoldRow",
+    "any_held",
+    "count_holds",
+    "counted_holds",
+    "drop_holds",
+    "is_held",
+    "is_hold_row",
+    "need_free",
+    "put_hold",
+    "release_hold",
+    "rows_of",
+]
 
 _COUNT = keys.care_rows(0, Care.HOLD)
 _SCOPE, _SESSION = b"\x01", b"\x02"
+OPTED_OUT = b"\x03"
+"""Behind the holds of a scope: its user wants no memory."""
 
 
 class HoldRow(NamedTuple):
@@ -48,7 +62,8 @@ def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:
     Args:
         txn: a snapshot or transaction.
         scope: the number of the scope.
-        session: the number of a session; None asks for the scope and each of its sessions.
+        session: the number of a session; 0 asks for what is of no session, None for the scope and
+            each of its sessions.
     """
     if txn.get(_COUNT) is None:
         return False
@@ -62,12 +77,13 @@ def need_free(txn: ReadTxn, scope: int, session: int | None = None, *, what: str
 
     Raises:
         HeldError: a hold covers it; ``what`` says in words what was to be deleted.
+        CorruptValueError: the row of a hold is damaged, so nothing is deleted.
     """
     if not is_held(txn, scope, session):
         return
-    found = [row for row in rows_of(txn, scope) if session in (None, row.session) or not row.session]
-    reason = found[0].reason if found else ""
-    place = "scope.release()" if found and not found[0].session else "session.release()"
+    holds = rows_of(txn, scope)
+    first = next(row for row in holds if session is None or row.session in (0, session))
+    reason, place = first.reason, "session.release()" if first.session else "scope.release()"
     msg = (
         f"{what} is under a legal hold ({reason[:80]!r}) and was not deleted: {place} or "
         "'memcore hold release' ends the hold"
@@ -104,13 +120,26 @@ def drop_holds(txn: Txn, scope: int) -> int:
     return len(found)
 
 
-def _count(txn: Txn, more: int) -> None:
+def counted_holds(txn: ReadTxn) -> int:
+    """How many holds the database says that there are.
+
+    Raises:
+        CorruptValueError: the row that says it is damaged.
+    """
     value = txn.get(_COUNT)
-    count = 0 if value is None else int.from_bytes(open_value(_COUNT, value)[1], "big")
-    if count + more > 0:
-        txn.put(_COUNT, seal_value(_COUNT, keys.u64(count + more)))
+    return 0 if value is None else int.from_bytes(open_value(_COUNT, value)[1], "big")
+
+
+def count_holds(txn: Txn, count: int) -> None:
+    """Write how many holds there are."""
+    if count > 0:
+        txn.put(_COUNT, seal_value(_COUNT, keys.u64(count)))
     else:
         txn.delete(_COUNT)
+
+
+def _count(txn: Txn, more: int) -> None:
+    count_holds(txn, counted_holds(txn) + more)
 
 
 def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:
@@ -125,6 +154,18 @@ def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:
 def _rows_in(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, bytes]]:
     start = keys.care_rows(scope, Care.HOLD)
     return (row for row in txn.scan(start + _SCOPE, start + _SESSION + b"\xff"))
+
+
+def is_hold_row(key: bytes, value: bytes) -> bool:
+    """Whether a row is a hold, or opts out of memory, and makes sense."""
+    start = keys.care_rows(keys.split_scoped(key)[0], Care.HOLD)
+    if not keys.split_scoped(key)[0] or not key.startswith(start):
+        return False
+    rest = key[len(start) :]
+    if rest == OPTED_OUT:
+        return True
+    fits = rest == _SCOPE or (rest[:1] == _SESSION and len(rest) == 1 + len(keys.u64(0)))
+    return fits and bool(_unpacked(key, value))
 
 
 def _unpacked(key: bytes, value: bytes) -> HoldRow:

@@ -13,9 +13,11 @@ from memcore.codec import seal_value
 from memcore.keys import Care
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["bury", "buried", "is_erased", "tombstone_of"]
+__all__ = ["TOMBSTONE", "buried", "bury", "is_erased", "tombstone_of"]
 
-_TOMBSTONES = keys.care_rows(0, Care.ERASURE) + b"\x01"
+TOMBSTONE = b"\x01"
+"""What follows the prefix of erasures in a tombstone's key."""
+_TOMBSTONES = keys.care_rows(0, Care.ERASURE) + TOMBSTONE
 
 
 def tombstone_of(scope: int) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memcore import keys, names
+from memcore import names
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.held import HoldRow, any_held, is_held, put_hold, release_hold, rows_of
-from memcore.keys import Kind
+from memcore.retention.care import cared_for
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 
@@ -76,7 +75,7 @@ def holds(backing: Backing, app: str | None = None, user: str | None = None) -> 
         if not any_held(txn):
             return []
         found = []
-        for scope in _cared_for(txn):
+        for scope in cared_for(txn):
             rows = rows_of(txn, scope)
             its_app, its_user = names.scope_names(txn, scope) if rows else ("", "")
             if rows and app in (None, its_app) and user in (None, its_user):
@@ -94,15 +93,6 @@ def holds(backing: Backing, app: str | None = None, user: str | None = None) -> 
         return found
 
     return backing.store.read(look)
-
-
-def _cared_for(txn: ReadTxn) -> Iterator[int]:
-    """The scopes that have rows of care."""
-    start, stop = keys.scoped(Kind.CARE, 1), bytes((Kind.CARE + 1,))
-    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
-        scope = keys.split_scoped(row[0])[0]
-        yield scope
-        start = keys.after(keys.scoped(Kind.CARE, scope))
 
 
 def _place(txn: ReadTxn, app: str, user: str, session: str) -> tuple[int, int] | None:

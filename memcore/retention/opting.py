@@ -1,4 +1,4 @@
-"""Opting out of memory: nothing long-term is written or searched for a user who does not want it."""
+"""Opting out of memory: nothing long-term is written or searched for who does not want it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from memcore import keys, names
 from memcore.codec import seal_value
+from memcore.held import OPTED_OUT
 from memcore.keys import Care
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
@@ -14,11 +15,10 @@ __all__ = ["MEMORY_NAMESPACES", "is_opted_out", "opt_in", "opt_out", "opted_out"
 
 MEMORY_NAMESPACES: Final = ("adk.memory",)
 """Key/value namespaces that hold memories."""
-_OUT = b"\x03"
 
 
 def _key(scope: int) -> bytes:
-    return keys.care_rows(scope, Care.HOLD) + _OUT
+    return keys.care_rows(scope, Care.HOLD) + OPTED_OUT
 
 
 def is_opted_out(txn: ReadTxn, scope: int) -> bool:

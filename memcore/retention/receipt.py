@@ -68,7 +68,7 @@ class ErasureReceipt:
         }
 
     def canonical(self) -> bytes:
-        """What is signed: JSON with sorted keys, ASCII, without blanks and without the signature."""
+        """What is signed: ASCII JSON with sorted keys, without blanks and without the signature."""
         fields = self.fields()
         del fields["signature"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -106,7 +106,9 @@ class ErasureReceipt:
         return hmac.compare_digest(self.user_digest, digest_of(checked_key(key), "user", user))
 
 
-def verify_receipt(receipt: ErasureReceipt | Mapping[str, Any] | str | bytes, *, key: bytes) -> bool:
+def verify_receipt(
+    receipt: ErasureReceipt | Mapping[str, Any] | str | bytes, *, key: bytes
+) -> bool:
     """Whether a receipt is as it was signed under ``key``, to the last field.
 
     Args:

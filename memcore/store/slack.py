@@ -53,7 +53,8 @@ def blank_slack(fd: int, path: str) -> None:
                 if not runs[number]:
                     raise _unlike(path, number)
                 continue
-            if flags not in (_BRANCH, _LEAF) or not PAGE_HEADER_BYTES <= lower <= upper <= PAGE_BYTES:
+            holds_rows = PAGE_HEADER_BYTES <= lower <= upper <= PAGE_BYTES
+            if flags not in (_BRANCH, _LEAF) or not holds_rows:
                 raise _unlike(path, number)
             start = done * PAGE_BYTES
             chunk[start + lower : start + upper] = bytes(upper - lower)
