@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         CorruptValueError,
         CounterUnavailableError,
         DuplicateRequestError,
+        HeldError,
         HistoryViolationError,
         InternalError,
         InvalidItemError,
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
+    from memcore.retention import ErasureReceipt, Hold, verify_receipt
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -161,10 +163,13 @@ __all__ = [
     "Delete",
     "Difference",
     "DuplicateRequestError",
+    "ErasureReceipt",
     "ExactCounter",
     "Extractive",
     "FileData",
+    "HeldError",
     "HistoryViolationError",
+    "Hold",
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
@@ -249,6 +254,7 @@ __all__ = [
     "salvage",
     "truncate",
     "validate",
+    "verify_receipt",
 ]
 
 _HOMES = {
@@ -276,10 +282,13 @@ _HOMES = {
     "Delete": "memcore.state",
     "Difference": "memcore.database.difference",
     "DuplicateRequestError": "memcore.errors",
+    "ErasureReceipt": "memcore.retention",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",
     "FileData": "memcore.state",
+    "HeldError": "memcore.errors",
     "HistoryViolationError": "memcore.errors",
+    "Hold": "memcore.retention",
     "InternalError": "memcore.errors",
     "InvalidItemError": "memcore.errors",
     "InvalidOptionError": "memcore.errors",
@@ -362,6 +371,7 @@ _HOMES = {
     "salvage": "memcore.database",
     "truncate": "memcore.counting",
     "validate": "memcore.context",
+    "verify_receipt": "memcore.retention",
 }
 
 

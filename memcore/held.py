@@ -23,7 +23,9 @@ __all__ = [
     "drop_holds",
     "is_held",
     "is_hold_row",
+    "is_opted_out",
     "need_free",
+    "opted_out_key",
     "put_hold",
     "release_hold",
     "rows_of",
@@ -118,6 +120,16 @@ def drop_holds(txn: Txn, scope: int) -> int:
     if found:
         _count(txn, -len(found))
     return len(found)
+
+
+def opted_out_key(scope: int) -> bytes:
+    """``12 | scope u64 | 01 | 03``: there while the user of the scope wants no memory."""
+    return keys.care_rows(scope, Care.HOLD) + OPTED_OUT
+
+
+def is_opted_out(txn: ReadTxn, scope: int) -> bool:
+    """Whether the user of the scope wants no memory."""
+    return txn.get(opted_out_key(scope)) is not None
 
 
 def counted_holds(txn: ReadTxn) -> int:

@@ -66,9 +66,9 @@ def sweep(
 
     def finish(txn: Txn) -> None:
         row = read_pool(txn, scope, pool)
-        if (
-            row is not None and row.epoch == epoch and not is_erased(txn, scope)
-        ):  # else another sweep has begun since
+        if row is None or row.epoch != epoch:
+            return  # another sweep has begun since
+        if not is_erased(txn, scope):
             write_pool(txn, scope, pool, row.swept(sweeping=False))
 
     yield finish

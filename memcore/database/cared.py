@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcore import keys
 from memcore.database.sieve import Sieve
-from memcore.held import OPTED_OUT, count_holds
+from memcore.held import count_holds, opted_out_key
 from memcore.keys import Care, Kind
 from memcore.store.base import Txn
 
@@ -21,12 +21,9 @@ def cared_rows(sieve: Sieve) -> Iterator[tuple[bytes, bytes]]:
 
 def write_hold_count(txn: Txn, sieve: Sieve) -> None:
     """Say how many holds there are."""
-    count_holds(
-        txn, sum(not key.endswith(OPTED_OUT) or len(key) > _OUT_BYTES for key in _kept(sieve))
-    )
-
-
-_OUT_BYTES = len(keys.care_rows(0, Care.HOLD) + OPTED_OUT)
+    kept = list(_kept(sieve))
+    outs = sum(key == opted_out_key(keys.split_scoped(key)[0]) for key in kept)
+    count_holds(txn, len(kept) - outs)
 
 
 def _kept(sieve: Sieve) -> Iterator[bytes]:

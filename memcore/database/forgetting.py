@@ -85,6 +85,10 @@ class Forgetting:
         """
         return retention.would_erase(self._backing, user, app)
 
+    def pending_erasures(self) -> int:
+        """How many erasures are not finished."""
+        return retention.count_pending(self._backing)
+
     def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
         """All legal holds, or those of one user or application."""
         return retention.holds(self._backing, app, user)

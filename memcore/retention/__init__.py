@@ -1,7 +1,14 @@
 """What must go and what must stay: erasures with receipts, legal holds, opting out of memory."""
 
 from memcore.retention.compacting import marking_gone
-from memcore.retention.erasing import Asked, erase, finish_erasures, resume_erasures, would_erase
+from memcore.retention.erasing import (
+    Asked,
+    count_pending,
+    erase,
+    finish_erasures,
+    resume_erasures,
+    would_erase,
+)
 from memcore.retention.hold import Hold, hold, holds, release
 from memcore.retention.opting import opt_in, opt_out, opted_out
 from memcore.retention.receipt import ErasureReceipt, verify_receipt
@@ -11,6 +18,7 @@ __all__ = [
     "Asked",
     "ErasureReceipt",
     "Hold",
+    "count_pending",
     "erase",
     "finish_erasures",
     "hold",

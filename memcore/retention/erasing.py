@@ -44,7 +44,7 @@ from memcore.store.base import ReadTxn, Txn
 from memcore.store.bell import ERASED, NAMES
 from memcore.tombstone import bury
 
-__all__ = ["Asked", "erase", "finish_erasures", "resume_erasures", "would_erase"]
+__all__ = ["Asked", "count_pending", "erase", "finish_erasures", "resume_erasures", "would_erase"]
 
 _NAMES_LOOKED_AT = 64
 _NAME_CHARS_MIN = 16
@@ -102,6 +102,11 @@ def would_erase(backing: Backing, user: str, app: str | None) -> dict[str, int]:
         return counts
 
     return backing.store.read(count)
+
+
+def count_pending(backing: Backing) -> int:
+    """How many erasures are not finished."""
+    return backing.store.read(lambda txn: sum(1 for _ in all_pending(txn)))
 
 
 def finish_erasures(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from memcore import keys, names
+from memcore import names
 from memcore.codec import seal_value
-from memcore.held import OPTED_OUT
-from memcore.keys import Care
+from memcore.held import is_opted_out, opted_out_key
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 
@@ -15,15 +14,6 @@ __all__ = ["MEMORY_NAMESPACES", "is_opted_out", "opt_in", "opt_out", "opted_out"
 
 MEMORY_NAMESPACES: Final = ("adk.memory",)
 """Key/value namespaces that hold memories."""
-
-
-def _key(scope: int) -> bytes:
-    return keys.care_rows(scope, Care.HOLD) + OPTED_OUT
-
-
-def is_opted_out(txn: ReadTxn, scope: int) -> bool:
-    """Whether the user of the scope wants no memory."""
-    return txn.get(_key(scope)) is not None
 
 
 def opted_out(backing: Backing, app: str, user: str) -> bool:
@@ -43,7 +33,9 @@ def opt_out(backing: Backing, app: str, user: str) -> bool:
         scope = names.ensure_scope(txn, app, user)
         if is_opted_out(txn, scope):
             return False
-        txn.put(_key(scope), seal_value(_key(scope), b""))
+        for namespace in MEMORY_NAMESPACES:  # who is about to make it finds the row in its scope
+            names.ensure_namespace(txn, scope, namespace)
+        txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
         return True
 
     return backing.store.transact(closure)
@@ -54,6 +46,6 @@ def opt_in(backing: Backing, app: str, user: str) -> bool:
 
     def closure(txn: Txn) -> bool:
         scope = names.scope_of(txn, app, user)
-        return scope is not None and txn.delete(_key(scope))
+        return scope is not None and txn.delete(opted_out_key(scope))
 
     return backing.store.transact(closure, makes_room=True)
