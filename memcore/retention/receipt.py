@@ -118,9 +118,10 @@ def verify_receipt(
     Raises:
         InvalidOptionError: this is no receipt, or no key.
     """
+    checked_key(key)
     found = receipt if isinstance(receipt, ErasureReceipt) else ErasureReceipt.from_json(receipt)
     try:
-        expected = _sign(checked_key(key), found.canonical())
+        expected = _sign(key, found.canonical())
     except (TypeError, ValueError):
         return False  # a field holds what no receipt has
     given = found.signature.encode("utf-8", "surrogatepass")

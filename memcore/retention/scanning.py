@@ -10,10 +10,12 @@ import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from memcore.store.file import newest_meta
+from memcore.store.separators import separators
 from memcore.store.structure import DamageError, Row, Tree, Walk
 
 __all__ = ["Scan", "checked_probes", "files_beside", "scan_copy", "scan_file"]
@@ -79,13 +81,15 @@ def _hits_in_rows(path: str, needles: list[bytes]) -> int:
         meta = newest_meta(fd, path)
         walk = Walk(fd, meta.last_page)
         tree = Tree("main tree", meta.main_root, meta.main_depth)
-        return sum(
-            _count(_bytes_of(fd, walk, row), needle)
+        rows = (
+            _bytes_of(fd, walk, row)
             for leaf in walk.leaves(tree)
             for row in leaf
             if row.key[0]  # the store's own rows hold the redo slots
-            for needle in needles
         )
+        # Branches of a copy hold beginnings of the keys that there are.
+        held = chain(rows, separators(fd, path))
+        return sum(_count(content, needle) for content in held for needle in needles)
     except DamageError:
         return 0  # the copy is refused by who proves it
     finally:
