@@ -229,12 +229,14 @@ class _Work:
                 self._shred()
             if self.pending.stage == SHREDDED:
                 remove_rows(self._store, self.pending, pieces)
+                self._store.flush()
         except StorageError as error:
             self.note(f"rows: {error}")
         self._reread()
 
     def _shred(self) -> None:
         vault = getattr(self._store, "vault", None)
+        self._store.flush()  # no power cut may bring the names back without their keys
         if vault is not None:
             for scope in self.pending.scopes:
                 vault.shred(scope)
