@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         CorruptValueError,
         CounterUnavailableError,
         DuplicateRequestError,
+        HeldError,
         HistoryViolationError,
         InternalError,
         InvalidItemError,
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.privacy.provider import KeyProvider
+    from memcore.retention import ErasureReceipt, Hold, verify_receipt
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -172,10 +174,13 @@ __all__ = [
     "Delete",
     "Difference",
     "DuplicateRequestError",
+    "ErasureReceipt",
     "ExactCounter",
     "Extractive",
     "FileData",
+    "HeldError",
     "HistoryViolationError",
+    "Hold",
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
@@ -269,6 +274,7 @@ __all__ = [
     "salvage",
     "truncate",
     "validate",
+    "verify_receipt",
 ]
 
 _NAMES = {
@@ -289,7 +295,7 @@ _NAMES = {
     "memcore.database.migrating": "MigrationReport migrate",
     "memcore.errors": (
         "AuditError CallerError ClosedError ContextOverflowError CorruptStoreError "
-        "CorruptValueError CounterUnavailableError DuplicateRequestError "
+        "CorruptValueError CounterUnavailableError DuplicateRequestError HeldError "
         "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
         "InvalidUpdateError KeyFileError KeyNeededError MemcoreError NotFoundError "
         "OrphanResultError OutcomeUnknownError PlanStaleError PolicyMismatchError "
@@ -303,6 +309,7 @@ _NAMES = {
         "SummaryRequest View Violation"
     ),
     "memcore.privacy.provider": "KeyProvider",
+    "memcore.retention": "ErasureReceipt Hold verify_receipt",
     "memcore.session": "Compactor Session SessionState",
     "memcore.session.recovered": "Recovery RecoveryStep",
     "memcore.state": (

@@ -19,6 +19,7 @@ MemcoreError
 │   ├── ContextOverflowError   the smallest legal context is larger than the budget
 │   ├── NotFoundError          no such session, item, call or blob
 │   ├── ScopeError             the handle may not reach what it was asked for
+│   ├── HeldError              what was to be deleted is under a legal hold
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
 │   ├── KeyNeededError         the database is encrypted, and no key was given
@@ -52,6 +53,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "DuplicateRequestError",
+    "HeldError",
     "HistoryNeededError",
     "HistoryViolationError",
     "InternalError",
@@ -192,6 +194,14 @@ class NotFoundError(CallerError, LookupError):
 
 class ScopeError(CallerError):
     """The handle is bound to one scope and was asked for something outside it."""
+
+
+class HeldError(CallerError):
+    """A legal hold covers what was to be deleted; ``reason`` is what it was asked for with."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ReadOnlyError(CallerError):

@@ -24,7 +24,7 @@ _U64_2 = Struct(">BQQ")
 _SESSION_ROW = Struct(">BQQBQ")
 _TOKEN_PAGE = Struct(">BQQBQQ")
 _U32 = Struct(">I")
-_LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
+LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
 _DIGEST_BYTES: Final = 32
 _SCOPED_BYTES: Final = 9
 
@@ -55,6 +55,8 @@ class Kind:
 class Care:
     """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
 
+    HOLD: Final = 0x01
+    ERASURE: Final = 0x02
     AUDIT: Final = 0x04
 
 
@@ -259,6 +261,20 @@ def unpack_text(packed: bytes) -> str:
     return texts[0]
 
 
+def first_text(packed: bytes) -> bytes:
+    """The first of several ``pack_text`` in a row, packed as it is.
+
+    Raises:
+        CorruptValueError: they are no packed texts.
+    """
+    end = packed.find(b"\x00")
+    while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
+        end = packed.find(b"\x00", end + 2)
+    if end < 0:
+        raise _malformed(packed)
+    return packed[: end + 1]
+
+
 def unpack_texts(packed: bytes) -> tuple[str, ...]:
     """The strings of several ``pack_text`` in a row.
 
@@ -300,7 +316,7 @@ def name_key(prefix: bytes, *names: str) -> bytes:
     packed = b"".join(map(pack_text, names))
     if text_fits(len(prefix), packed):
         return prefix + packed
-    return prefix + _LONG_NAME + blake2b(packed, digest_size=_DIGEST_BYTES).digest()
+    return prefix + LONG_NAME + blake2b(packed, digest_size=_DIGEST_BYTES).digest()
 
 
 def after(prefix: bytes) -> bytes:
@@ -392,6 +408,11 @@ def chunk_prefix(scope: int, pool: int) -> bytes:
 def kv_prefix(scope: int, namespace: int) -> bytes:
     """``0B | scope u64 | namespace u64``: the packed key of an entry follows."""
     return _U64_2.pack(Kind.KV, scope, namespace)
+
+
+def care_rows(scope: int, which: int) -> bytes:
+    """``12 | scope u64 | which u8``: the prefix of rows of one sort of care."""
+    return scoped(Kind.CARE, scope, bytes((which,)))
 
 
 def expiry_row(expires_ms: int, key: bytes) -> bytes:

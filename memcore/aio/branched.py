@@ -30,6 +30,14 @@ class AsyncBranched:
         closure = self._session.changes.undo(count, expected_revision=expected_revision)
         return await self._commit(closure, makes_room=True)
 
+    async def hold(self, *, reason: str) -> bool:
+        """As ``Session.hold``."""
+        return await asyncio.to_thread(lambda: self._session.hold(reason=reason))
+
+    async def release(self) -> bool:
+        """As ``Session.release``."""
+        return await asyncio.to_thread(self._session.release)
+
     async def rewind(
         self, to: Position, *, state: bool = True, expected_revision: int | None = None
     ) -> Receipt:

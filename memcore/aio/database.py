@@ -15,6 +15,7 @@ from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.database.branches import Branch
 from memcore.database.difference import Difference
 from memcore.model import SessionEntry
+from memcore.retention import ErasureReceipt, Hold
 from memcore.session.checkpointing import Position
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
@@ -149,6 +150,27 @@ class AsyncDatabase:
         """As ``Database.copy_compact``."""
         return await asyncio.to_thread(lambda: self._database.copy_compact(**options))
 
+    async def erase(self, user: str, **options: Any) -> ErasureReceipt:
+        """As ``Database.erase``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.erase(user, **options))
+
+    async def finish_erasures(self, **options: Any) -> list[ErasureReceipt]:
+        """As ``Database.finish_erasures``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.finish_erasures(**options))
+
+    async def would_erase(self, user: str, *, app: str | None = None) -> dict[str, int]:
+        """As ``Database.would_erase``, in a thread."""
+        return await asyncio.to_thread(self._database.would_erase, user, app=app)
+
+    async def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
+        """As ``Database.holds``, in a thread."""
+        return await asyncio.to_thread(self._database.holds, user=user, app=app)
+
+    @property
+    def receipt_key(self) -> bytes:
+        """As ``Database.receipt_key``."""
+        return self._database.receipt_key
+
     async def flush(self) -> None:
         """As ``Database.flush``."""
         await asyncio.to_thread(self._database.flush)
@@ -175,6 +197,35 @@ class AsyncScope:
     async def delete_session(self, session_id: str) -> bool:
         """As ``Scope.delete_session``."""
         return await asyncio.to_thread(self._scope.delete_session, session_id)
+
+    async def erase(self, **options: Any) -> ErasureReceipt:
+        """As ``Scope.erase``, in a thread."""
+        return await asyncio.to_thread(lambda: self._scope.erase(**options))
+
+    async def hold(self, *, reason: str) -> bool:
+        """As ``Scope.hold``."""
+        return await asyncio.to_thread(lambda: self._scope.hold(reason=reason))
+
+    async def release(self) -> bool:
+        """As ``Scope.release``."""
+        return await asyncio.to_thread(self._scope.release)
+
+    async def holds(self) -> list[Hold]:
+        """As ``Scope.holds``."""
+        return await asyncio.to_thread(self._scope.holds)
+
+    @property
+    def memory_opt_out(self) -> bool:
+        """As ``Scope.memory_opt_out``."""
+        return self._scope.memory_opt_out
+
+    async def opt_out_memory(self, *, remove: bool = False) -> int:
+        """As ``Scope.opt_out_memory``."""
+        return await asyncio.to_thread(lambda: self._scope.opt_out_memory(remove=remove))
+
+    async def opt_in_memory(self) -> bool:
+        """As ``Scope.opt_in_memory``."""
+        return await asyncio.to_thread(self._scope.opt_in_memory)
 
     @property
     def state(self) -> AsyncSharedState:

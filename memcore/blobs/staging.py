@@ -29,6 +29,7 @@ from memcore.blobs.rows import (
 from memcore.blobs.sources import Source, changed, opened, rechunked
 from memcore.errors import CorruptValueError, MemcoreError, NotFoundError, StoreLockedError
 from memcore.store.base import Store, Txn
+from memcore.tombstone import is_erased
 
 __all__ = ["refer", "refer_source", "stage", "unstage"]
 
@@ -157,6 +158,9 @@ def _stage_batch(
     scope: int, slot: bytes, first: int, batch: list[bytes], header: Header
 ) -> Callable[[Txn], bool]:
     def closure(txn: Txn) -> bool:
+        if is_erased(txn, scope):
+            msg = "the user was erased while this was stored: store it again, for the new one"
+            raise NotFoundError(msg)
         if first == 0:
             if not is_free(txn, scope, slot):
                 return False

@@ -143,6 +143,10 @@ class Cache:
     def __init__(self) -> None:
         self._shapes = Shapes()
         self.trees = self._shapes.trees
+        self.forget()
+
+    def forget(self) -> None:
+        """Remember nothing any more: whose values these are was erased."""
         self.versions: Recent[Hashable, Version] = Recent(VALUES_CACHED_BYTES)
         """By scope, thread, namespace and channel: what the next put is compared with."""
         self._forget_decoded()

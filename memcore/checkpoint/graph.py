@@ -21,6 +21,7 @@ from memcore.checkpoint.rows import Place, Version
 from memcore.checkpoint.steps import Steps, take
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites, Writing
 from memcore.errors import CorruptValueError
+from memcore.held import need_free
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["GraphStore"]
@@ -112,7 +113,11 @@ class GraphStore(Listing, Deltas):
     # --- threads ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread: str, coder: Coder) -> bool:
-        """Delete a thread; whether there was one. Works on a full device."""
+        """Delete a thread; whether there was one. Works on a full device.
+
+        Raises:
+            HeldError: a legal hold covers it.
+        """
         return take(self.store, self._deletion(thread, coder), makes_room=True)
 
     def _deletion(self, thread: str, coder: Coder) -> Steps[bool]:
@@ -121,6 +126,7 @@ class GraphStore(Listing, Deltas):
             scope = self._find(txn)
             if scope is None or names.thread_of(txn, scope, thread) is None:
                 return False, None, []
+            need_free(txn, scope, 0, what=f"thread {thread[:40]!r}")
             return True, *start_removal(txn, scope, thread)
 
         found, shared, work = yield closure
@@ -170,6 +176,7 @@ class GraphStore(Listing, Deltas):
 
         Raises:
             OutpacedError: checkpoints were stored faster than they could be looked at.
+            HeldError: a legal hold covers the thread.
         """
         steps = prune(self._read, self._planner(thread, rule, coder), coder)
         return take(self.store, steps, makes_room=True)

@@ -19,6 +19,7 @@ from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.steps import Stale, Steps
 from memcore.codec import checksum_of
 from memcore.errors import OutpacedError
+from memcore.held import need_free
 from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
@@ -199,8 +200,10 @@ def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
 
     Raises:
         Stale: the thread is not what was planned for.
+        HeldError: a legal hold covers it.
     """
     _need_unchanged(txn, plan)
+    need_free(txn, plan.place.scope, 0, what="the thread")
     epoch = sweeping.begin(txn, plan.place.scope, plan.place.pool)
     gone = 0
     piece = Piece()

@@ -28,6 +28,7 @@ from memcore.errors import CorruptValueError
 from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
+from memcore.tombstone import is_erased
 
 __all__ = ["begin", "marked", "members_of", "sweep"]
 
@@ -36,7 +37,7 @@ _SCAN: Final = 1000
 
 def begin(txn: Txn, scope: int, pool: int) -> int | None:
     """Begin the next epoch of a pool; which one, None if there is no such pool."""
-    row = read_pool(txn, scope, pool)
+    row = None if is_erased(txn, scope) else read_pool(txn, scope, pool)
     if row is None:
         return None
     following = row.swept(sweeping=True)
@@ -65,7 +66,9 @@ def sweep(
 
     def finish(txn: Txn) -> None:
         row = read_pool(txn, scope, pool)
-        if row is not None and row.epoch == epoch:  # else another sweep has begun since
+        if row is None or row.epoch != epoch:
+            return  # another sweep has begun since
+        if not is_erased(txn, scope):
             write_pool(txn, scope, pool, row.swept(sweeping=False))
 
     yield finish

@@ -29,6 +29,7 @@ from memcore.codec import seal_value
 from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
 from memcore.limits import STAGED_BYTES
 from memcore.store.base import ReadTxn, Txn
+from memcore.tombstone import is_erased
 
 __all__ = ["NewCheckpoint", "NewWrites", "Writing"]
 
@@ -311,6 +312,8 @@ class Writing:
             if scope is not None and names.thread_of(txn, scope, thread) is not None:
                 raise Stale
             return None
+        if is_erased(txn, place.scope):
+            raise Stale
         pool = read_pool(txn, place.scope, place.pool)
         if pool is None or pool.epoch != basis.pool.epoch or not threads.is_alive(txn, place):
             raise Stale

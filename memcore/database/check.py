@@ -30,10 +30,12 @@ from memcore.log.item import split_body
 from memcore.log.positions import History
 from memcore.log.saved import saved_states
 from memcore.model import ItemKind
+from memcore.retention.care import check_care
 from memcore.session import Backing, check_removals, is_leaving
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
+from memcore.tombstone import buried
 from memcore.usage import read_usage
 from memcore.views import view_chain
 
@@ -71,7 +73,8 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
 
 def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
     """What rows promise of each other."""
-    findings = backing.store.read(check_removals)
+    findings = backing.store.read(check_removals) + backing.store.read(check_care)
+    dead = set(backing.store.read(lambda txn: list(buried(txn))))
     named: dict[tuple[int, int], str] = {}
     scopes = _scopes(backing, findings)
     for scope in scopes:
@@ -79,12 +82,12 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
         named.update(_names_of(backing, scope, findings))
         findings += check_threads(backing.store.read, scope)
         findings += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
-    for scope in sorted(set(backing.store.read(scopes_with_state)) - set(scopes)):
+    for scope in sorted(set(backing.store.read(scopes_with_state)) - dead - set(scopes)):
         findings.append(f"scope {scope} has a state, but no row names it")
-    sessions = backing.store.read(sessions_of)
+    sessions = [place for place in backing.store.read(sessions_of) if place[0] not in dead]
     for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
         findings.append(f"scope {scope} has sessions, but no row names it")
-    for scope in sorted(set(backing.store.read(scopes_with_threads)) - set(scopes)):
+    for scope in sorted(set(backing.store.read(scopes_with_threads)) - dead - set(scopes)):
         findings.append(f"scope {scope} has threads, but no row names it")
     for done, (scope, session) in enumerate(sessions):
         name = named.get((scope, session))

@@ -275,7 +275,7 @@ def remove_unfinished(
         if names.session_of(txn, scope, name) != session:
             return
         if _is_unfinished(txn, scope, session, silent_since):
-            start_removal(txn, backing, scope, name)
+            start_removal(txn, backing, scope, name, finished=False)
 
     backing.store.transact(closure, makes_room=True)
     resume_removals(backing.store)

@@ -23,6 +23,7 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int
 from memcore.privacy.provider import Key
+from memcore.retention import resume_erasures
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
@@ -148,6 +149,7 @@ def _opened(store: LmdbStore, backing: Backing) -> Database:
     """The database, when deletions that were cut short have been gone on with."""
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
+        resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
     return Database(backing)
 
 

@@ -15,10 +15,12 @@ from memcore import keys
 from memcore.blobs.rows import SLOT_BYTES
 from memcore.codec import HEADER_BYTES
 from memcore.errors import MemcoreError
-from memcore.keys import Kind, Row
+from memcore.keys import Care, Kind, Row
 from memcore.log import Head
 from memcore.log.head import head_key
+from memcore.names import unpack_name
 from memcore.store.wreck import Rank, Wreck
+from memcore.tombstone import TOMBSTONE
 
 if TYPE_CHECKING:
     from memcore.database.sieve import Place
@@ -32,7 +34,11 @@ _BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
 
 
 def forget_removed(wreck: Wreck) -> set[Place]:
-    """Forget the rows of what was being removed; the sessions among it."""
+    """Forget the rows of what was being removed, and of who was erased; the sessions of the first.
+
+    The new file needs no tombstones: it has nothing of an erased user, and no handle knows it.
+    """
+    _forget_erased(wreck)
     sessions: set[Place] = set()
     slots: Slots = set()
     graphs: set[bytes] = set()
@@ -50,6 +56,24 @@ def forget_removed(wreck: Wreck) -> set[Place]:
         for key in [key for key in wreck.rows if _is_of(wreck, key, sessions, slots, graphs)]:
             del wreck.rows[key]
     return sessions
+
+
+def _forget_erased(wreck: Wreck) -> None:
+    """Forget all that belongs to an erased scope: one tombstone, however old, says so."""
+    stones = keys.care_rows(0, Care.ERASURE)
+    numbers = {keys.number_of(key) for key in wreck.rows if key.startswith(stones + TOMBSTONE)}
+    if numbers:
+        for key in [key for key in wreck.rows if _scope_of(wreck, key) in numbers]:
+            del wreck.rows[key]
+
+
+def _scope_of(wreck: Wreck, key: bytes) -> int | None:
+    """The scope that a row is of; None: of none."""
+    if key[0] == Kind.SCOPE_NAME:
+        return unpack_name(wreck.value(key, wreck.rows[key][0])[HEADER_BYTES:])[0]
+    if key[0] == Kind.EXPIRY:
+        return keys.split_scoped(keys.split_expiry_row(key)[1])[0]
+    return None if key[0] <= Kind.COUNTER else keys.split_scoped(key)[0]
 
 
 def _is_of(

@@ -102,6 +102,11 @@ class Damage(Enum):
         "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
         "write the fields anew with the state's update()",
     )
+    CARE = (
+        "legal holds, opting out of memory, and erasures",
+        "keeps holds and opt-outs that are whole, and leaves out all of who was erased",
+        "memcore hold shows and sets holds; memcore erase --finish goes on with erasures",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -141,6 +146,7 @@ _KINDS: Final = {
     Kind.THREAD: Damage.THREAD,
     Kind.CHUNK: Damage.THREAD,
     Kind.STATE: Damage.STATE,
+    Kind.CARE: Damage.CARE,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,
@@ -160,6 +166,7 @@ _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
         (r"is listed for removal, but in use", Damage.MARK),
+        (r"erased scope|holds and erasures|the holds of the database", Damage.CARE),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
         (r"field .* of its state|counter \d+ of its state|its state is said", Damage.STATE),

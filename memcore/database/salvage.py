@@ -13,6 +13,7 @@ from memcore import keys, names
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import COMPLETE, Header, put_header, slot_of
 from memcore.codec import FLAG_EXPIRES, HEADER_BYTES, seal_value
+from memcore.database.cared import cared_rows, write_hold_count
 from memcore.database.check import SessionCheck, check_database, sessions_of
 from memcore.database.copies import access_of
 from memcore.database.family import Family
@@ -207,6 +208,7 @@ class _Salvage:
         for (scope, slot), size in sieve.blobs.items():
             yield from sieve.chunks(scope, slot, size)
         yield from shared_rows(sieve)
+        yield from cared_rows(sieve)
         yield from self._threads.rows()
         self._lost += self._threads.lost
 
@@ -244,6 +246,7 @@ class _Salvage:
 
     def _write_names(self, txn: Txn) -> None:
         sieve = self._sieve
+        write_hold_count(txn, sieve)
         for which, number in sieve.last.items():
             names.register_last(txn, which, number)
         for scope, (app, user) in sieve.scopes.items():

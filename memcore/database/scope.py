@@ -9,6 +9,7 @@ from memcore import names
 from memcore.blobs import BlobStore
 from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
+from memcore.database.forgetting import ScopedForgetting
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
 from memcore.kv import KeyValue
@@ -27,7 +28,7 @@ _LIST_PAGE = 256
 _ORPHANS = ("raise", "keep")
 
 
-class Scope:
+class Scope(ScopedForgetting):
     """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
 
     def __init__(self, backing: Backing, app: str, user: str) -> None:

@@ -16,7 +16,8 @@ from memcore.blobs.rows import SLOT_BYTES, unpack_header
 from memcore.checkpoint.parts import is_pool_row, is_thread_row
 from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, HEADER_BYTES, decode_json, is_proven
 from memcore.errors import MemcoreError
-from memcore.keys import Kind, Row
+from memcore.held import is_hold_row
+from memcore.keys import Care, Kind, Row
 from memcore.kv import reference_in
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
@@ -152,6 +153,11 @@ def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     return bool(unpack_saved(key, body, value[1]))
 
 
+def _is_care(key: bytes, value: bytes, _: bytes) -> bool:
+    is_hold = keys.split_scoped(key)[0] and key[_SCOPED_BYTES:][:1] == bytes((Care.HOLD,))
+    return not is_hold or is_hold_row(key, value)
+
+
 _Shape = Callable[[bytes, bytes, bytes], bool]
 _SHAPES: Final[dict[int, _Shape]] = {
     Kind.COUNTER: _is_number,
@@ -169,6 +175,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.THREAD: _is_thread_row,
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
+    Kind.CARE: _is_care,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

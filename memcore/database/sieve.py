@@ -207,7 +207,7 @@ class Sieve:
             elif kind in _NAMES:
                 self._read_name(key)
         for key in self.chosen:
-            if key[0] in _SCOPED:
+            if key[0] in _SCOPED or (key[0] == Kind.CARE and keys.split_scoped(key)[0]):
                 scope = keys.split_scoped(key)[0]
                 self.scopes.setdefault(scope, ("salvaged", f"scope-{scope}"))
             if key[0] == Kind.KV:

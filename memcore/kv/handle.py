@@ -23,6 +23,7 @@ from memcore.kv.options import (
     packed_key,
 )
 from memcore.store.base import ReadTxn, Store, Txn
+from memcore.tombstone import is_erased
 
 __all__ = ["KeyValue"]
 
@@ -287,9 +288,10 @@ class KeyValue:
 
     def _place(self, txn: ReadTxn) -> Place | None:
         # What a snapshot tells is committed for good, and numbers are never given out twice.
-        if self._known is None:
-            self._known = self._find(txn)
-        return self._known
+        known = self._known
+        if known is None or is_erased(txn, known[0]):
+            known = self._known = self._find(txn)
+        return known
 
     def queue(
         self,
@@ -332,5 +334,8 @@ class KeyValue:
     def _writers(self) -> Callable[[Txn], Writer]:
         """What makes a writer of a transaction."""
         known = self._known
-        find = self._find if known is None else lambda _: known
+
+        def find(txn: ReadTxn) -> Place | None:
+            return self._find(txn) if known is None or is_erased(txn, known[0]) else known
+
         return lambda txn: Writer(txn, find, self._ensure, self._now_ms(), seed=self._seed)

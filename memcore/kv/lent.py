@@ -47,6 +47,11 @@ class KeyValueView:
         entry = self._reader().load(packed_key(key))
         return None if entry is None or entry.ref is None else entry.ref.size
 
+    @property
+    def wants_no_memory(self) -> bool:
+        """Whether the user opted out of memory (``Scope.opt_out_memory``)."""
+        return self._reader().wants_no_memory
+
     def scan(
         self,
         start: str = "",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from memcore import keys
 from memcore.blobs import BlobRef
+from memcore.held import is_opted_out
 from memcore.kv.content import hold, read_content
 from memcore.kv.entries import (
     Ensure,
@@ -98,6 +99,11 @@ class Reader:
         self._place = find(txn)
         # None: nothing was ever stored in this namespace.
         self._prefix = None if self._place is None else keys.kv_prefix(*self._place)
+
+    @property
+    def wants_no_memory(self) -> bool:
+        """Whether the user of the scope opted out of memory."""
+        return self._place is not None and is_opted_out(self._txn, self._place[0])
 
     def load(self, packed: bytes) -> Entry | None:
         """The entry if it is there and visible."""

@@ -31,6 +31,7 @@ from memcore.log.positions import History
 from memcore.model import ItemKind, Mask, View
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
+from memcore.tombstone import tombstone_of
 from memcore.views import StoredView, choose_view, resolve_view, view_chain
 
 __all__ = ["CounterOf", "Recent", "SessionLog", "StoredRow", "read_rows", "sound"]
@@ -82,6 +83,7 @@ class SessionLog:
         "session",
         "tag",
         "tail",
+        "tombstone",
         "view",
     )
 
@@ -91,6 +93,7 @@ class SessionLog:
         self.resolve_counter = resolve_counter
         self.place = (scope, session)
         self.head_key = head_key(scope, session)
+        self.tombstone = tombstone_of(scope)
         self.item_rows = keys.session_rows(scope, session, Row.ITEM)
         self.lock = Lock()
         self.forget()
@@ -117,7 +120,7 @@ class SessionLog:
         return SessionLog(self.scope, self.session, self.resolve_counter)
 
     def catch_up(self, txn: ReadTxn) -> bool:
-        """Bring head and history to what ``txn`` sees; False if the session is gone.
+        """Bring head and history to what ``txn`` sees; False if the session is gone, or its user.
 
         Needs ``lock``.
 
@@ -126,7 +129,7 @@ class SessionLog:
             CounterUnavailableError: the session's counter cannot be loaded.
         """
         found = txn.get(self.head_key)
-        if found is None:
+        if found is None or txn.get(self.tombstone) is not None:
             self.forget()
             return False
         if found == self.head_bytes:

@@ -41,6 +41,13 @@ class Logs:
                 self._logs[scope, session] = log
             return log
 
+    def forget_scope(self, scope: int) -> None:
+        """Drop what is cached of a scope's sessions."""
+        with self._lock:
+            found = [log for log in self._logs.values() if log.scope == scope]
+        for log in found:
+            log.forget_all()
+
     def start_over(self) -> None:
         """In the child of a fork: no other thread is left that could release a lock."""
         self._lock = Lock()

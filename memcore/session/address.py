@@ -29,6 +29,7 @@ from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
+from memcore.tombstone import is_erased
 
 __all__ = ["Address", "Backing", "SessionOptions"]
 
@@ -175,19 +176,24 @@ class Address:
 
     def find(self, txn: ReadTxn) -> tuple[int, int] | None:
         """``(scope, session)`` as the transaction sees it, without remembering it."""
-        scope = self.scope
-        if scope is None:
-            scope = names.scope_of(txn, self.app, self.user)
+        scope = self._scope_in(txn)
         if scope is None:
             return None
         session = names.session_of(txn, scope, self.name)
         return None if session is None else (scope, session)
 
+    def _scope_in(self, txn: ReadTxn) -> int | None:
+        """The scope's number; the one that is remembered may be that of a user who was erased."""
+        scope = self.scope
+        if scope is None or is_erased(txn, scope):
+            return names.scope_of(txn, self.app, self.user)
+        return scope
+
     def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
         """The scope that holds the fields of a prefix, None if there is none yet."""
         if prefix == APP:
             return names.app_scope_of(txn, self.app)
-        return self.scope or names.scope_of(txn, self.app, self.user)
+        return self._scope_in(txn)
 
     def ensure_scope(self, txn: Txn, prefix: str) -> int:
         """As ``find_scope``; it makes the scope."""

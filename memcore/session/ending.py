@@ -15,6 +15,7 @@ from memcore import blobs
 from memcore._fast import Ledger
 from memcore.codec import FLAG_BLOB
 from memcore.errors import CorruptValueError, NotFoundError
+from memcore.held import is_held
 from memcore.log import Draft, History, Prepared, SessionLog
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import decode_message, split_body
@@ -141,7 +142,8 @@ class Ending:
                 return False, []
             if draft.count < len(seqs) or _last_seqs(draft, len(seqs)) != seqs:
                 return False, []
-            gone = 0 if expired is None else _leading(draft, len(seqs), expired)
+            held = is_held(txn, *draft.log.place)
+            gone = 0 if expired is None or held else _leading(draft, len(seqs), expired)
             if not gone:
                 return change(txn), []
             kept = self.again(draft, gone, draft.count - len(seqs))
@@ -176,8 +178,8 @@ class Ending:
 
         def closure(txn: Txn) -> tuple[int, list[bytes]]:
             draft = self._address.draft(txn, create=False)
-            if draft is None:
-                return 0, []
+            if draft is None or is_held(txn, *draft.log.place):
+                return 0, []  # a legal hold covers them
             draft.flush()
             history = _history(draft, draft.count)
             load = partial(draft.log.load, txn, history=history)

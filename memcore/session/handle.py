@@ -20,6 +20,7 @@ from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
 from memcore.session.ending import Ending
+from memcore.session.holding import hold, release
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.state import Command, Trace
@@ -72,6 +73,24 @@ class Session(Branched):
     def app(self) -> str:
         """The application it belongs to."""
         return self._address.app
+
+    def hold(self, *, reason: str) -> bool:
+        """Put the session under a legal hold; whether it was under none of its own.
+
+        Until ``release``, deleting it and erasing its user are refused with HeldError.
+
+        Raises:
+            NotFoundError: there is no such session yet.
+            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            ReadOnlyError, StorageError
+        """
+        at = self._address
+        return hold(at.backing, at.app, at.user, at.name, reason=reason)
+
+    def release(self) -> bool:
+        """End the session's own hold; whether there was one. That of its scope stays."""
+        at = self._address
+        return release(at.backing, at.app, at.user, at.name)
 
     @property
     def counter(self) -> str:

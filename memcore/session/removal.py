@@ -19,6 +19,7 @@ from memcore.audit import end_session
 from memcore.checkpoint import removal
 from memcore.codec import FLAG_BLOB, open_value, seal_value
 from memcore.errors import CorruptValueError, MemcoreError
+from memcore.held import need_free
 from memcore.keys import Kind, Row
 from memcore.limits import PIECE_ROWS
 from memcore.log import Head
@@ -44,6 +45,9 @@ def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
 
     If it raises, the session is either untouched or gone, and the rest of its rows leaves with the
     next deletion or opening.
+
+    Raises:
+        HeldError: it is under a legal hold.
     """
 
     def closure(txn: Txn) -> tuple[bool, list[bytes]]:
@@ -56,14 +60,22 @@ def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
     return found
 
 
-def start_removal(txn: Txn, backing: Backing, scope: int, name: str) -> tuple[bool, list[bytes]]:
+def start_removal(
+    txn: Txn, backing: Backing, scope: int, name: str, *, finished: bool = True
+) -> tuple[bool, list[bytes]]:
     """Delete a session and the first piece of its rows; whether there was one, and what is left.
 
-    The rest leaves with ``resume_removals``, after the commit.
+    The rest leaves with ``resume_removals``, after the commit. What no import ``finished`` was
+    nobody's yet: no hold covers it.
+
+    Raises:
+        HeldError: it is under a legal hold.
     """
     session = names.session_of(txn, scope, name)
     if session is None:
         return False, []
+    if finished:
+        need_free(txn, scope, session, what=f"session {name[:40]!r}")
     # No draft is opened for it: the session's counter need not be at hand.
     backing.drafts.flush_opened(txn, scope, session)
     backing.drafts.close_unused(txn, scope, session)

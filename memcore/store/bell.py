@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Final
 
-__all__ = ["NAMES", "Bell"]
+__all__ = ["ERASED", "NAMES", "Bell"]
 
 NAMES: Final = b"names"
 """The topic that is told of when a scope, a session or something else gets its number."""
+
+ERASED: Final = b"erased"
+"""The topic that is told of when a user is erased: whoever remembers content forgets it."""
 
 _NOBODY: Final[tuple[Callable[[], object], ...]] = ()
 

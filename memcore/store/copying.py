@@ -29,6 +29,9 @@ from memcore.store.format import FORMAT_KEY, Format
 from memcore.store.naming import leftovers, temporary_name
 from memcore.store.redo import RedoLog
 from memcore.store.run import find_run
+from memcore.store.separators import renew_separators
+from memcore.store.slack import blank_slack
+from memcore.store.structure import DamageError
 
 if TYPE_CHECKING:
     from memcore.store.environment import Environment
@@ -172,6 +175,8 @@ def copy_snapshot(
         else:
             raw.copyfd(fd, compact=False)
     inspect(fd, temporary)
+    if compact:
+        _forget_what_is_gone(fd, temporary)
     run = find_run(fd, temporary)
     if not compact and env.read_only and env.redo is not None:
         waiting = RedoLog(fd, run).pending(newest_meta(fd, temporary))
@@ -182,6 +187,15 @@ def copy_snapshot(
         rows[FORMAT_KEY] = record.pack()
     if rows:
         binding.amend(temporary, rows)
+
+
+def _forget_what_is_gone(fd: int, temporary: str) -> None:
+    """Leave nothing in a compact copy of rows that are gone: LMDB takes remains of them over."""
+    blank_slack(fd, temporary)
+    try:
+        renew_separators(fd, temporary)
+    except DamageError as damage:
+        raise CorruptStoreError(f"{temporary}: was not made, for {damage}") from damage
 
 
 def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:

@@ -36,6 +36,7 @@ from memcore.store.registry import environments, opening
 from memcore.store.replacing import compact_file, restore_file
 from memcore.store.unlocking import Access, new_ring, unlock
 from memcore.store.vault import Vault
+from memcore.store.wiping import wipe_slots
 
 __all__ = ["LmdbStore", "open_store"]
 
@@ -265,6 +266,11 @@ class LmdbStore:
             raise InvalidOptionError("an in-memory store has no file to compact")
         record = None if durability is None else _format(env)._replace(durability=durability)
         return env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
+
+    def wipe_records(self) -> None:
+        """Leave nothing of the last commits in the redo slots; what is stored stays."""
+        env = self.open_env()
+        env.queue.call(lambda _: wipe_slots(env), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None

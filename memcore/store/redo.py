@@ -74,10 +74,11 @@ def decode(body: bytes) -> dict[bytes, bytes | None] | None:
 class RedoLog:
     """The two slots of one open file. Every call but ``pending`` is made under the write lock."""
 
-    __slots__ = ("_fd", "_in_memory", "_last", "_seed", "_slots", "capacity")
+    __slots__ = ("_fd", "_in_memory", "_last", "_run", "_seed", "_slots", "capacity")
 
     def __init__(self, fd: int, run: Run) -> None:
         self._fd = fd
+        self._run = run
         self._slots = run.slots
         self._seed = int.from_bytes(run.seed[:8], "little")
         self._last = b""
@@ -108,6 +109,16 @@ class RedoLog:
         """Whether the slot of ``txnid`` still has the record that ``write`` put there last."""
         held = os.pread(self._fd, _HEADER_BYTES, self._slots[txnid & 1])
         return held == self._last and _TITLE.unpack_from(held, _CHECK.size)[0] == txnid
+
+    def wipe(self) -> None:
+        """Blank both slots to the last byte, durably. The last meta page must be durable before.
+
+        Raises:
+            OSError: the device refused; a half record is none.
+        """
+        self._last = b""
+        self._run.blank(self._fd)
+        os.fdatasync(self._fd)
 
     def withdraw(self, txnid: int) -> None:
         """Make the record of ``txnid`` unreplayable, durably; OSError if that cannot be done."""

@@ -37,9 +37,11 @@ class Run(NamedTuple):
     relaxed: bool
 
     def blank(self, fd: int) -> None:
-        """Forget both records; durable with the next flush."""
+        """Forget both records, to the last byte; durable with the next flush."""
         for offset in self.slots:
-            os.pwrite(fd, bytes(PAGE_BYTES), offset)
+            written = 0
+            while written < self.slot_bytes:
+                written += os.pwrite(fd, bytes(self.slot_bytes - written), offset + written)
 
     def set_mode(self, fd: int, *, relaxed: bool) -> None:
         """Say in the head whose records the slots are for; durable with the next flush."""

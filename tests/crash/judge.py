@@ -16,6 +16,7 @@ from . import replay
 from .audits import audit_findings, open_any
 from .children import Children, ending
 from .controls import Control
+from .erasures import finished
 from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
 from .stage import FILE
@@ -157,7 +158,8 @@ class Judge:
             findings = db.check() + audit_findings(db, path)
             before = observe(db, self._blobs())
             mine = len(before.pop(AFTER, {}))
-            findings += compare(self.timeline, bounds, before).findings
+            verdict = compare(self.timeline, bounds, before)
+            findings += verdict.findings
             if not after.floor <= mine <= after.ceiling:
                 findings.append(f"recovery's own changes: {mine}, not within {after}")
             for number in range(4, 7):
@@ -171,6 +173,7 @@ class Judge:
             if again != before:
                 findings.append("afterwards: what was there has changed")
             findings += go_on(db)
+            findings += finished(db, path, self.timeline, verdict.present)
         return findings + [f"verify: {finding}" for finding in verify(str(path), subdir=False)]
 
     def _judge_copies(self, directory: Path, cut: int, facts: dict[str, int]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
+from . import erasures as _erasures  # noqa: F401 - registers its verb
 from . import graphs as _graphs  # noqa: F401 - registers its verbs
 from . import services as _services  # noqa: F401 - as above
 from .verbs import State
@@ -376,3 +377,25 @@ def squeezing(lane: Lane) -> Iterator[Operation]:
             yield ("squeeze",)
         if turn % 4 == 3:
             yield "delete", f"s{turn % 3}"
+
+
+@workload(threads=2, watched=False)
+def erasing(lane: Lane) -> Iterator[Operation]:
+    """A user is erased again and again, another one writes meanwhile."""
+    for turn in range(8):
+        yield "append", f"s{turn % 2}", *[lane.rng.choice((100, 900, 9000))] * 3
+        yield "put", f"k{turn % 3}", 300
+        if turn % 4 == 1:
+            yield "append", "large", 300 * KIB
+        if turn % 3 == 2 and lane.name.endswith(".0"):
+            yield "erase", lane.rng.random() < 0.7
+
+
+@workload(threads=2, processes=2, kills=8)
+def erasing_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that erase users are killed; the file is open elsewhere, so bytes wait."""
+    for turn in range(12):
+        yield "append", "own", *[lane.rng.choice((50, 900, 30_000))] * lane.rng.randint(1, 3)
+        yield "put", "fact", 100, "other", 5000
+        if turn % 4 == 3 and lane.rng.random() < 0.7:
+            yield "erase", lane.rng.random() < 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import log
@@ -40,6 +41,7 @@ from memcore.session.removal import resume_removals
 __all__ = ["MemcoreMemoryService"]
 
 T = TypeVar("T")
+_logger: Final = logging.getLogger("memcore.adk")
 _NAMESPACE: Final = "adk.memory"
 _HANDLES_MAX: Final = 1024
 _RESULTS: Final = 10
@@ -62,7 +64,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     An index leads from words to memories, so a search costs what it finds. Events are remembered
     once, however often their session comes, and what is deleted stays deleted. No search sees
-    memories of another user or application.
+    memories of another user or application. For a user who opted out (``Scope.opt_out_memory``)
+    nothing is remembered, which the log of ``memcore.adk`` says, and nothing is found.
 
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
@@ -142,6 +145,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         mark: Callable[[int], Watermark] | None = None,
     ) -> None:
         """Store what is new of the events; ``mark`` says what is known with the first so many."""
+        if not events or _wants_none(kv):
+            return
         for start in range(0, len(events), _PAGE):
             page = events[start : start + _PAGE]
             new = kv.read(lambda view, page=page: _unknown(view, page, session_id))  # type: ignore[misc]
@@ -180,6 +185,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             InvalidItemError: metadata is no JSON; nothing is stored.
         """
         kv = self._kv(app_name, user_id)
+        if _wants_none(kv):
+            return
         given = [(entry, entry.id or platform_uuid.new_uuid()) for entry in memories]
         made = await _prepared(
             sum(chars_of(entry.content) for entry in memories),
@@ -195,6 +202,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             add = adding(batch, contents)
 
             def closure(txn: KeyValueTxn) -> bool:
+                if txn.wants_no_memory:
+                    return False  # since a moment ago
                 add(txn)
                 if watermark is not None:
                     watermark.write(txn, session_id)
@@ -223,6 +232,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return SearchMemoryResponse()
 
         def search(view: KeyValueView) -> list[MemoryEntry]:
+            if view.wants_no_memory:
+                return []
             ordinals = _ranked(view, words)[: self._results]
             return [entry for entry in (entry_at(view, each) for each in ordinals) if entry]
 
@@ -259,6 +270,14 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
+
+
+def _wants_none(kv: KeyValue) -> bool:
+    """Whether the user opted out of memory; the log says that nothing was remembered."""
+    if not kv.read(lambda view: view.wants_no_memory):
+        return False
+    _logger.info("the user opted out of memory: nothing was remembered")
+    return True
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:

@@ -1,0 +1,99 @@
+"""``memcore erase``: all that a user has leaves the file, to the last byte."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, DryRun, StorePath, Yes, need_choice, reading, writing
+from memcore.cli.output import complain, emit_json, escape, print_pairs, progress, timestamp
+from memcore.retention import ErasureReceipt
+
+__all__ = ["erase_user"]
+
+
+def erase_user(
+    store: StorePath,
+    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Whom to erase.")] = None,
+    *,
+    app: App = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Do what earlier erasures left undone.")
+    ] = False,
+    compact: Annotated[
+        bool,
+        typer.Option("--compact/--no-compact", help="Have the bytes leave, or --finish later."),
+    ] = True,
+    override_hold: Annotated[
+        bool, typer.Option("--override-hold", help="Erase even what is under a legal hold.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a user in all applications, or in one, and print the signed receipt.
+
+    The exit code is 1 if something is still to be done: the receipt says what, and why.
+    """
+    if (user is None) != finish:
+        complain("name the user to erase, or say --finish")
+        raise typer.Exit(ExitCode.USAGE)
+    need_choice(dry_run, yes, see="what would go", do="erase")
+    if dry_run:
+        _show_plan(store, user, app, as_json=as_json)
+        return
+    with writing(store) as db, progress("checking the copy") as report:
+        if user is None:
+            done = db.finish_erasures(progress=report)
+        else:
+            done = [
+                db.erase(
+                    user, app=app, compact=compact, override_hold=override_hold, progress=report
+                )
+            ]
+    if as_json:
+        emit_json("erase", {"dry_run": False, "receipts": [each.fields() for each in done]})
+    else:
+        for each in done:
+            _show(each)
+        if not done:
+            print("nothing is left to be done")
+    if not all(each.bytes_gone for each in done):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _show_plan(store: str, user: str | None, app: str | None, *, as_json: bool) -> None:
+    with reading(store) as db:
+        found: dict[str, Any] = {}
+        if user is None:
+            found["pending"] = db.pending_erasures()
+        else:
+            found = dict(db.would_erase(user, app=app))
+            found["holds"] = len(db.holds(user=user, app=app))
+    if as_json:
+        emit_json("erase", {"dry_run": True, **found})
+        return
+    print_pairs([(name.replace("_", " "), count) for name, count in found.items()])
+    print("\nnothing was written")
+
+
+def _show(receipt: ErasureReceipt) -> None:
+    told: list[tuple[str, object]] = [
+        ("receipt", receipt.id),
+        ("user (keyed digest)", receipt.user_digest),
+        ("scopes", receipt.scopes),
+        *((name.replace("_", " "), count) for name, count in receipt.counts.items()),
+        ("method", ", ".join(receipt.method) or "none needed"),
+        ("bytes gone", receipt.bytes_gone),
+        ("bytes before", receipt.bytes_before),
+        ("bytes after", receipt.bytes_after),
+        ("asked", timestamp(receipt.asked_at)),
+        ("signature", receipt.signature),
+    ]
+    print_pairs(told)
+    for what in receipt.pending:
+        print(escape(f"still to be done: {what}"))
+    for what in receipt.out_of_reach:
+        print(escape(f"out of reach: {what}"))

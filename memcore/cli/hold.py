@@ -1,0 +1,70 @@
+"""``memcore hold``: legal holds listed, set and released."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, StorePath, Yes, reading, writing
+from memcore.cli.output import complain, emit_json, print_table, timestamp
+
+__all__ = ["hold_data"]
+
+
+def hold_data(
+    store: StorePath,
+    user: Annotated[
+        str | None, typer.Argument(metavar="[USER]", help="Whose data; without: show all holds.")
+    ] = None,
+    *,
+    app: App = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="This session only.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Set a hold, for this reason.")
+    ] = None,
+    release: Annotated[bool, typer.Option("--release", help="End the hold.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show legal holds, or set or end one. What is held is neither deleted nor erased."""
+    if reason is None and not release:
+        _show(store, user, app, as_json=as_json)
+        return
+    if user is None or (release and reason is not None):
+        complain("name the user, and say either --reason TEXT or --release")
+        raise typer.Exit(ExitCode.USAGE)
+    if release and not yes:
+        complain("a release lets the data be deleted: say --yes")
+        raise typer.Exit(ExitCode.REFUSED)
+    with writing(store) as db:
+        scope = db.scope(user=user, app=app or "default")
+        handle = scope if session is None else scope.session(session, create=False)
+        changed = handle.release() if reason is None else handle.hold(reason=reason)
+    if as_json:
+        emit_json("hold", {"released": release, "changed": changed})
+    elif release:
+        print("the hold was released" if changed else "there was no such hold")
+    else:
+        print("the hold was set" if changed else "the hold has another reason now")
+    if release and not changed:
+        raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+def _show(store: str, user: str | None, app: str | None, *, as_json: bool) -> None:
+    with reading(store) as db:
+        found = db.holds(user=user, app=app)
+    if as_json:
+        rows = [
+            {"app": h.app, "user": h.user, "session": h.session_id, "reason": h.reason,
+             "since": h.since}
+            for h in found
+        ]  # fmt: skip
+        emit_json("hold", {"holds": rows})
+        return
+    headings = ("user", "app", "session", "since", "reason")
+    rows_ = [(h.user, h.app, h.session_id or "(all)", timestamp(h.since), h.reason) for h in found]
+    print_table(headings, rows_, flexible=-1)

@@ -1,0 +1,189 @@
+"""What handles offer for forgetting: erasures and holds of a database, those of one scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memcore import retention
+from memcore.database.copies import Progress, judge_for
+from memcore.kv import KeyValue
+from memcore.options import checked_bool
+from memcore.retention import ErasureReceipt, Hold
+from memcore.retention.compacting import Judge
+from memcore.retention.opting import MEMORY_NAMESPACES
+from memcore.session import Backing
+from memcore.store.lmdb import verify as structure_of
+
+__all__ = ["Forgetting", "ScopedForgetting"]
+
+
+class Forgetting:
+    """The part of ``Database`` that forgets."""
+
+    _backing: Backing
+
+    def erase(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+        progress: Progress | None = None,
+    ) -> ErasureReceipt:
+        """Remove all that a user has, so that no byte of it is left in the file.
+
+        One commit makes the user unreachable for every handle of every process; then data keys are
+        shredded (in an encrypted file), rows leave piece by piece, and the file is swapped for a
+        compact copy, which is scanned. The application's own state stays. Nobody else may have the
+        file open for the last step: the receipt says ``bytes_gone=False`` then, and
+        ``finish_erasures`` does the rest. What is written for the user from now on stays.
+
+        Args:
+            user: whom to erase; nothing happens if they have nothing.
+            app: only in this application; None: in all of them.
+            compact: False leaves the last step to ``finish_erasures``, for many users at once.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            override_hold: erase what is under a legal hold; the receipt says so.
+            probes: texts or bytes of the user's that the copy is scanned for, beside the name.
+            key: what the receipt is signed with; None: a key of the database's own.
+            name_in_receipt: say in the receipt who was erased, not only a keyed digest.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            HeldError: something is under a legal hold; nothing was changed.
+            InvalidOptionError, ReadOnlyError, CorruptValueError: nothing was changed.
+            StorageError: nothing was changed, or the outcome of the first commit is unknown.
+        """
+        flags = {"compact": compact, "override_hold": override_hold, "named": name_in_receipt}
+        for name, value in flags.items():
+            checked_bool(name, value)
+        texts = (probes,) if isinstance(probes, str | bytes) else tuple(probes)
+        asked = retention.Asked(user, app, probes=texts, key=key, **flags)
+        judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
+        return retention.erase(self._backing, asked, judge)
+
+    def finish_erasures(
+        self, *, verify: bool = True, key: bytes | None = None, progress: Progress | None = None
+    ) -> list[ErasureReceipt]:
+        """Do what earlier erasures left undone, with one compaction; a receipt for each.
+
+        The arguments and errors are those of ``erase``.
+        """
+        judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
+        return retention.finish_erasures(self._backing, judge, key=key)
+
+    def would_erase(self, user: str, *, app: str | None = None) -> dict[str, int]:
+        """What ``erase`` would remove: ``scopes``, ``rows`` and, by what they are, some of these.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        return retention.would_erase(self._backing, user, app)
+
+    def pending_erasures(self) -> int:
+        """How many erasures are not finished."""
+        return retention.count_pending(self._backing)
+
+    def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
+        """All legal holds, or those of one user or application."""
+        return retention.holds(self._backing, app, user)
+
+    @property
+    def receipt_key(self) -> bytes:
+        """What receipts are signed with if the caller gives no key. Keep it secret."""
+        return retention.receipt_key(self._backing.store)
+
+    def _judge(self, progress: Progress | None) -> Judge:
+        return judge_for(self._backing, progress)
+
+
+class ScopedForgetting:
+    """The part of ``Scope`` that forgets."""
+
+    _backing: Backing
+    _app: str
+    _user: str
+
+    def erase(
+        self,
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+    ) -> ErasureReceipt:
+        """Erase the user in this application: ``db.erase(user, app=app, ...)``."""
+        return _Whole(self._backing).erase(
+            self._user,
+            app=self._app,
+            compact=compact,
+            verify=verify,
+            override_hold=override_hold,
+            probes=probes,
+            key=key,
+            name_in_receipt=name_in_receipt,
+        )
+
+    def hold(self, *, reason: str) -> bool:
+        """Put all that the user has here under a legal hold; whether it was under none.
+
+        Until ``release``, erasing the user and deleting a session or thread are refused with
+        HeldError, and sweeps and rules of retention pass it over.
+
+        Raises:
+            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            ReadOnlyError, StorageError
+        """
+        return retention.hold(self._backing, self._app, self._user, None, reason=reason)
+
+    def release(self) -> bool:
+        """End the hold on the scope; whether there was one. Those on sessions stay."""
+        return retention.release(self._backing, self._app, self._user, None)
+
+    def holds(self) -> list[Hold]:
+        """The holds on the scope and on its sessions."""
+        return retention.holds(self._backing, self._app, self._user)
+
+    @property
+    def memory_opt_out(self) -> bool:
+        """Whether the user wants no long-term memory."""
+        return retention.opted_out(self._backing, self._app, self._user)
+
+    def opt_out_memory(self, *, remove: bool = False) -> int:
+        """Neither write nor search memories of the user from now on; how many rows went.
+
+        Memory services then ingest nothing and find nothing. Sessions go on.
+
+        Args:
+            remove: remove the memories that there are.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, HeldError, StorageError
+        """
+        checked_bool("remove", remove)
+        retention.opt_out(self._backing, self._app, self._user)
+        if not remove:
+            return 0
+        return sum(self.kv(namespace).clear() for namespace in MEMORY_NAMESPACES)
+
+    def opt_in_memory(self) -> bool:
+        """The user wants memory again; whether they had opted out."""
+        return retention.opt_in(self._backing, self._app, self._user)
+
+    def kv(self, namespace: str) -> KeyValue:
+        """Ordered key/value storage of the scope."""
+        raise NotImplementedError
+
+
+class _Whole(Forgetting):
+    """A database as far as erasing goes."""
+
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing

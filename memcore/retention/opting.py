@@ -1,0 +1,51 @@
+"""Opting out of memory: nothing long-term is written or searched for who does not want it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from memcore import names
+from memcore.codec import seal_value
+from memcore.held import is_opted_out, opted_out_key
+from memcore.session import Backing
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["MEMORY_NAMESPACES", "is_opted_out", "opt_in", "opt_out", "opted_out"]
+
+MEMORY_NAMESPACES: Final = ("adk.memory",)
+"""Key/value namespaces that hold memories."""
+
+
+def opted_out(backing: Backing, app: str, user: str) -> bool:
+    """As ``is_opted_out``, by the names."""
+
+    def look(txn: ReadTxn) -> bool:
+        scope = names.scope_of(txn, app, user)
+        return scope is not None and is_opted_out(txn, scope)
+
+    return backing.store.read(look)
+
+
+def opt_out(backing: Backing, app: str, user: str) -> bool:
+    """Remember nothing of the user from now on; whether that is new."""
+
+    def closure(txn: Txn) -> bool:
+        scope = names.ensure_scope(txn, app, user)
+        if is_opted_out(txn, scope):
+            return False
+        for namespace in MEMORY_NAMESPACES:  # who is about to make it finds the row in its scope
+            names.ensure_namespace(txn, scope, namespace)
+        txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
+        return True
+
+    return backing.store.transact(closure)
+
+
+def opt_in(backing: Backing, app: str, user: str) -> bool:
+    """The user wants memory again; whether they had opted out."""
+
+    def closure(txn: Txn) -> bool:
+        scope = names.scope_of(txn, app, user)
+        return scope is not None and txn.delete(opted_out_key(scope))
+
+    return backing.store.transact(closure, makes_room=True)

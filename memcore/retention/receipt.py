@@ -1,0 +1,151 @@
+"""The receipt of an erasure: what was asked, what was done, and a signature over it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
+
+from memcore.errors import InvalidOptionError
+
+__all__ = ["ErasureReceipt", "digest_of", "verify_receipt"]
+
+_VERSION: Final = 1
+_KEY_BYTES_MIN: Final = 16
+_TEXTS: Final = ("id", "user_digest", "signature")
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReceipt:
+    """What ``erase`` did. It names nobody unless that was asked for; ``verify_receipt`` proves it.
+
+    Times are seconds since 1970.
+    """
+
+    id: str
+    user_digest: str
+    """HMAC-SHA256 of the user's name under the key that signs."""
+    user: str | None
+    """The name, if the caller wanted it in the receipt."""
+    app_digest: str | None
+    """As ``user_digest``, of the one application that was asked for; None: all of them."""
+    scopes: int
+    """Applications in which the user had anything."""
+    counts: Mapping[str, int]
+    """Rows that went, by what they were; ``rows`` is all of them."""
+    method: tuple[str, ...]
+    """Of ``removed`` (rows), ``shredded`` (data keys) and ``compacted`` (bytes)."""
+    bytes_gone: bool
+    """Whether no byte of the user is left in the file of the database."""
+    bytes_before: int
+    bytes_after: int
+    verification: Mapping[str, int]
+    """``rows_left`` of the scopes; and of the raw scan ``bytes_scanned``, ``probes`` that were
+    looked for, ``found`` (outside of the rows of others: a finding), ``mentions`` (in these)."""
+    overrode_hold: bool
+    asked_at: float
+    finished_at: float | None
+    """When the bytes were gone; None: they are not."""
+    pending: tuple[str, ...]
+    """What is still to be done, and why it is not."""
+    out_of_reach: tuple[str, ...]
+    """What no erasure of this database reaches."""
+    version: int = _VERSION
+    signature: str = field(default="")
+    """HMAC-SHA256 over ``canonical()``."""
+
+    def fields(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return asdict(self) | {
+            "counts": dict(self.counts),
+            "verification": dict(self.verification),
+            "method": list(self.method),
+            "pending": list(self.pending),
+            "out_of_reach": list(self.out_of_reach),
+        }
+
+    def canonical(self) -> bytes:
+        """What is signed: ASCII JSON with sorted keys, without blanks and without the signature."""
+        fields = self.fields()
+        del fields["signature"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    def to_json(self) -> str:
+        """The receipt as JSON, to be kept."""
+        return json.dumps(self.fields(), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes | Mapping[str, Any]) -> Self:
+        """The receipt that ``to_json`` gave.
+
+        Raises:
+            InvalidOptionError: it is none.
+        """
+        try:
+            found: Any = text if isinstance(text, Mapping) else json.loads(text)
+            fields = dict(found)
+            for name in ("method", "pending", "out_of_reach"):
+                fields[name] = tuple(fields[name])
+            receipt = cls(**fields)
+            if not all(isinstance(getattr(receipt, name), str) for name in _TEXTS):
+                raise TypeError
+        except (TypeError, ValueError, KeyError, RecursionError) as exc:
+            msg = "this is no receipt of an erasure: expected what ErasureReceipt.to_json() gave"
+            raise InvalidOptionError(msg) from exc
+        return receipt
+
+    def signed(self, key: bytes) -> Self:
+        """The same with its signature."""
+        return replace(self, signature=_sign(key, self.canonical()))
+
+    def is_about(self, user: str, *, key: bytes) -> bool:
+        """Whether this user was erased, as whoever holds the key can tell."""
+        return hmac.compare_digest(self.user_digest, digest_of(checked_key(key), "user", user))
+
+
+def verify_receipt(
+    receipt: ErasureReceipt | Mapping[str, Any] | str | bytes, *, key: bytes
+) -> bool:
+    """Whether a receipt is as it was signed under ``key``, to the last field.
+
+    Args:
+        receipt: the receipt, or what ``to_json`` made of it.
+        key: what it was signed with: the caller's ``key``, or ``Database.receipt_key``.
+
+    Raises:
+        InvalidOptionError: this is no receipt, or no key.
+    """
+    checked_key(key)
+    found = receipt if isinstance(receipt, ErasureReceipt) else ErasureReceipt.from_json(receipt)
+    try:
+        expected = _sign(key, found.canonical())
+    except (TypeError, ValueError):
+        return False  # a field holds what no receipt has
+    given = found.signature.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(expected.encode(), given)
+
+
+def checked_key(key: object) -> bytes:
+    """A key to sign with.
+
+    Raises:
+        InvalidOptionError: it is not bytes, or too short.
+    """
+    if isinstance(key, bytes) and len(key) >= _KEY_BYTES_MIN:
+        return key
+    got = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+    msg = f"key: expected at least {_KEY_BYTES_MIN} bytes, got {got}"
+    raise InvalidOptionError(msg)
+
+
+def digest_of(key: bytes, what: str, name: str) -> str:
+    """A name as whoever holds the key can recognise it, and nobody else."""
+    text = f"memcore {what}\0".encode() + name.encode("utf-8", "surrogatepass")
+    return hmac.digest(key, text, hashlib.sha256).hex()
+
+
+def _sign(key: bytes, content: bytes) -> str:
+    return hmac.digest(key, b"memcore receipt\0" + content, hashlib.sha256).hex()

@@ -1,0 +1,16 @@
+"""The key that receipts are signed with when the caller gives none."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from memcore.store import LmdbStore
+
+__all__ = ["receipt_key"]
+
+
+def receipt_key(store: LmdbStore) -> bytes:
+    """32 bytes that follow from the database's secret, which is not in its file."""
+    secret: bytes = getattr(store, "secret", None) or store.seed
+    return hmac.digest(secret, b"memcore receipts", hashlib.sha256)

@@ -1,0 +1,42 @@
+"""Which scopes were erased: their numbers are dead, and no handle that remembers one may use it.
+
+A tombstone holds no name. It stays for good: whoever still knows the number of an erased scope, in
+this process or another, finds out by one look inside his own transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memcore import keys
+from memcore.codec import seal_value
+from memcore.keys import Care
+from memcore.store.base import ReadTxn, Txn
+
+__all__ = ["TOMBSTONE", "buried", "bury", "is_erased", "tombstone_of"]
+
+TOMBSTONE = b"\x01"
+"""What follows the prefix of erasures in a tombstone's key."""
+_TOMBSTONES = keys.care_rows(0, Care.ERASURE) + TOMBSTONE
+
+
+def tombstone_of(scope: int) -> bytes:
+    """``12 | 0 u64 | 02 | 01 | scope u64``: the key of a scope's tombstone."""
+    return _TOMBSTONES + keys.u64(scope)
+
+
+def is_erased(txn: ReadTxn, scope: int) -> bool:
+    """Whether the scope's user was erased."""
+    return txn.get(_TOMBSTONES + keys.u64(scope)) is not None
+
+
+def bury(txn: Txn, scope: int) -> None:
+    """Say that the scope is dead."""
+    key = tombstone_of(scope)
+    txn.put(key, seal_value(key, b""))
+
+
+def buried(txn: ReadTxn) -> Iterator[int]:
+    """The numbers of all erased scopes."""
+    for key, _ in txn.scan(_TOMBSTONES, keys.after(_TOMBSTONES)):
+        yield keys.number_of(key)

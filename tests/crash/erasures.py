@@ -1,0 +1,51 @@
+"""Users who are erased while the power fails: the verb, and what must be true after the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import memcore
+
+from .timeline import Timeline
+from .verbs import SHARED, Place, State, Step, verb
+
+__all__ = ["finished"]
+
+
+def _erased(state: State, _: Step) -> None:
+    for name in [name for name in state if name != SHARED and not name.startswith("x/")]:
+        del state[name]
+
+
+@verb(_erased)
+def erase(place: Place, step: Step) -> None:
+    """``erase compact``: the lane's user is gone; its bytes, too, or they wait."""
+    (compact,) = step.arguments
+    receipt = place.db.erase(place.lane, compact=compact, verify=False)
+    assert receipt.bytes_gone or receipt.pending
+    assert not receipt.verification["rows_left"], receipt.pending
+
+
+def finished(
+    db: memcore.Database, path: Path, timeline: Timeline, present: dict[str, int]
+) -> list[str]:
+    """Do the rest of all erasures; nothing of what was erased may be left in the file."""
+    erased = {
+        lane: [n for n in range(count) if timeline.tracks[lane].operations[n][0] == "erase"]
+        for lane, count in present.items()
+    }
+    if not any(erased.values()):
+        return []
+    findings = [
+        f"an erasure cannot be finished: {receipt.pending}"
+        for receipt in db.finish_erasures(verify=False)
+        if not receipt.bytes_gone
+    ]
+    content = path.read_bytes()
+    for lane, numbers in erased.items():
+        findings += [
+            f"{lane}: operation {number} was erased, and bytes of it are left"
+            for number in range(max(numbers, default=0))
+            if f"{lane}|{number}|".encode() in content
+        ]
+    return findings + [f"after erasures: {what}" for what in db.check()]
