@@ -269,7 +269,7 @@ class LmdbStore:
 
     def wipe_records(self) -> None:
         """Leave nothing of the last commits in the redo slots; what is stored stays."""
-        env = self.open_env()
+        env = self.environment()
         env.queue.call(lambda _: wipe_slots(env), job=True)
 
     def restore(
