@@ -19,6 +19,7 @@ except ImportError as _exc:
 
 if TYPE_CHECKING:
     from memcore import aio
+    from memcore.audit import Audit
     from memcore.compaction import (
         PRESETS,
         AnthropicSummarizer,
@@ -49,9 +50,12 @@ if TYPE_CHECKING:
     from memcore.database import open_database as open  # noqa: A004 - memcore.open is the public name
     from memcore.database.branches import Branch
     from memcore.database.difference import Difference
+    from memcore.database.keying import KeyStatus, Rotation
+    from memcore.database.migrating import MigrationReport, migrate
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
+        AuditError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
         InvalidItemError,
         InvalidOptionError,
         InvalidUpdateError,
+        KeyFileError,
+        KeyNeededError,
         MemcoreError,
         NotFoundError,
         OrphanResultError,
@@ -81,7 +87,9 @@ if TYPE_CHECKING:
         StoreFullError,
         StoreLockedError,
         SummarizerError,
+        TamperedError,
         UnreadableItemsError,
+        WrongKeyError,
     )
     from memcore.model import (
         Calibration,
@@ -104,6 +112,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
+    from memcore.privacy.provider import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, verify_receipt
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
@@ -141,6 +150,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "Audit",
+    "AuditError",
     "Branch",
     "BytesEstimate",
     "Calibration",
@@ -177,11 +188,16 @@ __all__ = [
     "Item",
     "ItemKind",
     "Keep",
+    "KeyFileError",
+    "KeyNeededError",
+    "KeyProvider",
+    "KeyStatus",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
     "MemcoreError",
     "Merge",
+    "MigrationReport",
     "NotFoundError",
     "OmitInput",
     "OmitOutput",
@@ -206,6 +222,7 @@ __all__ = [
     "RepairResult",
     "RestoreReport",
     "RevisionConflict",
+    "Rotation",
     "SalvageReport",
     "SalvagedSession",
     "ScaledCounter",
@@ -228,6 +245,7 @@ __all__ = [
     "SummarizerError",
     "SummaryRequest",
     "SummaryStyle",
+    "TamperedError",
     "TiktokenCounter",
     "TokenCounter",
     "Trigger",
@@ -235,6 +253,7 @@ __all__ = [
     "UnreadableItemsError",
     "View",
     "Violation",
+    "WrongKeyError",
     "aio",
     "append_messages",
     "compaction_policy",
@@ -246,6 +265,7 @@ __all__ = [
     "fit",
     "get_counter",
     "merge_entries",
+    "migrate",
     "open",
     "policy_mapping",
     "read_policy",
@@ -257,122 +277,51 @@ __all__ = [
     "verify_receipt",
 ]
 
-_HOMES = {
-    "PRESETS": "memcore.compaction",
-    "AnthropicSummarizer": "memcore.compaction",
-    "Branch": "memcore.database.branches",
-    "BytesEstimate": "memcore.tokens",
-    "Calibration": "memcore.model",
-    "CallRecord": "memcore.model",
-    "CallableCounter": "memcore.tokens",
-    "CallerError": "memcore.errors",
-    "Checkpoint": "memcore.model",
-    "ClosedError": "memcore.errors",
-    "Command": "memcore.state",
-    "CompactReport": "memcore.database",
-    "CompactionPolicy": "memcore.compaction",
-    "CompactionResult": "memcore.model",
-    "Compactor": "memcore.session",
-    "Context": "memcore.model",
-    "ContextOverflowError": "memcore.errors",
-    "CorruptStoreError": "memcore.errors",
-    "CorruptValueError": "memcore.errors",
-    "CounterUnavailableError": "memcore.errors",
-    "Database": "memcore.database",
-    "Delete": "memcore.state",
-    "Difference": "memcore.database.difference",
-    "DuplicateRequestError": "memcore.errors",
-    "ErasureReceipt": "memcore.retention",
-    "ExactCounter": "memcore.tokens",
-    "Extractive": "memcore.compaction",
-    "FileData": "memcore.state",
-    "HeldError": "memcore.errors",
-    "HistoryViolationError": "memcore.errors",
-    "Hold": "memcore.retention",
-    "InternalError": "memcore.errors",
-    "InvalidItemError": "memcore.errors",
-    "InvalidOptionError": "memcore.errors",
-    "InvalidUpdateError": "memcore.errors",
-    "Item": "memcore.model",
-    "ItemKind": "memcore.model",
-    "Keep": "memcore.compaction",
-    "LiteLLMSummarizer": "memcore.compaction",
-    "Mask": "memcore.model",
-    "Media": "memcore.tokens",
-    "MemcoreError": "memcore.errors",
-    "Merge": "memcore.state",
-    "NotFoundError": "memcore.errors",
-    "OmitInput": "memcore.state",
-    "OmitOutput": "memcore.state",
-    "OpenAISummarizer": "memcore.compaction",
-    "OpenCall": "memcore.model",
-    "OrphanResultError": "memcore.errors",
-    "OutcomeUnknownError": "memcore.errors",
-    "Overwrite": "memcore.state",
-    "Plan": "memcore.model",
-    "PlanStaleError": "memcore.errors",
-    "PolicyMismatchError": "memcore.errors",
-    "Pressure": "memcore.compaction",
-    "Private": "memcore.state",
-    "ReadOnlyError": "memcore.errors",
-    "Receipt": "memcore.model",
-    "RecountResult": "memcore.model",
-    "Recovery": "memcore.session.recovered",
-    "RecoveryStep": "memcore.session.recovered",
-    "Recursive": "memcore.compaction",
-    "Reduction": "memcore.state",
-    "Repair": "memcore.model",
-    "RepairResult": "memcore.model",
-    "RestoreReport": "memcore.database",
-    "RevisionConflict": "memcore.errors",
-    "SalvageReport": "memcore.database",
-    "SalvagedSession": "memcore.database",
-    "ScaledCounter": "memcore.tokens",
-    "Scope": "memcore.database",
-    "ScopeError": "memcore.errors",
-    "Session": "memcore.session",
-    "SessionEntry": "memcore.model",
-    "SessionState": "memcore.session",
-    "SharedState": "memcore.state",
-    "Stage": "memcore.compaction",
-    "StateChanges": "memcore.state",
-    "StateSchema": "memcore.state",
-    "StateSchemaError": "memcore.errors",
-    "StorageError": "memcore.errors",
-    "StoreAccessError": "memcore.errors",
-    "StoreFormatError": "memcore.errors",
-    "StoreFullError": "memcore.errors",
-    "StoreLockedError": "memcore.errors",
-    "Summarizer": "memcore.model",
-    "SummarizerError": "memcore.errors",
-    "SummaryRequest": "memcore.model",
-    "SummaryStyle": "memcore.compaction",
-    "TiktokenCounter": "memcore.tokens",
-    "TokenCounter": "memcore.tokens",
-    "Trigger": "memcore.compaction",
-    "Truncated": "memcore.tokens",
-    "UnreadableItemsError": "memcore.errors",
-    "View": "memcore.model",
-    "Violation": "memcore.model",
-    "append_messages": "memcore.state",
-    "compaction_policy": "memcore.compaction",
-    "count_messages": "memcore.counting",
-    "count_tokens": "memcore.counting",
-    "count_tools": "memcore.counting",
-    "counter_for_model": "memcore.tokens",
-    "extractive": "memcore.compaction",
-    "fit": "memcore.context",
-    "get_counter": "memcore.tokens",
-    "merge_entries": "memcore.state",
-    "policy_mapping": "memcore.compaction",
-    "read_policy": "memcore.compaction",
-    "restore": "memcore.database",
-    "safe_cuts": "memcore.context",
-    "salvage": "memcore.database",
-    "truncate": "memcore.counting",
-    "validate": "memcore.context",
-    "verify_receipt": "memcore.retention",
+_NAMES = {
+    "memcore.audit": "Audit",
+    "memcore.compaction": (
+        "AnthropicSummarizer CompactionPolicy Extractive Keep LiteLLMSummarizer "
+        "OpenAISummarizer PRESETS Pressure Recursive Stage SummaryStyle Trigger "
+        "compaction_policy extractive policy_mapping read_policy"
+    ),
+    "memcore.context": "fit safe_cuts validate",
+    "memcore.counting": "count_messages count_tokens count_tools truncate",
+    "memcore.database": (
+        "CompactReport Database RestoreReport SalvageReport SalvagedSession Scope restore salvage"
+    ),
+    "memcore.database.branches": "Branch",
+    "memcore.database.difference": "Difference",
+    "memcore.database.keying": "KeyStatus Rotation",
+    "memcore.database.migrating": "MigrationReport migrate",
+    "memcore.errors": (
+        "AuditError CallerError ClosedError ContextOverflowError CorruptStoreError "
+        "CorruptValueError CounterUnavailableError DuplicateRequestError "
+        "HeldError HistoryViolationError InternalError InvalidItemError InvalidOptionError "
+        "InvalidUpdateError KeyFileError KeyNeededError MemcoreError NotFoundError "
+        "OrphanResultError OutcomeUnknownError PlanStaleError PolicyMismatchError "
+        "ReadOnlyError RevisionConflict ScopeError StateSchemaError StorageError "
+        "StoreAccessError StoreFormatError StoreFullError StoreLockedError SummarizerError "
+        "TamperedError UnreadableItemsError WrongKeyError"
+    ),
+    "memcore.model": (
+        "Calibration CallRecord Checkpoint CompactionResult Context Item ItemKind Mask "
+        "OpenCall Plan Receipt RecountResult Repair RepairResult SessionEntry Summarizer "
+        "SummaryRequest View Violation"
+    ),
+    "memcore.privacy.provider": "KeyProvider",
+    "memcore.retention": "ErasureReceipt Hold verify_receipt",
+    "memcore.session": "Compactor Session SessionState",
+    "memcore.session.recovered": "Recovery RecoveryStep",
+    "memcore.state": (
+        "Command Delete FileData Merge OmitInput OmitOutput Overwrite Private Reduction "
+        "SharedState StateChanges StateSchema append_messages merge_entries"
+    ),
+    "memcore.tokens": (
+        "BytesEstimate CallableCounter ExactCounter Media ScaledCounter TiktokenCounter "
+        "TokenCounter Truncated counter_for_model get_counter"
+    ),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 A sealed value is ``format u8 | flags u8 | checksum u64 BE | body``. The checksum is xxh3_64 over
 ``key length u16 LE | format | flags | key | body``: with the key inside, a row that LMDB serves
-from a stale or misdirected page is found out as surely as a flipped bit.
+from a stale or misdirected page is found out as surely as a flipped bit. In an encrypted database
+the store seals a sealed value once more, under another format (``store/vault.py``).
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import orjson
 from xxhash import xxh3_64_digest
 
 from memcore._fast import scan_json
-from memcore.errors import CorruptValueError
-from memcore.limits import KEY_BYTES_MAX, VALUE_FORMAT
+from memcore.errors import CorruptValueError, TamperedError
+from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
 __all__ = ["check_json", "decode_json", "encode_json", "open_value", "seal_value"]
 
 HEADER_BYTES: Final = 10
 _HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
+_ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
+CLEAR_FORMAT: Final = 0
+"""Stands in the place of the format of a value that should be encrypted and is not."""
+_CLEAR_HEAD: Final = bytes((CLEAR_FORMAT,))
 _LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
 
 FLAG_PLAIN_JSON: Final = 0x01
@@ -54,6 +59,12 @@ def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
     return b"".join((head, xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body))), body))
 
 
+def seal_encrypted(key: bytes, body: bytes) -> bytes:
+    """The stored form of what is encrypted already."""
+    total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, body)))
+    return b"".join((_ENCRYPTED_HEAD, total, body))
+
+
 def checksum_of(value: bytes) -> bytes:
     """The eight checksum bytes of a sealed value: the hash of the row as it is stored."""
     return value[2:HEADER_BYTES]
@@ -72,6 +83,8 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
         and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
     ):
         return value[1], body
+    if value[:1] == _CLEAR_HEAD or is_encrypted(key, value):
+        raise _tampered(key, value[0])
     msg = (
         f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
         "on the device; run 'memcore check' to list all damaged rows and restore from a backup"
@@ -85,6 +98,24 @@ def is_proven(key: bytes, value: bytes) -> bool:
         return False
     whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
     return value[2:HEADER_BYTES] == xxh3_64_digest(whole)
+
+
+def _tampered(key: bytes, what: int) -> TamperedError:
+    msg = (
+        f"the value under key {key.hex()} stands in clear in an encrypted database: somebody wrote "
+        "it without the key"
+        if what == CLEAR_FORMAT
+        else f"the value under key {key.hex()} does not decrypt: it was changed or moved, its user "
+        "was erased, or the key file is older than the database"
+    )
+    return TamperedError(msg, key=key)
+
+
+def is_encrypted(key: bytes, value: bytes) -> bool:
+    """Whether ``value`` is one that was encrypted and sealed under ``key``."""
+    if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
+        return False
+    return seal_encrypted(key, value[HEADER_BYTES:]) == value
 
 
 def check_json(value: Any) -> None:

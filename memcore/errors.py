@@ -22,7 +22,10 @@ MemcoreError
 │   ├── HeldError              what was to be deleted is under a legal hold
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
+│   ├── KeyNeededError         the database is encrypted, and no key was given
+│   ├── WrongKeyError          the key does not open the key file
 │   ├── UnreadableItemsError   items cannot be decrypted: another key, or they were changed
+│   ├── AuditError             no key for an audited file, or its audit cannot be anchored
 │   └── SummarizerError        your model's answer is no summary; a fallback serves
 ├── StorageError               the file or the device is in trouble
 │   ├── StoreFullError         no space on the device, or the map cannot grow
@@ -31,6 +34,8 @@ MemcoreError
 │   ├── StoreFormatError       not a memcore file, or one of a newer format
 │   ├── CorruptStoreError      the structure of the file is damaged or truncated
 │   ├── CorruptValueError      one value fails its checksum; the others stay readable
+│   │   └── TamperedError      one value does not decrypt, or stands in clear
+│   ├── KeyFileError           the key file is missing, damaged or cannot be written
 │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
 └── InternalError              a bug in memcore; please report it
 """
@@ -40,6 +45,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "AuditError",
     "CallerError",
     "ClosedError",
     "ContextOverflowError",
@@ -54,6 +60,8 @@ __all__ = [
     "InvalidItemError",
     "InvalidOptionError",
     "InvalidUpdateError",
+    "KeyFileError",
+    "KeyNeededError",
     "MemcoreError",
     "NotFoundError",
     "OrphanResultError",
@@ -72,7 +80,9 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "SummarizerError",
+    "TamperedError",
     "UnreadableItemsError",
+    "WrongKeyError",
 ]
 
 
@@ -202,6 +212,14 @@ class ClosedError(CallerError):
     """The database was closed; open it again."""
 
 
+class KeyNeededError(CallerError):
+    """The database is encrypted and no key was given, or there is none where it should be."""
+
+
+class WrongKeyError(CallerError):
+    """The key does not open the key file; nothing was read, and nothing is changed."""
+
+
 class UnreadableItemsError(CallerError):
     """Items of an encrypted session cannot be read; none was removed, and none is hidden.
 
@@ -214,6 +232,10 @@ class UnreadableItemsError(CallerError):
     def __init__(self, message: str, *, reasons: Mapping[str, int]) -> None:
         super().__init__(message)
         self.reasons = dict(reasons)
+
+
+class AuditError(CallerError):
+    """An audited file without its key, with another one, or whose audit cannot be anchored now."""
 
 
 class SummarizerError(CallerError):
@@ -259,6 +281,18 @@ class CorruptValueError(StorageError):
     def __init__(self, message: str, *, key: bytes) -> None:
         super().__init__(message)
         self.key = key
+
+
+class TamperedError(CorruptValueError):
+    """One value of an encrypted database does not decrypt; ``key`` is its row.
+
+    It was changed, moved here from another row, stands in clear, or its data key is gone: its user
+    was erased, or the key file is older than the database.
+    """
+
+
+class KeyFileError(StorageError):
+    """The key file is missing, damaged, of another database, or cannot be written."""
 
 
 class OutcomeUnknownError(StorageError):

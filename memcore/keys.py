@@ -52,6 +52,14 @@ class Kind:
     CARE: Final = 0x12
 
 
+class Care:
+    """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
+
+    HOLD: Final = 0x01
+    ERASURE: Final = 0x02
+    AUDIT: Final = 0x04
+
+
 class Row:
     """Row byte of a session's key: the rows of one session lie together."""
 
@@ -67,13 +75,14 @@ class Row:
     CHECKPOINT: Final = 0x0A
     STATE: Final = 0x0B
     MOMENT: Final = 0x0C
+    AUDIT: Final = 0x0D
 
 
-class Care:
-    """Which care a row of kind ``12`` is about; under scope 0 it is the database's."""
-
-    HOLD: Final = 0x01
-    ERASURE: Final = 0x02
+_SESSION: Final = bytes((Kind.SESSION,))
+_CARE: Final = bytes((Kind.CARE,))
+_AUDIT: Final = bytes((Care.AUDIT,))
+_AUDIT_ENTRIES: Final = _AUDIT + b"\x01"
+_AUDIT_MARKS: Final = _AUDIT + b"\x02"
 
 
 class ThreadRow:
@@ -328,6 +337,42 @@ def behind(key: bytes) -> bytes:
 def split_scoped(key: bytes) -> tuple[int, bytes]:
     """``(scope, parts)`` of a key that ``scoped`` made."""
     return int.from_bytes(key[1:9], "big"), key[9:]
+
+
+def audit_rows(scope: int, session: int) -> bytes:
+    """The prefix of an audit chain's entries; session 0: the scope's own, scope 0: the database's.
+
+    ``05 | scope | session | 0D`` or ``12 | scope | 04 | 01``; the number of the entry follows.
+    """
+    if session:
+        return session_rows(scope, session, Row.AUDIT)
+    return scoped(Kind.CARE, scope, _AUDIT_ENTRIES)
+
+
+def audit_mark(scope: int, session: int) -> bytes:
+    """``12 | scope u64 | 04 | 02 | session u64``: the chain has entries that no anchor covers."""
+    return scoped(Kind.CARE, scope, _AUDIT_MARKS, _U64.pack(session))
+
+
+def audit_care(scope: int) -> bytes:
+    """The prefix of what a scope keeps of its audit: its own chain, and marks of all its chains."""
+    return scoped(Kind.CARE, scope, _AUDIT)
+
+
+def split_audit_row(key: bytes) -> tuple[int, int, int, bool]:
+    """``(scope, session, number, is_mark)`` of a row of an audit.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    if key[:1] == _SESSION and len(key) == _SESSION_ROW.size:
+        return *split_session_prefix(key), number_of(key), False
+    scope, rest = split_scoped(key)
+    if key[:1] != _CARE or len(key) != _SCOPED_BYTES + 10 or rest[:1] != _AUDIT:
+        raise _malformed(key)
+    if rest[1:2] == _AUDIT_MARKS[1:]:
+        return scope, number_of(key), 0, True
+    return scope, 0, number_of(key), False
 
 
 def counter(which: int) -> bytes:

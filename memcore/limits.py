@@ -6,10 +6,14 @@ from typing import Final
 
 # --- format -----------------------------------------------------------------------------------
 FORMAT_MAGIC: Final = b"memcore\x00"
-FORMAT_VERSION: Final = 0
-"""Version 0 may change without notice until version 1 is frozen."""
+FORMAT_VERSION: Final = 1
+"""Frozen: every later memcore reads it (docs/format.md)."""
+FORMAT_OLDEST: Final = 1
+"""The oldest version that is opened; ``migrate`` reads those before."""
 VALUE_FORMAT: Final = 1
 """First byte of every value that the codec seals."""
+ENCRYPTED_FORMAT: Final = 2
+"""First byte of every value that is encrypted."""
 
 # --- store ------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 511

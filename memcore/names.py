@@ -133,19 +133,20 @@ def scope_names(txn: ReadTxn, scope: int) -> tuple[str, str]:
 
 def scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
     """``(scope, app, user)`` of the scopes of all users in the order of their numbers."""
-    for scope, app, user in _all_scopes(txn):
+    for scope, app, user in all_scopes(txn):
         if user != _NOBODY:
             yield scope, app, user
 
 
 def app_scopes(txn: ReadTxn) -> Iterator[tuple[int, str]]:
     """``(scope, app)`` of the scopes that belong to applications."""
-    for scope, app, user in _all_scopes(txn):
+    for scope, app, user in all_scopes(txn):
         if user == _NOBODY:
             yield scope, app
 
 
-def _all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
+def all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
+    """Both; the user of an application's own is the empty text."""
     prefix = bytes((Kind.SCOPE,))
     for key, value in txn.scan(prefix, keys.after(prefix)):
         app, user = _pair(key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import IO, Final
 
 from xxhash import xxh3_128_digest
@@ -89,7 +90,7 @@ class BlobStore:
         number = self._store.transact(self._ensure) if scope is None else scope
 
         def closure(txn: Txn, ref: BlobRef) -> None:
-            key = keys.scoped(Kind.BLOB_ADDRESS, number, source.sha256)
+            key = self._address(number, source.sha256)
             if txn.get(key) is None:
                 acquire(txn, number, ref)
                 txn.put(key, seal_value(key, ref.pack()))
@@ -98,7 +99,7 @@ class BlobStore:
 
     def _put_small(self, txn: Txn, payload: bytes, sha256: bytes) -> None:
         scope = self._ensure(txn)
-        key = keys.scoped(Kind.BLOB_ADDRESS, scope, sha256)
+        key = self._address(scope, sha256)
         if txn.get(key) is None:
             ref = write(txn, scope, payload, seed=self._seed)
             try:
@@ -155,7 +156,7 @@ class BlobStore:
             found = self._resolve(txn, sha256)
             if found is not None:
                 release(txn, *found)
-                txn.delete(keys.scoped(Kind.BLOB_ADDRESS, found[0], sha256))
+                txn.delete(self._address(found[0], sha256))
             return found
 
         found = self._store.transact(closure, makes_room=True)
@@ -173,6 +174,13 @@ class BlobStore:
             return False
         return self._lookup(address) is not None
 
+    def _address(self, scope: int, sha256: bytes) -> bytes:
+        """The key of an address. In an encrypted database it confirms no guess of the content."""
+        vault = self._store.vault
+        if vault is not None:
+            sha256 = blake2b(sha256, key=vault.seed, digest_size=len(sha256)).digest()
+        return keys.scoped(Kind.BLOB_ADDRESS, scope, sha256)
+
     def _lookup(self, address: str) -> tuple[int, BlobRef] | None:
         sha256 = _parse_address(address)
         return self._store.read(lambda txn: self._resolve(txn, sha256))
@@ -181,7 +189,7 @@ class BlobStore:
         scope = self._find(txn)
         if scope is None:
             return None
-        key = keys.scoped(Kind.BLOB_ADDRESS, scope, sha256)
+        key = self._address(scope, sha256)
         value = txn.get(key)
         return None if value is None else (scope, BlobRef.unpack(open_value(key, value)[1]))
 

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import memcore
 from memcore.cli import (
+    audit,
     backup,
     check,
     compact,
@@ -24,7 +25,9 @@ from memcore.cli import (
     exporting,
     hold,
     importing,
+    keys,
     listing,
+    migrate,
     prune,
     recount,
     recover,
@@ -135,6 +138,9 @@ for _name, _verb in (
     ("restore", restore.restore_backup),
     ("copy-compact", copy_compact.copy_compact),
     ("salvage", salvage.salvage_file),
+    ("migrate", migrate.migrate_file),
+    ("keys", keys.show_keys),
     ("demo", demo.run_demo),
 ):
     app.command(_name, epilog="Exit codes: memcore --help.")(_verb)
+app.add_typer(audit.verbs, name="audit")

@@ -12,6 +12,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
+from memcore.cli.options import key_options
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.database.exchange import Title, is_title, parse_line
 
@@ -49,7 +50,10 @@ def load_export(
 ) -> dict[str, Any]:
     """Store the sessions of an export of ``total`` bytes; what was done, by name."""
     started = time.perf_counter()
-    with memcore.open(store, counter=counter) as db, progress("importing") as report:
+    with (
+        memcore.open(store, counter=counter, **key_options()) as db,
+        progress("importing") as report,
+    ):
         read = _Counted(lines, total, report)
         done = asdict(db.import_(read, rename=renaming, counter=counter))
     return done | {

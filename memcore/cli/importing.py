@@ -19,6 +19,7 @@ import memcore
 from memcore._fast import classify
 from memcore.cli.exits import ExitCode
 from memcore.cli.exported import Renaming, is_export, load_export, summarize_export
+from memcore.cli.options import key_options
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.database.exchange import FORMATS
 from memcore.formats import get_policy
@@ -150,7 +151,10 @@ def import_file(
             summarize_export(done, file, as_json=as_json)
             return
         started = time.perf_counter()
-        with memcore.open(store, counter=counter) as db, progress("importing") as report:
+        with (
+            memcore.open(store, counter=counter, **key_options()) as db,
+            progress("importing") as report,
+        ):
             scope = db.scope(user=user or "default", app=app or "default")
             target = Target(scope, policy, orphans or "keep", append)
             tally = _load_all(target, lines, _Place(file, 0, prefix), total, report)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,6 +25,7 @@ __all__ = [
     "VerifyCopy",
     "Yes",
     "find_session",
+    "key_options",
     "need_choice",
     "reading",
     "writing",
@@ -55,11 +56,27 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
         raise typer.Exit(ExitCode.USAGE if yes else ExitCode.REFUSED)
 
 
+def key_options() -> dict[str, Any]:
+    """``key`` and ``key_file`` of an encrypted database, as the environment gives them.
+
+    ``MEMCORE_KEY`` says where the key is, or is the key; ``MEMCORE_KEY_FILE`` names the key file.
+    """
+    found = {}
+    key = os.environ.get("MEMCORE_KEY")
+    if key:
+        is_place = key.startswith(("env:", "file:", "keyring:"))
+        found["key"] = key if is_place else "env:MEMCORE_KEY"
+    name = os.environ.get("MEMCORE_KEY_FILE")
+    if name:
+        found["key_file"] = name
+    return found
+
+
 @contextmanager
 def reading(store: str) -> Iterator[memcore.Database]:
     """The database for looking: nothing is written, a live writer is not disturbed."""
     _need_file(store)
-    with memcore.open(store, read_only=True) as db:
+    with memcore.open(store, read_only=True, **key_options()) as db:
         if _was_interrupted(db):
             warn(
                 f"{store}: its last commit was interrupted; it shows after the next opening for "
@@ -82,7 +99,14 @@ def _was_interrupted(db: memcore.Database) -> bool:
 def writing(store: str) -> Iterator[memcore.Database]:
     """An existing database for changing it."""
     _need_file(store)
-    with memcore.open(store, create=False) as db:
+    try:
+        db = memcore.open(store, create=False, **key_options())
+    except memcore.AuditError:
+        audit = memcore.Audit.from_environment()  # not before: it would begin one
+        if audit is None:
+            raise
+        db = memcore.open(store, create=False, audit=audit, **key_options())
+    with db:
         yield db
 
 

@@ -10,7 +10,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath
+from memcore.cli.options import AsJson, StorePath, key_options
 from memcore.cli.output import complain, emit_json, escape, progress
 
 __all__ = ["restore_backup"]
@@ -42,7 +42,13 @@ def restore_backup(
     started = time.perf_counter()
     with progress("checking the copy") as report:
         done = memcore.restore(
-            backup, store, replace=replace, keep=not discard, force=force, progress=report
+            backup,
+            store,
+            replace=replace,
+            keep=not discard,
+            force=force,
+            progress=report,
+            **key_options(),
         )
     seconds = time.perf_counter() - started
     if as_json:

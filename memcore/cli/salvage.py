@@ -9,7 +9,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson
+from memcore.cli.options import AsJson, key_options
 from memcore.cli.output import emit_json, escape, stages
 
 __all__ = ["salvage_file"]
@@ -28,7 +28,7 @@ def salvage_file(
     The exit code is 1 if anything was lost or is not sure.
     """
     with stages() as report:
-        found = memcore.salvage(damaged, to, progress=report)
+        found = memcore.salvage(damaged, to, progress=report, **key_options())
     if as_json:
         emit_json("salvage", dataclasses.asdict(found) | {"share": found.share})
     else:

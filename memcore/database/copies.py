@@ -12,10 +12,12 @@ from typing import TypeAlias
 from memcore.database.check import check_database
 from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
 from memcore.options import checked_bool
+from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing
 from memcore.store import examined, open_store
 from memcore.store.copying import Judge
 from memcore.store.format import DURABILITIES
+from memcore.store.unlocking import Access
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["CompactReport", "Progress", "RestoreReport", "check_mode", "judge_for", "restore"]
@@ -63,11 +65,24 @@ def check_mode(durability: object, *, allow_unsafe: bool) -> None:
         raise InvalidOptionError(msg)
 
 
+def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> Access | None:
+    """What the options ``key`` and ``key_file`` give.
+
+    Raises:
+        InvalidOptionError, KeyNeededError
+    """
+    if key is None:
+        if key_file is not None:
+            raise InvalidOptionError("key_file: needs key=, which opens it")
+        return None
+    return Access(key_provider(key), None if key_file is None else os.fsdecode(os.fspath(key_file)))
+
+
 def judge_for(backing: Backing, progress: Progress | None) -> Judge:
     """The whole check of a copy, with what is known of the database that it is a copy of."""
 
     def judge(path: str) -> list[str]:
-        with examined(path) as store:
+        with examined(path, vault=backing.store.vault) as store:
             copy = Backing(store, backing.counter, backing.policy, counters=dict(backing.counters))
             return check_database(copy, progress)
 
@@ -83,6 +98,8 @@ def restore(
     force: bool = False,
     counter: str | TokenCounter | None = None,
     progress: Progress | None = None,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> RestoreReport:
     """Put a copy of the backup ``source`` at ``target``, proven sound, at one moment.
 
@@ -97,8 +114,12 @@ def restore(
         force: accept a source with findings as long as it can be opened.
         counter: a custom token counter, if sessions of the source were counted by one.
         progress: called with (sessions checked, sessions in all) while the copy is checked.
+        key: opens the key file of an encrypted source.
+        key_file: where that lies; None: beside the target, or beside the source. It stays there:
+            a target without one needs a copy of it.
 
     Raises:
+        KeyNeededError, WrongKeyError, KeyFileError: the contents cannot be read.
         NotFoundError: there is no source.
         StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
         StoreLockedError: somebody has the target open.
@@ -124,7 +145,10 @@ def restore(
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
     accepted: list[str] = []
-    store = open_store(backup, read_only=True)
+    access = access_of(key, key_file)
+    if access is not None and key_file is None and os.path.lexists(f"{final}.keys"):
+        access = Access(access.provider, f"{final}.keys")
+    store = open_store(backup, read_only=True, access=access)
     try:
         check = judge_for(Backing(store, get_counter(counter), "openai_chat"), progress)
 

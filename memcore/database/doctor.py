@@ -28,7 +28,7 @@ from memcore.store import lmdb as binding
 from memcore.store import open_store
 from memcore.store.file import newest_meta
 from memcore.store.filesystem import is_network, mount_of
-from memcore.store.format import FORMAT_KEY, Format
+from memcore.store.format import ENCRYPTED, FORMAT_KEY, Format
 from memcore.store.lockfile import holders_of, readers_of
 from memcore.store.naming import leftovers
 
@@ -163,12 +163,13 @@ def _place(path: str) -> dict[str, Any]:
 
 def _store(path: str) -> dict[str, Any]:
     """What only an open store tells."""
-    store = open_store(path, read_only=True)
+    store = open_store(path, read_only=True, blind=True)
     try:
         record = Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), path)
         found = store.stats()
         return {
             "format": record.version,
+            "encrypted": bool(record.features & ENCRYPTED),
             "durability": record.durability,
             "created_ms": record.created_ms,
             "map_bytes": found["map_bytes"],

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.audit import Audit, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
-from memcore.database.copies import check_mode
+from memcore.database.copies import access_of, check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.formats import policy_name
@@ -21,6 +22,7 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_MAX,
 )
 from memcore.options import checked_bool, checked_int
+from memcore.privacy.provider import Key
 from memcore.retention import resume_erasures
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
@@ -46,6 +48,9 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    audit: Audit | None = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -69,9 +74,17 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        key: encrypts the contents of a new file, and opens an encrypted one: 32 bytes,
+            ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"``, a callable that gives the
+            bytes, or an object that wraps keys (``memcore.KeyProvider``).
+        key_file: where the data keys lie, encrypted with ``key``; None: at the path with ``.keys``
+            behind it. Without this file nothing can be read: back it up, apart from the database.
+        audit: chain every write under a key; a file is audited from its first opening with one on.
 
     Raises:
+        KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
         InvalidOptionError: an option is of a wrong type or out of range.
+        AuditError: the file is audited and ``audit`` is missing, or has another key.
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
@@ -86,6 +99,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    _check_audit(audit)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -98,8 +112,14 @@ def open_database(
         map_bytes=map_bytes,
         steady_interval_ms=steady_interval_ms,
         verify=verify,
+        access=access_of(key, key_file),
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    try:
+        start_audit(store, audit)
+    except BaseException:
+        store.close()
+        raise
+    return _opened(store, Backing(store, by, preset, recount, rule, embed, audit=audit))
 
 
 def _need_file(file: str) -> None:
@@ -116,6 +136,12 @@ def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
 def _check_embed(embed: object) -> None:
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
+        raise InvalidOptionError(msg)
+
+
+def _check_audit(audit: object) -> None:
+    if audit is not None and not isinstance(audit, Audit):
+        msg = f"audit: expected a memcore.Audit or None, got {type(audit).__name__}"
         raise InvalidOptionError(msg)
 
 

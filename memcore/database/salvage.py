@@ -6,7 +6,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -16,8 +15,10 @@ from memcore.blobs.rows import COMPLETE, Header, put_header, slot_of
 from memcore.codec import FLAG_EXPIRES, HEADER_BYTES, seal_value
 from memcore.database.cared import cared_rows, write_hold_count
 from memcore.database.check import SessionCheck, check_database, sessions_of
+from memcore.database.copies import access_of
 from memcore.database.family import Family
 from memcore.database.filling import count_all, put_rows, write_references
+from memcore.database.missing import lost_entries
 from memcore.database.remains import Remains
 from memcore.database.salvaged import SalvagedSession, SalvageReport
 from memcore.database.shape import is_row
@@ -25,7 +26,7 @@ from memcore.database.shared import label_of, lost_shared, mend_shared, shared_r
 from memcore.database.sieve import Place, Sieve
 from memcore.database.threads import Threads, count_numbers
 from memcore.errors import (
-    CorruptValueError,
+    KeyNeededError,
     NotFoundError,
     StorageError,
     StoreAccessError,
@@ -33,12 +34,15 @@ from memcore.errors import (
 )
 from memcore.keys import Kind, Row
 from memcore.log.head import Head, head_key
+from memcore.privacy.provider import Key
 from memcore.session import Backing
 from memcore.store import LmdbStore, Txn, built, examined
 from memcore.store.copying import beside, prove, refusal
 from memcore.store.creation import new_record
 from memcore.store.file import exclusively, open_locked, publish
-from memcore.store.format import Format
+from memcore.store.format import ENCRYPTED, Format
+from memcore.store.unlocking import vault_for_copy
+from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
 from memcore.tokens import TokenCounter, get_counter
 
@@ -48,7 +52,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 _POLICY: Final = "openai_chat"
 _STEP: Final = 4096
 _KV_PREFIX_BYTES: Final = 17
-_STATE_ROW: Final = bytes((Row.STATE,))
 
 
 def salvage(
@@ -57,6 +60,8 @@ def salvage(
     *,
     counter: str | TokenCounter | None = None,
     progress: Progress | None = None,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> SalvageReport:
     """Write all that can be proven good in a damaged file to a new one that passes ``check``.
 
@@ -70,8 +75,11 @@ def salvage(
         target: the file to make.
         counter: the custom token counter of the sessions, if there was one.
         progress: called with (what is done, done, total).
+        key: opens the key file of an encrypted one; the new file gets a copy of it.
+        key_file: where that lies; None: beside the damaged file.
 
     Raises:
+        KeyNeededError, WrongKeyError, KeyFileError: contents are encrypted and cannot be read.
         NotFoundError: there is no damaged file.
         StoreAccessError: the target exists or cannot be written, or the source cannot be read.
         StoreLockedError: somebody has the damaged file open.
@@ -90,9 +98,10 @@ def salvage(
     fd = open_locked(source, read_only=True)
     try:
         with exclusively(fd, source):
-            wreck = Wreck(fd, is_row)
+            vault = vault_for_copy(access_of(key, key_file), source, final)
+            wreck = Wreck(fd, is_row, vault)
             wreck.read(_stage(progress, "reading pages"))
-            return _Salvage(wreck, source, get_counter(counter), progress).to(final)
+            return _Salvage(wreck, source, get_counter(counter), progress, vault).to(final)
     except OSError as error:
         raise refusal(error, final) from error
     finally:
@@ -105,16 +114,23 @@ def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] |
 
 class _Salvage:
     def __init__(
-        self, wreck: Wreck, source: str, counter: TokenCounter, progress: Progress | None
+        self,
+        wreck: Wreck,
+        source: str,
+        counter: TokenCounter,
+        progress: Progress | None,
+        vault: Vault | None,
     ) -> None:
+        self._vault = vault
         self._source = source
         self._counter = counter
         self._progress = progress
-        self._format = _format_of(wreck, source)
+        self._format = _format_of(wreck, source, vault)
         self._new_seed = self._format is None
-        record = self._format or new_record("full")
+        record = self._format or new_record("full", seed=None if vault is None else vault.ring.seed)
         self._record = record
-        self._sieve = Sieve(wreck, None if self._new_seed else record.seed)
+        known = None if self._new_seed else record.seed
+        self._sieve = Sieve(wreck, known if vault is None else vault.seed)
         self._threads = Threads(self._sieve)
         count_numbers(self._sieve)
         self._lost: list[str] = []
@@ -126,7 +142,7 @@ class _Salvage:
         """Make the new file."""
         judge = _stage(self._progress, "checking")
         with beside(final) as (temporary, fd):
-            with built(temporary, self._record) as store:
+            with built(temporary, self._record, vault=self._vault) as store:
                 backing = Backing(store, self._counter, _POLICY)
                 self._write_rows(store)
                 self._mend_sessions(backing)
@@ -136,13 +152,13 @@ class _Salvage:
                 items, sessions, entries = count_all(store)
 
             def look(path: str) -> list[str]:
-                with examined(path) as copy:
+                with examined(path, vault=self._vault) as copy:
                     return check_database(Backing(copy, self._counter, _POLICY), judge)
 
             prove(fd, temporary, final, look)
             publish(temporary, final)
         sieve = self._sieve
-        self._lost += [*_lost_entries(sieve), *lost_shared(sieve)]
+        self._lost += [*lost_entries(sieve), *lost_shared(sieve)]
         return SalvageReport(
             path=final,
             durability=self._record.durability,
@@ -360,14 +376,19 @@ class _Salvage:
             yield f"{what}: {count} rows were possibly deleted or replaced before"
 
 
-def _format_of(wreck: Wreck, source: str) -> Format | None:
+def _format_of(wreck: Wreck, source: str, vault: Vault | None) -> Format | None:
     """The format record, or one made from the reserved run's head; None without either."""
+    features = 0 if vault is None else ENCRYPTED
     problem: StorageError | None = None
     for row in wreck.format_rows:
         try:
-            return Format.unpack(row, source)
+            found = Format.unpack(row, source)
         except StorageError as error:
             problem = error
+            continue
+        if found.features & ENCRYPTED and vault is None:
+            raise KeyNeededError(f"{source}: is encrypted; salvage it with key=")
+        return found
     seed = None if wreck.run is None else wreck.run.seed
     if not wreck.rows and seed is None:
         if isinstance(problem, StoreFormatError):
@@ -377,22 +398,5 @@ def _format_of(wreck: Wreck, source: str) -> Format | None:
     if seed is None:
         return None
     mode = "relaxed" if wreck.run is not None and wreck.run.relaxed else "full"
-    return Format.new(durability=mode, seed=seed, created_ms=time.time_ns() // 10**6)
-
-
-def _lost_entries(sieve: Sieve) -> Iterator[str]:
-    """Key/value entries and fields of states whose row is there, but damaged."""
-    for key in sieve.wreck.damaged:
-        if key[0] == Kind.SESSION and key not in sieve.chosen and key[17:18] == _STATE_ROW:
-            place = keys.split_session_prefix(key)
-            with suppress(CorruptValueError):
-                field, counter = keys.split_state_row(key)
-                where = sieve.names.get(place, f"number {place[1]}")
-                what = f"field {field!r} (counter {counter}) of the state of session {where!r}"
-                yield f"{what}, as far as it reads"
-        if key[0] == Kind.KV and key not in sieve.chosen and len(key) > _KV_PREFIX_BYTES:
-            place = keys.split_session_prefix(key)
-            name = key[_KV_PREFIX_BYTES:]
-            with suppress(CorruptValueError):
-                where = sieve.namespaces.get(place, f"number {place[1]}")
-                yield f"entry {keys.unpack_text(name)!r} of namespace {where!r}, as far as it reads"
+    now_ms = time.time_ns() // 10**6
+    return Format.new(durability=mode, seed=seed, created_ms=now_ms, features=features)

@@ -18,7 +18,7 @@ from memcore.log import index
 from memcore.log.carried import carry_counts
 from memcore.log.head import Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
-from memcore.log.item import Prepared, orphan_error
+from memcore.log.item import Prepared, orphan_error, salted
 from memcore.log.positions import History
 from memcore.log.saved import Saved
 from memcore.model import Receipt
@@ -335,7 +335,7 @@ class Draft:
         log, head = self.log, self.head
         key = keys.numbered(log.item_rows, seq)
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
-        value = seal_value(key, body, item.flags)
+        value = seal_value(key, salted(body, self.txn.vault), item.flags)
         self.txn.put(key, value)
         chain = head.chain = index.chain_after(head.chain, checksum_of(value))
         return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts

@@ -2,7 +2,9 @@
 
 The body of an item's row is ``kind u8 | envelope flag u8 | reserved u16 | envelope length u32 |
 created microseconds u64 | envelope JSON | item JSON``; the item JSON of a large item is a blob
-reference instead. The envelope holds ``meta`` and ``request_id`` and is absent when both are.
+reference instead. The envelope holds ``meta`` and ``request_id`` and is absent when both are. In an
+encrypted database 8 random bytes stand before it: the prefix hash, which rests on the whole row and
+stands in clear, then confirms no guess of what the item says.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from memcore import codec
 from memcore._fast import classify, pack_event, pack_facts
@@ -43,6 +45,11 @@ __all__ = [
 _HEADER = Struct("<BBHIQ")
 _ENVELOPE: Final = Struct("<I")
 _KINDS: Final = tuple(ItemKind)
+_HAS_ENVELOPE: Final = 1
+_HAS_SALT: Final = 2
+_SALT_BYTES: Final = 8
+_SALTED: Final = struct.pack("<BHI", _HAS_SALT, 0, _SALT_BYTES)
+"""What stands between kind and creation time in the row of an item with salt and no envelope."""
 ABANDON_EVENT: Final = "abandon"
 
 
@@ -118,7 +125,8 @@ def _prepare(
         tokens = counter.count_message(message, encoded)  # no frame between an append and C
         if type(tokens) is not int or not 0 <= tokens <= ITEM_TOKENS_MAX:
             tokens = checked_tokens(counter.id, tokens)
-    prefix = _HEADER.pack(kind, 1 if envelope else 0, 0, len(envelope), now_us) + envelope
+    flag = _HAS_ENVELOPE if envelope else 0
+    prefix = _HEADER.pack(kind, flag, 0, len(envelope), now_us) + envelope
     created_s = now_us // 1_000_000
     if len(encoded) > ITEM_INLINE_BYTES_MAX:
         flags |= codec.FLAG_BLOB
@@ -217,9 +225,35 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
     if len(body) < _HEADER.size:
         msg = f"the row of an item has {len(body)} bytes; run 'memcore check'"
         raise CorruptValueError(msg, key=b"")
-    kind, _, _, size, created = _HEADER.unpack_from(body)
+    kind, flag, _, size, created = _HEADER.unpack_from(body)
     at = _HEADER.size + size
-    return kind, created, body[_HEADER.size : at], body[at:]
+    first = _HEADER.size + (_SALT_BYTES if flag & _HAS_SALT else 0)
+    return kind, created, body[first:at], body[at:]
+
+
+class Random(Protocol):
+    """What gives random bytes."""
+
+    def random(self, count: int, /) -> bytes:
+        """So many of them."""
+
+
+def salted(body: bytes, source: Random | None) -> bytes:
+    """The body of an item's row with random bytes in it, in place of those that it may have.
+
+    Without a source, as the body is.
+    """
+    if source is None:
+        return body
+    salt = source.random(_SALT_BYTES)
+    if not body[1]:  # no envelope, as in most
+        return b"".join((body[:1], _SALTED, body[8:16], salt, body[16:]))
+    kind, flag, reserved, size, created = _HEADER.unpack_from(body)
+    at = _HEADER.size
+    if flag & _HAS_SALT:
+        at, size = at + _SALT_BYTES, size - _SALT_BYTES
+    head = _HEADER.pack(kind, flag | _HAS_SALT, reserved, size + len(salt), created)
+    return b"".join((head, salt, body[at:]))
 
 
 _META: Final = b'{"meta":'
@@ -257,7 +291,9 @@ def decode_item(
     meta = request_id = None
     at = _HEADER.size
     try:
-        kind, _, _, size, created = _HEADER.unpack_from(body)
+        kind, flag, _, size, created = _HEADER.unpack_from(body)
+        if flag & _HAS_SALT:
+            at, size = at + _SALT_BYTES, size - _SALT_BYTES
         if size:
             found = codec.decode_json(body[at + 1 : at + size], body[at])
             meta, request_id = found["meta"], found["request_id"]

@@ -11,6 +11,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from memcore import names
+from memcore.audit import Audit
 from memcore.checkpoint import Cache
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
@@ -50,6 +51,8 @@ class Backing:
     """How sessions are compacted, unless their handle or a call says otherwise."""
     embed: Embed | None = None
     """What semantic de-duplication compares texts by."""
+    audit: Audit | None = None
+    """The key of the audit, and how it is anchored."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     graphs: Cache = field(default_factory=Cache)

@@ -15,6 +15,7 @@ from collections import deque
 from contextlib import suppress
 
 from memcore import blobs, keys, names
+from memcore.audit import end_session
 from memcore.checkpoint import removal
 from memcore.codec import FLAG_BLOB, open_value, seal_value
 from memcore.errors import CorruptValueError, MemcoreError
@@ -178,6 +179,7 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
     With its last piece go its head and its place under its parent, which may be next.
     """
     head = _read_head(txn, scope, session)
+    end_session(txn, scope, session)
     done, work = _remove_rows(txn, scope, session)
     if not done:
         if head is not None and not head.hidden:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memcore.errors import CorruptStoreError, StoreAccessError
+from memcore.limits import FORMAT_OLDEST
 from memcore.store import faults
 from memcore.store import lmdb as binding
 from memcore.store.file import inspect, newest_meta, open_locked, sync_directory
@@ -43,6 +44,7 @@ def attach(
     map_bytes: int,
     expected: FileKey | None,
     judge: Callable[[int], None] | None,
+    oldest: int = FORMAT_OLDEST,
 ) -> Attachment:
     """Open the file at ``path``. Leaves nothing open on failure.
 
@@ -52,6 +54,7 @@ def attach(
         map_bytes: address space to map at first.
         expected: the file that it must still be.
         judge: called with the descriptor before LMDB maps the file; raises to refuse it.
+        oldest: the oldest format that is taken.
     """
     fd = open_locked(path, read_only=read_only)
     raw = None
@@ -68,7 +71,9 @@ def attach(
         if judge is not None:
             judge(fd)
         mode = stat.S_IMODE(status.st_mode) & 0o666
-        raw, record = _map(path, run, read_only=read_only, map_bytes=map_bytes, mode=mode)
+        raw, record = _map(
+            path, run, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
+        )
         if os.environ.get(faults.VARIABLE):
             raw = faults.wrap(raw)
         _same_file(path, Path(path).stat(), key)  # LMDB opened the path, not the descriptor
@@ -94,14 +99,14 @@ def _same_file(path: str, status: os.stat_result, expected: FileKey | None) -> F
 
 
 def _map(
-    path: str, run: Run, *, read_only: bool, map_bytes: int, mode: int
+    path: str, run: Run, *, read_only: bool, map_bytes: int, mode: int, oldest: int
 ) -> tuple[binding.RawEnv, Format]:
     """The environment in the mode that the file records."""
     sync = not run.relaxed  # only "none" has to open a second time
     while True:
         raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
         try:
-            record = _record(raw, run, path)
+            record = _record(raw, run, path, oldest)
         except MapResized:  # another process has just grown the file
             raw.close()
             continue
@@ -114,9 +119,9 @@ def _map(
         sync = False
 
 
-def _record(raw: binding.RawEnv, run: Run, path: str) -> Format:
+def _record(raw: binding.RawEnv, run: Run, path: str, oldest: int) -> Format:
     row, head = binding.first_rows(raw, len(run.head))
-    record = Format.unpack(row, path)
+    record = Format.unpack(row, path, oldest=oldest)
     if head != run.head or record.seed != run.seed:
         raise CorruptStoreError(f"{path}: the reserved run is not where it should be")
     if run.relaxed != (record.durability == "relaxed"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from memcore.store.bell import Bell
+from memcore.store.vault import Vault
 
 __all__ = ["MapMovedError", "ReadTxn", "Store", "Txn"]
 
@@ -44,8 +45,16 @@ class Txn(ReadTxn, Protocol):
     """
 
     @property
+    def vault(self) -> Vault | None:
+        """What contents are encrypted with; None: nothing."""
+
+    @property
     def local(self) -> dict[Any, Any]:
         """Per-transaction values shared by all closures of one batch (overlays of ledgers)."""
+
+    @property
+    def audit(self) -> Any:
+        """Notes what is written; None: the file is not audited."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
@@ -76,6 +85,10 @@ class Txn(ReadTxn, Protocol):
 
 class Store(Protocol):
     """An ordered map with transactions."""
+
+    @property
+    def vault(self) -> Vault | None:
+        """What contents are encrypted with; None: nothing."""
 
     @property
     def bell(self) -> Bell:

@@ -25,7 +25,7 @@ from memcore.errors import (
 from memcore.store import lmdb as binding
 from memcore.store.device import FULL
 from memcore.store.file import inspect, newest_meta, publish, sync_directory
-from memcore.store.format import FORMAT_KEY
+from memcore.store.format import FORMAT_KEY, Format
 from memcore.store.naming import leftovers, temporary_name
 from memcore.store.redo import RedoLog
 from memcore.store.run import find_run
@@ -154,12 +154,12 @@ def copy_snapshot(
     temporary: str,
     *,
     compact: bool,
-    durability: str | None = None,
+    record: Format | None = None,
 ) -> None:
     """Copy what is committed to the empty file ``fd`` at ``temporary``, as a store by itself.
 
-    ``durability`` makes it one of another mode. A read-only handle cannot recover: a record that
-    waits for somebody who can is applied to the copy.
+    ``record`` makes it one of another mode or format. A read-only handle cannot recover: a redo
+    record that waits for somebody who can is applied to the copy.
     """
     with env.hold() as raw:
         waiting = None
@@ -182,9 +182,9 @@ def copy_snapshot(
         waiting = RedoLog(fd, run).pending(newest_meta(fd, temporary))
     run.blank(fd)
     rows: dict[bytes, bytes | None] = {} if waiting is None else dict(waiting[1])
-    if durability is not None and env.format is not None:
-        run.set_mode(fd, relaxed=durability == "relaxed")
-        rows[FORMAT_KEY] = env.format._replace(durability=durability).pack()
+    if record is not None:
+        run.set_mode(fd, relaxed=record.durability == "relaxed")
+        rows[FORMAT_KEY] = record.pack()
     if rows:
         binding.amend(temporary, rows)
 

@@ -12,7 +12,7 @@ from memcore.errors import StorageError, StoreAccessError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.device import is_cramped
 from memcore.store.file import drop_pages, publish
-from memcore.store.format import FORMAT_KEY, REDO_KEY, Format
+from memcore.store.format import ENCRYPTED, FORMAT_KEY, REDO_KEY, Format
 from memcore.store.naming import temporary_name
 from memcore.store.run import SEED_BYTES, make_run
 
@@ -21,10 +21,17 @@ __all__ = ["build_file", "create_file", "new_record"]
 _FILE_MODE: Final = 0o600
 
 
-def new_record(durability: str) -> Format:
-    """The format record of a file that is made now, with a seed of its own."""
-    seed = os.urandom(SEED_BYTES)
-    return Format.new(durability=durability, seed=seed, created_ms=time.time_ns() // 10**6)
+def new_record(durability: str, *, seed: bytes | None = None) -> Format:
+    """The format record of a file that is made now, with a seed of its own.
+
+    With the ``seed`` of a key file it is one of an encrypted database.
+    """
+    return Format.new(
+        durability=durability,
+        seed=os.urandom(SEED_BYTES) if seed is None else seed,
+        created_ms=time.time_ns() // 10**6,
+        features=0 if seed is None else ENCRYPTED,
+    )
 
 
 def build_file(path: str, record: Format, *, sync: bool) -> None:
@@ -34,8 +41,8 @@ def build_file(path: str, record: Format, *, sync: bool) -> None:
     binding.build(path, rows, sync=sync, mode=_FILE_MODE)
 
 
-def create_file(name: str, durability: str) -> None:
-    """Make a store at ``name``: never half a file.
+def create_file(name: str, durability: str, *, seed: bytes | None = None) -> None:
+    """Make a store at ``name``: never half a file. ``seed``: as in ``new_record``.
 
     Raises:
         FileExistsError: somebody else was first.
@@ -44,7 +51,7 @@ def create_file(name: str, durability: str) -> None:
     """
     temporary = temporary_name(name)
     try:
-        build_file(temporary, new_record(durability), sync=True)
+        build_file(temporary, new_record(durability, seed=seed), sync=True)
         drop_pages(temporary)
         publish(temporary, name)
     except FileExistsError:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from _thread import LockType
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from memcore.errors import InternalError
 from memcore.store.call import LEAD, Call
 
-__all__ = ["deliver", "follow", "release", "wake"]
+__all__ = ["deliver", "follow", "release", "run_callbacks", "wake"]
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -61,3 +62,17 @@ def deliver(calls: Iterable[Call]) -> None:
             future.set_exception(wrapped)
         else:
             future.set_exception(error)
+
+
+def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
+    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
+    while callbacks:
+        owner, callback = callbacks[0]
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - it is its caller's
+            owner.error = InternalError(
+                f"the transaction is stored, but what was to follow it failed: {error!r}"
+            )
+            owner.error.__cause__ = error
+        callbacks.popleft()

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from memcore.errors import ClosedError, InternalError, StorageError, StoreFullError
-from memcore.limits import MAP_BYTES_MAX
+from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.attaching import FileKey, attach
 from memcore.store.base import MapMovedError
@@ -22,22 +22,24 @@ from memcore.store.bell import Bell
 from memcore.store.call import WriterNeeded
 from memcore.store.commit import CommitQueue
 from memcore.store.faults import watched
-from memcore.store.file import inspect, newest_meta
+from memcore.store.file import newest_meta
 from memcore.store.fork import Fork
 from memcore.store.format import Format
 from memcore.store.gate import Gate
 from memcore.store.leader import Leader
 from memcore.store.lmdb import MapResized, RawError, ReadersFull
 from memcore.store.pin import Pin
+from memcore.store.recorder import Recorder, anchored
 from memcore.store.redo import RedoLog
 from memcore.store.room import Room
 from memcore.store.steady import SteadyLog
 from memcore.store.txn import Snapshot
+from memcore.store.vault import Vault
+from memcore.store.walking import walked
 
 __all__ = ["Environment"]
 
 T = TypeVar("T")
-_WALKS: Final = 5
 _MAP_MARGIN_BYTES: Final = 256 * 1024
 
 
@@ -56,10 +58,14 @@ class Environment:
         self.fd = -1
         self.raw: binding.RawEnv | None = None
         self.read_only = True
+        self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
+        self.vault: Vault | None = None
+        """What contents are encrypted with; None: the file is not, or not to be read."""
         self.redo: RedoLog | None = None
         self.pin: Pin | None = None
         self.room: Room | None = None
+        self.audit: Recorder | None = None
         self.private = False
         self.closing = False
         self.handles: WeakSet[Any] = WeakSet()
@@ -83,6 +89,7 @@ class Environment:
             read_only=read_only,
             map_bytes=self.map_bytes,
             expected=self.key,
+            oldest=self.oldest,
             judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
         )
         mode = found.format.durability
@@ -91,12 +98,10 @@ class Environment:
         self.redo = None
         if mode == "full":
             self.redo = watched(found.raw, RedoLog(found.fd, found.run))
-        self.pin = None
-        self.room = None
+        self.pin = self.room = None
         if not read_only and mode != "none":
             self.room = Room(found.fd, self.path)
-        self.leader.poison = ""
-        self.leader.unsynced = found.recovered
+        self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = found.raw.begin
         self.map_size = found.raw.info()["map_size"]
         if not read_only and mode == "relaxed":
@@ -144,19 +149,8 @@ class Environment:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
     def walk(self, fd: int) -> list[str]:
-        """The whole structure of the file, read without a map; what is wrong, in words.
-
-        Nobody is kept from writing: findings count if no commit came in between.
-        """
-        for _ in range(_WALKS):
-            try:
-                before = inspect(fd, self.path).txnid
-                findings = binding.verify(f"/dev/fd/{fd}" if self.private else self.path)
-                if not findings or newest_meta(fd, self.path).txnid == before:
-                    break
-            except StorageError as error:
-                return [str(error)]
-        return findings
+        """The whole structure of the file, read without a map; what is wrong, in words."""
+        return walked(fd, self.path, name=f"/dev/fd/{fd}" if self.private else self.path)
 
     def check(self) -> list[str]:
         """``walk``, with all writers waiting if this environment may make them wait."""
@@ -181,7 +175,7 @@ class Environment:
             if gate.is_shut:
                 gate.enter(me, snapshot)
             try:
-                snapshot.begin(self.begin())
+                snapshot.begin(self.begin(), self.vault)
             except RawError as error:
                 if not patient and isinstance(error, MapResized):
                     raise MapMovedError from error
@@ -239,7 +233,7 @@ class Environment:
             else:
                 raise error
             try:
-                snapshot.begin(self.begin())
+                snapshot.begin(self.begin(), self.vault)
             except RawError as again:
                 error = again
             else:
@@ -359,7 +353,7 @@ class Environment:
             binding.raise_from(error, self.path)
 
     def _shut(self, _: Any) -> None:
-        with self.gate.closed():
+        with self.gate.closed(), anchored(self.audit):
             self.detach()
 
     def needs_recovery(self) -> bool:

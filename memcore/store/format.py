@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from memcore.errors import CorruptStoreError, StoreFormatError
-from memcore.limits import FORMAT_MAGIC, FORMAT_VERSION
+from memcore.limits import FORMAT_MAGIC, FORMAT_OLDEST, FORMAT_VERSION
 
-__all__ = ["DURABILITIES", "FORMAT_KEY", "REDO_KEY", "Format"]
+__all__ = ["AUDITED", "DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "REDO_KEY", "Format"]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
@@ -19,7 +19,11 @@ DURABILITIES: Final = ("full", "relaxed", "none")
 
 _CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
-_FEATURES_KNOWN: Final = 0
+ENCRYPTED: Final = 1
+"""Feature: contents are encrypted."""
+AUDITED: Final = 2
+"""Feature: every write is noted in an audit chain: whoever writes without its key breaks it."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 
@@ -35,9 +39,9 @@ class Format(NamedTuple):
     created_ms: int
 
     @classmethod
-    def new(cls, *, durability: str, seed: bytes, created_ms: int) -> Format:
+    def new(cls, *, durability: str, seed: bytes, created_ms: int, features: int = 0) -> Format:
         """The record of a file that is made now."""
-        return cls(FORMAT_VERSION, FORMAT_VERSION, 0, durability, seed, created_ms)
+        return cls(FORMAT_VERSION, FORMAT_VERSION, features, durability, seed, created_ms)
 
     def pack(self) -> bytes:
         """The sealed record."""
@@ -48,7 +52,7 @@ class Format(NamedTuple):
         return body + _CHECK.pack(xxh3_64_intdigest(body))
 
     @classmethod
-    def unpack(cls, row: bytes | None, path: str) -> Format:
+    def unpack(cls, row: bytes | None, path: str, *, oldest: int = FORMAT_OLDEST) -> Format:
         """The record of ``row``, or why this version must not touch the file."""
         if row is None:
             raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store")
@@ -62,6 +66,11 @@ class Format(NamedTuple):
             raise StoreFormatError(
                 f"{path}: has format {version}, which needs a memcore that reads format {reader};"
                 f" this one reads up to {FORMAT_VERSION}: upgrade memcore"
+            )
+        if version < oldest:
+            raise StoreFormatError(
+                f"{path}: has format {version}, of an earlier memcore; run 'memcore migrate' on"
+                " it, which keeps the old file"
             )
         if features & ~_FEATURES_KNOWN:
             raise StoreFormatError(

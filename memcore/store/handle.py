@@ -10,9 +10,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
 from typing import Any, Final, NoReturn, TypeVar
-from weakref import WeakSet
 
 from memcore.errors import (
     ClosedError,
@@ -34,7 +32,10 @@ from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
+from memcore.store.registry import environments, opening
 from memcore.store.replacing import compact_file, restore_file
+from memcore.store.unlocking import Access, new_ring, unlock
+from memcore.store.vault import Vault
 from memcore.store.wiping import wipe_slots
 
 __all__ = ["LmdbStore", "open_store"]
@@ -42,34 +43,6 @@ __all__ = ["LmdbStore", "open_store"]
 T = TypeVar("T")
 _FORK_PATIENCE_SECONDS: Final = 5.0
 _CLOSING_LOOK_SECONDS: Final = 0.002
-
-
-class _OpeningLock:
-    """Opening and closing, one at a time. A fork needs a new one: its owner may be gone."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self._lock = RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def acquire(self, patience_seconds: float) -> bool:
-        return self._lock.acquire(timeout=patience_seconds)
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-_environments: WeakSet[Environment] = WeakSet()
-_opening = _OpeningLock()
-_fork: list[bool] = []
-"""Whether the fork under way has ``_opening``."""
 
 
 def open_store(
@@ -81,40 +54,57 @@ def open_store(
     map_bytes: int = MAP_BYTES_DEFAULT,
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
+    access: Access | None = None,
+    blind: bool = False,
 ) -> LmdbStore:
     """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
 
-    ``durability`` None means what the file records, or ``"full"`` for a new one.
+    ``durability`` None means what the file records, or ``"full"`` for a new one. ``access`` makes a
+    new one encrypted, and opens such a one. A ``blind`` handle, read-only, needs none: it sees
+    contents as they are stored.
     """
     name = os.fsdecode(os.fspath(path))
     _check_options(name, durability, map_bytes)
     if name == ":memory:":
-        return _open_memory(map_bytes)
+        return _open_memory(map_bytes, access)
     # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
     name = str(Path(name).resolve())
     if not os.path.lexists(name):
         if read_only or not create:
             raise StoreAccessError(f"{name}: there is no such file")
         with suppress(FileExistsError):  # another creator won: theirs serves
-            create_file(name, durability or "full")
+            seed = None if access is None else new_ring(access, name).seed
+            create_file(name, durability or "full", seed=seed)
     while True:
-        with _opening:
+        with opening:
             env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
             if env is not None:
-                return _handle(env, read_only, durability)
+                return _handle(env, read_only, durability, access, blind)
         time.sleep(_CLOSING_LOOK_SECONDS)  # its last handle is being closed by another thread
 
 
-def _handle(env: Environment, read_only: bool, durability: str | None) -> LmdbStore:
+def _handle(
+    env: Environment,
+    read_only: bool,
+    durability: str | None,
+    access: Access | None,
+    blind: bool,
+) -> LmdbStore:
     recorded = _format(env).durability
-    if durability not in (None, recorded):
+    try:
+        if durability not in (None, recorded):
+            raise InvalidOptionError(
+                f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+                " durability out to open it as it is"
+            )
+        if not (blind and read_only):
+            vault = unlock(_format(env), env.path, access)
+            env.vault = env.vault or vault  # the first one has the ciphers that are in use
+    except BaseException:
         if not env.handles:
-            _environments.discard(env)
+            environments.discard(env)
             env.shut()
-        raise InvalidOptionError(
-            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
-            " durability out to open it as it is"
-        )
+        raise
     return LmdbStore(env, read_only=read_only)
 
 
@@ -138,7 +128,7 @@ def _shared(
     """
     with suppress(OSError):
         status = Path(name).stat()
-        for env in list(_environments):
+        for env in list(environments):
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
                     return None
@@ -149,7 +139,7 @@ def _shared(
                 return env
     env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
     env.attach(read_only=read_only, verify=verify)
-    _environments.add(env)
+    environments.add(env)
     return env
 
 
@@ -159,22 +149,27 @@ def _format(env: Environment) -> Format:
     return env.format
 
 
-def _open_memory(map_bytes: int) -> LmdbStore:
+def _open_memory(map_bytes: int, access: Access | None) -> LmdbStore:
+    ring = None if access is None else new_ring(access, ":memory:")
     with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
         name = str(Path(directory, "memory"))
-        build_file(name, new_record("none"), sync=False)
+        build_file(name, new_record("none", seed=None if ring is None else ring.seed), sync=False)
         env = Environment(name, map_bytes=map_bytes)
+        env.vault = None if ring is None else Vault(ring)
         env.attach(read_only=False)
         env.private = True
         env.path = ":memory:"
-    _environments.add(env)
+    environments.add(env)
     return LmdbStore(env, read_only=False)
 
 
 class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
-    __slots__ = ("__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed")
+    __slots__ = (
+        "__weakref__", "_durability", "_env", "_transact", "file_id", "path", "read_only", "seed",
+        "vault",
+    )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
         record = _format(env)
@@ -182,7 +177,9 @@ class LmdbStore:
         self.path = env.path
         self.read_only = read_only
         self._durability = record.durability
-        self.seed = record.seed
+        self.file_id = record.seed
+        self.vault = env.vault
+        self.seed = record.seed if env.vault is None else env.vault.seed
         self._transact: Callable[..., Any] = env.queue.call
         if read_only:
             self._transact = self._refuse_write
@@ -198,7 +195,7 @@ class LmdbStore:
     @property
     def bell(self) -> Bell:
         """Tells of the commits of this process, through whichever handle."""
-        return self._open_env().bell
+        return self.environment().bell
 
     def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
         """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
@@ -228,19 +225,21 @@ class LmdbStore:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
             self._refuse_write(fn)
-        queue = self._open_env().queue
+        queue = self.environment().queue
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:
         """Push everything committed so far to the device, the last meta page too."""
-        env = self._open_env()
+        env = self.environment()
         if env.read_only:
             return
         with env.hold():  # a child of a fork opens here, and has its pin then
             if env.pin is None:
                 env.leader.sync()
-                return
-        env.steady()
+        if env.pin is not None:
+            env.steady()
+        if env.audit is not None:
+            env.queue.call(env.audit.anchor, job=True)
 
     def backup(
         self,
@@ -254,31 +253,30 @@ class LmdbStore:
         The copy's structure is walked before it gets its name, or ``judge`` does so.
         """
         final = str(Path(os.fsdecode(os.fspath(target))).resolve())
-        back_up(self._open_env(), final, compact=compact, judge=judge)
+        back_up(self.environment(), final, compact=compact, judge=judge)
 
     def copy_compact(
         self, *, durability: str | None = None, judge: Judge | None = None
     ) -> tuple[int, int]:
         """Swap the file for a compact copy of it, in another mode if asked; bytes before, after."""
-        env = self._open_env()
+        env = self.environment()
         if self.read_only:
             self._refuse_write()
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
-        return env.queue.call(
-            lambda _: compact_file(env, durability=durability, judge=judge), job=True
-        )
+        record = None if durability is None else _format(env)._replace(durability=durability)
+        return env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
 
     def wipe_records(self) -> None:
         """Leave nothing of the last commits in the redo slots; what is stored stays."""
-        env = self._open_env()
+        env = self.environment()
         env.queue.call(lambda _: wipe_slots(env), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
     ) -> None:
         """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
-        env = self._open_env()
+        env = self.environment()
         if replace and os.path.lexists(target):
             restore_file(env, target, kept=kept, judge=judge)
         else:
@@ -286,11 +284,11 @@ class LmdbStore:
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
-        return self._open_env().check()
+        return self.environment().check()
 
     def stats(self) -> dict[str, Any]:
         """Figures of the file, the map and the queue."""
-        env = self._open_env()
+        env = self.environment()
         with env.hold() as raw:
             meta = newest_meta(env.fd, env.path)
             info = raw.info()
@@ -323,12 +321,12 @@ class LmdbStore:
         A live writer in the middle of a commit looks the same; opening the store for writing
         recovers it.
         """
-        return self._open_env().needs_recovery()
+        return self.environment().needs_recovery()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep every other process out of the file; StoreLockedError if one has it open."""
-        env = self._open_env()
+        env = self.environment()
         with env.hold():
             pass  # a child of a fork opens here
         with exclusively(env.fd, env.path):
@@ -336,7 +334,7 @@ class LmdbStore:
 
     def close(self) -> None:
         """Give the handle back; the last one waits for what is under way and closes the file."""
-        with _opening:
+        with opening:
             env = self._env
             if env is None:
                 return
@@ -352,9 +350,14 @@ class LmdbStore:
         try:
             env.shut()
         finally:
-            _environments.discard(env)
+            environments.discard(env)
 
-    def _open_env(self) -> Environment:
+    def environment(self) -> Environment:
+        """What is open, for the other modules of this package.
+
+        Raises:
+            ClosedError
+        """
         env = self._env
         if env is None:
             self._refuse_closed()
@@ -367,33 +370,3 @@ class LmdbStore:
         if self._env is None:
             self._refuse_closed()
         raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
-
-
-# --- fork ----------------------------------------------------------------------------------------
-
-
-def _before_fork() -> None:
-    _fork.append(_opening.acquire(_FORK_PATIENCE_SECONDS))
-    for env in list(_environments):
-        env.fork.quiesce(_FORK_PATIENCE_SECONDS)
-
-
-def _after_fork_in_parent() -> None:
-    for env in list(_environments):
-        env.fork.resume()
-    if _fork.pop():
-        _opening.release()
-
-
-def _after_fork_in_child() -> None:
-    _opening.renew()
-    _fork.clear()
-    for env in list(_environments):
-        env.fork.forget()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)

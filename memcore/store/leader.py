@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.base import MapMovedError
 from memcore.store.call import Batch, Call, WriterNeeded
 from memcore.store.commit import CommitQueue
+from memcore.store.delivery import run_callbacks
 from memcore.store.device import is_cramped
 from memcore.store.lmdb import MapFull, RawError
 from memcore.store.txn import RawTxn, WriteTxn
@@ -73,6 +74,8 @@ class Leader:
         """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
         try:
             self._try_until_decided(batch)
+            if self._env.audit is not None and not batch.hurried:
+                self._env.audit.anchor_if_due()
         except WriterNeeded:
             raise
         except Exception as error:  # noqa: BLE001 - every caller gets it
@@ -110,12 +113,14 @@ class Leader:
     def _attempt(self, batch: Batch) -> _Next:
         self.need_sound()
         env = self._env
+        if env.audit is not None:
+            env.audit.need_anchored(hurried=batch.hurried)
         if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
             env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
         txn = None
         try:
             raw = env.begin_write(hurried=batch.hurried)
-            txn = self._txn = WriteTxn(raw, env.redo is not None)
+            txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault, env.audit)
             follows, wrote = self._run_calls(txn, batch, env.queue)
             if follows is _Next.COMMIT:
                 if wrote:
@@ -125,7 +130,7 @@ class Leader:
                         return _Next.GROW_AHEAD
                     self._commit(txn, batch)
                 else:  # an interrupt makes it run again: there is nothing to be stored twice
-                    _run_callbacks(deque(txn.callbacks))
+                    run_callbacks(deque(txn.callbacks))
                     batch.decided = True
         except MapFull:
             return _Next.GROW
@@ -178,6 +183,8 @@ class Leader:
     def _run_one(self, txn: WriteTxn, call: Call, batch: Batch) -> None:
         try:
             call.result = call.fn(txn)
+            if txn.audit is not None:
+                txn.audit.settle()
             call.error = txn.failed  # set if the closure swallowed LMDB's refusal
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = error
@@ -226,7 +233,7 @@ class Leader:
                     self.sync()
                     recorded = True
                 if callbacks:
-                    _run_callbacks(callbacks)
+                    run_callbacks(callbacks)
                 self._env.bell.ring(txn.topics)
                 self.batches += 1
                 self.closures += len(batch.calls)
@@ -367,20 +374,6 @@ def _is_alive(raw: RawTxn) -> bool:
     except RawError:
         return False
     return True
-
-
-def _run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
-    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
-    while callbacks:
-        owner, callback = callbacks[0]
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - it is its caller's
-            owner.error = InternalError(
-                f"the transaction is stored, but what was to follow it failed: {error!r}"
-            )
-            owner.error.__cause__ = error
-        callbacks.popleft()
 
 
 def _typed(error: BaseException, path: str) -> BaseException:

@@ -17,25 +17,26 @@ from memcore.store.environment import Environment
 from memcore.store.format import FORMAT_KEY, Format
 from memcore.store.handle import LmdbStore
 from memcore.store.run import find_run
+from memcore.store.vault import Vault
 
 __all__ = ["built", "examined"]
 
 
 @contextmanager
-def examined(path: str) -> Iterator[LmdbStore]:
-    """A finished copy, opened read-only."""
-    with _opened(path, read_only=True) as store:
+def examined(path: str, *, vault: Vault | None = None) -> Iterator[LmdbStore]:
+    """A finished copy, opened read-only; ``vault``: of the database that it is a copy of."""
+    with _opened(path, vault, read_only=True) as store:
         yield store
 
 
 @contextmanager
-def built(path: str, record: Format) -> Iterator[LmdbStore]:
+def built(path: str, record: Format, *, vault: Vault | None = None) -> Iterator[LmdbStore]:
     """The empty file at ``path`` as an open store; at the end it is what ``record`` says.
 
     Nothing of it is durable before the caller has flushed the file.
     """
     build_file(path, record._replace(durability="none"), sync=False)
-    with _opened(path, read_only=False) as store:
+    with _opened(path, vault, read_only=False) as store:
         yield store
     binding.amend(path, {FORMAT_KEY: record.pack()})
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -46,8 +47,9 @@ def built(path: str, record: Format) -> Iterator[LmdbStore]:
 
 
 @contextmanager
-def _opened(path: str, *, read_only: bool) -> Iterator[LmdbStore]:
+def _opened(path: str, vault: Vault | None, *, read_only: bool) -> Iterator[LmdbStore]:
     env = Environment(path, map_bytes=MAP_BYTES_DEFAULT)
+    env.vault = vault
     env.attach(read_only=read_only)
     try:
         yield LmdbStore(env, read_only=read_only)

@@ -24,6 +24,7 @@ from memcore.errors import StorageError, StoreLockedError
 from memcore.store import lmdb as binding
 from memcore.store.copying import Judge, beside, copy_snapshot, prove, refusal
 from memcore.store.file import NO_LINKS, exclusively, open_locked, sync_directory
+from memcore.store.format import Format
 
 if TYPE_CHECKING:
     from memcore.store.environment import Environment
@@ -32,9 +33,11 @@ __all__ = ["compact_file", "restore_file"]
 
 
 def compact_file(
-    env: Environment, *, durability: str | None, judge: Judge | None
+    env: Environment, *, record: Format | None, judge: Judge | None
 ) -> tuple[int, int]:
     """Swap the file for a compact copy of it; its bytes before and after. Needs the lead.
+
+    ``record`` is the copy's format record, None: the file's own.
 
     Writers wait, readers go on until the swap. Whatever fails or is cut short leaves the old file
     or the new one under the name, whole; the environment has the one that is there.
@@ -51,7 +54,7 @@ def compact_file(
         with exclusively(lock, env.path):
             old = os.fstat(lock)
             with beside(env.path, like=old) as (temporary, fd):
-                copy_snapshot(env, fd, temporary, compact=True, durability=durability)
+                copy_snapshot(env, fd, temporary, compact=True, record=record)
                 prove(fd, temporary, env.path, judge)
                 new = os.fstat(fd)
                 with env.gate.closed():

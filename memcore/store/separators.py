@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from struct import Struct, unpack_from
 from typing import Final
 
@@ -78,7 +78,7 @@ def _renew(fd: int, number: int, level: int) -> tuple[bytes, bytes]:
         return _leaf_key(page, nodes[0]), _leaf_key(page, nodes[-1])
     children = [_BRANCH_NODE.unpack_from(page, node)[:2] for node in nodes]
     bounds = [_renew(fd, low | high << 32, level - 1) for low, high in children]
-    keys = [b"", *(_between(a[1], b[0]) for a, b in zip(bounds, bounds[1:], strict=False))]
+    keys = [b"", *(_between(a[1], b[0]) for a, b in pairwise(bounds))]
     made = _packed(number, children, keys)
     if made != page:
         os.pwrite(fd, made, number * PAGE_BYTES)

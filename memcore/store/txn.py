@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
+from memcore.store.base import ReadTxn
 from memcore.store.redo import OP_BYTES
+from memcore.store.vault import Vault
 
-__all__ = ["RawTxn", "Snapshot", "WriteTxn"]
+if TYPE_CHECKING:
+    from memcore.store.recorder import Recorder
+
+__all__ = ["RawTxn", "Snapshot", "WriteTxn", "stored", "stored_rows"]
 
 _FIRST_KEY: Final = b"\x01"
 """Keys below it are the store's own."""
@@ -76,16 +81,18 @@ def _ended(*_: Any) -> NoReturn:
 class Snapshot:
     """A read transaction. ``get`` is LMDB's own method: no frame lies between."""
 
-    __slots__ = ("get", "raw")
+    __slots__ = ("get", "raw", "vault")
 
     def __init__(self) -> None:
         self.raw: RawTxn | None = None
+        self.vault: Vault | None = None
         self.get: Callable[[bytes], bytes | None] = _ended
 
-    def begin(self, raw: RawTxn) -> None:
+    def begin(self, raw: RawTxn, vault: Vault | None) -> None:
         """Serve reads from ``raw``."""
         self.raw = raw
-        self.get = raw.get
+        self.vault = vault
+        self.get = raw.get if vault is None else vault.reader(raw.get)
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error."""
@@ -99,11 +106,28 @@ class Snapshot:
         raw = self.raw
         if raw is None:
             _ended()
-        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on."""
-        return _take(self.raw, start, count)
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
+
+
+def stored(txn: ReadTxn) -> RawTxn:
+    """LMDB's own transaction: rows as they lie in the file, whatever a vault makes of them."""
+    raw: RawTxn | None = getattr(txn, "raw", None)
+    if raw is None:
+        _ended()
+    return raw
+
+
+def stored_rows(
+    txn: ReadTxn, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+) -> Iterator[tuple[bytes, bytes]]:
+    """As ``scan``, of rows as they lie in the file."""
+    return _rows(stored(txn), max(start, _FIRST_KEY), stop, reverse, limit)
 
 
 def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
@@ -162,6 +186,7 @@ class WriteTxn:
     __slots__ = (
         "_delete",
         "_put",
+        "audit",
         "callbacks",
         "dirty",
         "failed",
@@ -174,11 +199,21 @@ class WriteTxn:
         "recording",
         "size",
         "topics",
+        "vault",
     )
 
-    def __init__(self, raw: RawTxn, recording: bool) -> None:
+    def __init__(
+        self,
+        raw: RawTxn,
+        recording: bool,
+        vault: Vault | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.raw: RawTxn | None = raw
-        self.get: Callable[[bytes], bytes | None] = raw.get
+        self.vault = vault
+        self.get: Callable[[bytes], bytes | None] = (
+            raw.get if vault is None else vault.reader(raw.get)
+        )
         self._put: Callable[[bytes, bytes], bool] = raw.put
         self._delete: Callable[[bytes], bool] = raw.delete
         self.recording = recording
@@ -191,6 +226,8 @@ class WriteTxn:
         self.callbacks: list[tuple[Any, Callable[[], None]]] = []
         self.owner: Any = None
         self.topics: set[bytes] = set()
+        self.audit = None if recorder is None else recorder.begin(self, raw.id())
+        """Notes what is written, if the file is audited."""
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error.
@@ -200,6 +237,7 @@ class WriteTxn:
         """
         raw, self.raw = self.raw, None
         self.get = self._put = self._delete = _ended
+        self.audit = None
         self.local.clear()
         self.callbacks.clear()
         return raw
@@ -208,6 +246,8 @@ class WriteTxn:
         """Write one row."""
         if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
             _refuse_key(key)
+        if self.vault is not None:
+            value = self.vault.seal(key, value)
         try:
             self._put(key, value)
         except Exception as error:
@@ -219,6 +259,14 @@ class WriteTxn:
             self._record(key, value)
         else:
             self.size += len(value)
+        if self.audit is not None:
+            self.audit.note(key, value)
+
+    def put_own(self, key: bytes, value: bytes) -> None:
+        """Write one of the store's own rows, whose keys no closure may touch."""
+        self._put(key, value)
+        self.dirty = True
+        self._record(key, value)
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""
@@ -233,6 +281,8 @@ class WriteTxn:
             self.dirty = True
             if self.recording:
                 self._record(key, None)
+            if self.audit is not None:
+                self.audit.note(key, None)
         return found
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
@@ -262,6 +312,8 @@ class WriteTxn:
         except Exception as error:
             self.failed = error
             raise
+        if count and self.audit is not None:
+            self.audit.note_range(start, stop)
         return count
 
     def _record(self, key: bytes, value: bytes | None) -> None:
@@ -279,11 +331,13 @@ class WriteTxn:
         raw = self.raw
         if raw is None:
             _ended()
-        return _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
 
     def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
-        return _take(self.raw, start, count)
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
 
     def spoil(self) -> None:
         """Treat the running closure as one that has written: if it fails, the others run again."""

@@ -26,6 +26,7 @@ from memcore.store.page import BRANCH, LEAF, Node, Page
 from memcore.store.redo import RedoLog
 from memcore.store.steady import SteadyLog
 from memcore.store.structure import DamageError, Tree, Walk
+from memcore.store.vault import Vault
 
 __all__ = ["Candidate", "Rank", "Wreck"]
 
@@ -64,9 +65,12 @@ class Candidate(NamedTuple):
 class Wreck:
     """What can be read of a damaged file. ``rows`` maps keys to candidates, the surest first."""
 
-    def __init__(self, fd: int, prove: Prove) -> None:
+    def __init__(self, fd: int, prove: Prove, vault: Vault | None = None) -> None:
         self.fd = fd
+        self._vault = vault
         self._prove = prove
+        if vault is not None:
+            self._prove = lambda key, value: prove(key, vault.open(key, value))
         self.size = os.fstat(fd).st_size
         self.pages = self.size // PAGE_BYTES
         self.rows: dict[bytes, list[Candidate]] = {}
@@ -130,14 +134,15 @@ class Wreck:
             StoreAccessError: what could be read before cannot be read any more.
         """
         if at.offset < 0:
-            return self.redone[key] or b""
+            raw = self.redone[key] or b""
+            return raw if self._vault is None else self._vault.open(key, raw)
         raw = read_soft(self.fd, at.size, at.offset)
         if len(raw) != at.size:
             raise StoreAccessError(
                 f"the device fails at byte {at.offset}, which it read before: copy the file to"
                 " another one and salvage the copy"
             )
-        return raw
+        return raw if self._vault is None else self._vault.open(key, raw)
 
     def _readable_metas(self) -> list[Meta]:
         """The meta pages that may be followed, the newest first."""

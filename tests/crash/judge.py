@@ -13,6 +13,7 @@ import memcore
 from memcore.store import steady
 
 from . import replay
+from .audits import audit_findings, open_any
 from .children import Children, ending
 from .controls import Control
 from .erasures import finished
@@ -86,7 +87,7 @@ class Judge:
         recorder, disk = Recorder(), replay.Disk(directory)
         path = directory.parent / "recovery.log"
         recorder.start(directory, path)
-        with memcore.open(directory / FILE) as db:
+        with open_any(directory / FILE) as db:
             verdict = compare(self.timeline, bounds, observe(db, self._blobs()))
             if verdict.findings:
                 raise LostError("; ".join(verdict.findings))
@@ -153,8 +154,8 @@ class Judge:
 
     def _judge_file(self, path: Path, bounds: dict[str, Bounds], after: Bounds) -> list[str]:
         """Look, write three more changes, look again."""
-        with memcore.open(path) as db:
-            findings = db.check()
+        with open_any(path) as db:
+            findings = db.check() + audit_findings(db, path)
             before = observe(db, self._blobs())
             mine = len(before.pop(AFTER, {}))
             verdict = compare(self.timeline, bounds, before)
@@ -163,8 +164,9 @@ class Judge:
                 findings.append(f"recovery's own changes: {mine}, not within {after}")
             for number in range(4, 7):
                 _change(db, number)
-        with memcore.open(path) as db:
-            findings += [f"afterwards: {finding}" for finding in db.check()]
+        with open_any(path) as db:
+            told = db.check() + audit_findings(db, path)
+            findings += [f"afterwards: {finding}" for finding in told]
             again = observe(db, self._blobs())
             if len(again.pop(AFTER, {})) != mine + 3:
                 findings.append("afterwards: the three more changes are not all there")
@@ -205,7 +207,7 @@ def _open_together(path: Path) -> list[str]:
     children = Children(_TOGETHER_SECONDS)
 
     def use(number: int) -> None:
-        with memcore.open(path) as db:
+        with open_any(path) as db:
             _change(db, number)
 
     for number in (2, 3):

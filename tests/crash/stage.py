@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import memcore
 from memcore.store import pin
 
+from .audits import audit_beside
 from .children import Children, ending
 from .controls import Control
 from .recording import Recorder
@@ -143,6 +144,7 @@ def open_database(scene: Scene) -> memcore.Database:
         map_bytes=scene.workload.map_bytes,
         allow_unsafe=scene.durability == "none",
         steady_interval_ms=_STEADY_MS,
+        audit=audit_beside(scene.directory / FILE) if scene.workload.audited else None,
     )
 
 

@@ -45,6 +45,7 @@ class Workload(NamedTuple):
     map_bytes: int = 64 * 1024**2
     flush_us: int = 700
     watched: bool = True
+    audited: bool = False
 
 
 WORKLOADS: dict[str, Workload] = {}
@@ -348,6 +349,23 @@ def kills(lane: Lane) -> Iterator[Operation]:
             yield "put", "fact", 100, "other", 5000
         if lane.rng.random() < 0.05:
             yield "append", "large", *[30 * KIB] * 9
+
+
+@workload(threads=2, processes=2, kills=6, audited=True)
+def audited(lane: Lane) -> Iterator[Operation]:
+    """Chained writes of all sorts, anchored every few entries by processes that are killed."""
+    for turn in range(10):
+        yield "share", lane.rng.choice((50, 2000))
+        yield "note", "own", *[lane.rng.choice((50, 900, 40 * KIB))] * lane.rng.randint(1, 2)
+        if turn % 3 == 1:
+            yield "undo", "own", lane.live("own") - 1
+            yield "put", "fact", 100, "other", 5000
+        if turn % 4 == 2:
+            yield "fork", "own", f"f{turn}", lane.live("own")
+            yield "append", f"f{turn}", 300
+        if turn % 4 == 3:
+            yield "drop", "fact"
+            yield "delete", f"f{turn - 1}"
 
 
 @workload(threads=2, watched=False)

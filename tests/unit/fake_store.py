@@ -21,6 +21,9 @@ STORES = ("fake", "fake-rerun", "real")
 
 
 class FakeTxn:
+    vault = None
+    audit = None
+
     def __init__(self, store: FakeStore, *, write: bool) -> None:
         self.local: dict[Any, Any] = {}
         self.callbacks: list[Callable[[], None]] = []
@@ -88,6 +91,8 @@ class FakeTxn:
 
 
 class FakeStore:
+    vault = None
+
     """``rerun=True`` runs every write closure twice, as group commit does after a failure."""
 
     def __init__(self, *, rerun: bool = False) -> None:

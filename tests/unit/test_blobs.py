@@ -321,6 +321,8 @@ def test_pieces_are_cut_to_chunks():
 class Meddler:
     """A store that runs ``between(commit number)`` before each transaction."""
 
+    vault = None
+
     def __init__(self, store, between):
         self.store = store
         self.between = between

@@ -12,13 +12,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {
+    "docs/encryption.md": "cryptography",
     "docs/adk.md": "google.adk",
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
 }
 """Pages whose examples need a package that is no dependency."""
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
+RUN = [
+    "README.md",
+    "docs/concepts.md",
+    "docs/compaction.md",
+    "docs/format.md",
+    "docs/state.md",
+    *OPTIONAL,
+]
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip

@@ -1,0 +1,254 @@
+"""Anchors: where the heads of chains are put down outside of the file, line by line.
+
+A line is one JSON object: ``v``, ``file`` (whose anchor), ``run`` and ``n`` (which line of which
+run; a file is one run, a callback one for each opening), ``at`` ms, ``heads`` (scope, session,
+number, mac of each chain that has grown), ``prev`` (the mac of the line before), ``mac``. So a line
+that is changed, dropped or put in between is found out as an entry is; lines cut off the end of an
+anchor are not, which is why it belongs where the database's writers can only append.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any, Final
+
+from memcore.errors import AuditError
+from memcore.privacy.entry import Chainer
+from memcore.store.recording import Place
+
+__all__ = ["AnchorFile", "AnchorLines", "Anchored", "read_anchor"]
+
+_LINE_HEADS: Final = 500
+_TAIL_BYTES: Final = 64 * 1024
+_MAC_HEX: Final = 32
+"""Half of a chain's mac tells it from any other."""
+_FILE_RUN: Final = "file"
+_SEAM: Final = b',"mac":"'
+
+Tips = Mapping[Place, tuple[int, bytes]]
+
+
+class AnchorLines:
+    """Makes the lines of one run and hands each to a callable."""
+
+    def __init__(self, chainer: Chainer, file_id: bytes, put: Callable[[str], Any]) -> None:
+        self._chainer = chainer
+        self._file = file_id.hex()
+        self._put = put
+        self._run = secrets.token_hex(8)
+        self._number, self._prev = 0, ""
+
+    def write(self, tips: Tips, *, reset: bool = False) -> None:
+        """Put down where chains stand.
+
+        Raises:
+            AuditError: the callable raised.
+        """
+        for line, number, mac in self._lines(tips, self._number, self._prev, reset=reset):
+            try:
+                self._put(line)
+            except Exception as exc:
+                raise AuditError(f"the anchor's callable failed: {exc!r}") from exc
+            self._number, self._prev = number, mac
+
+    def _lines(
+        self, tips: Tips, number: int, prev: str, *, reset: bool
+    ) -> Iterable[tuple[str, int, str]]:
+        heads = [[*place, n, mac.hex()[:_MAC_HEX]] for place, (n, mac) in sorted(tips.items())]
+        for at in range(0, max(len(heads), 1), _LINE_HEADS):
+            number += 1
+            fields: dict[str, Any] = {
+                "v": 1,
+                "file": self._file,
+                "run": self._run,
+                "n": number,
+                "at": time.time_ns() // 1_000_000,
+                "heads": heads[at : at + _LINE_HEADS],
+                "prev": prev,
+            }
+            if reset and not at:
+                fields["reset"] = True
+            text = json.dumps(fields, separators=(",", ":"))[:-1]
+            prev = self._chainer.sign_line(text.encode())
+            yield f'{text},"mac":"{prev}"}}', number, prev
+
+
+class AnchorFile(AnchorLines):
+    """Appends lines to a file, each durable before it counts; several processes may share it."""
+
+    def __init__(self, chainer: Chainer, file_id: bytes, path: str) -> None:
+        super().__init__(chainer, file_id, lambda _: None)
+        self._path = path
+        self._run = _FILE_RUN
+
+    def write(self, tips: Tips, *, reset: bool = False) -> None:
+        """Append where chains stand.
+
+        Raises:
+            AuditError: the file cannot be written, is cut, or is not this database's anchor.
+        """
+        try:
+            is_new = not os.path.lexists(self._path)
+            fd = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode=0o600
+            )
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                self._append(fd, tips, reset=reset)
+            finally:
+                os.close(fd)
+            if is_new:
+                _sync_directory(self._path)
+        except OSError as exc:
+            raise AuditError(f"{self._path}: cannot be written: {exc.strerror}") from exc
+
+    def _append(self, fd: int, tips: Tips, *, reset: bool) -> None:
+        size = os.fstat(fd).st_size
+        number, prev = self._last(fd, size)
+        if number < self._number:
+            raise AuditError(
+                f"{self._path}: ends at line {number}, and had {self._number}: it was cut; "
+                "keep it, and name another file as the anchor"
+            )
+        lines = list(self._lines(tips, number, prev, reset=reset))
+        # A line that was torn by a crash stays, on a line of its own: it is told by its mac.
+        torn = b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""
+        left = torn + "".join(f"{line}\n" for line, _, _ in lines).encode()
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+        self._number, self._prev = lines[-1][1:]
+
+    def _last(self, fd: int, size: int) -> tuple[int, str]:
+        """Number and mac of the last whole line."""
+        if size and os.pread(fd, 1, 0) not in (b"{", b"\n"):
+            raise AuditError(f"{self._path}: is no anchor of an audit; name another file")
+        tail = b""
+        start = size
+        while start:
+            step = min(start, _TAIL_BYTES + len(tail))
+            start -= step
+            tail = os.pread(fd, step, start) + tail
+            lines = tail.split(b"\n")
+            for line in reversed(lines if not start else lines[1:]):
+                fields = _fields_of(line)
+                if fields is None:
+                    continue
+                if fields.get("file") != self._file:
+                    raise AuditError(
+                        f"{self._path}: is the anchor of another database; name another file"
+                    )
+                if _is_signed(line, fields, self._chainer):
+                    return int(fields["n"]), str(fields["mac"])
+        return 0, ""
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(Path(path).resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+class Anchored:
+    """What anchors say of chains. It keeps 24 bytes for each head on each line."""
+
+    __slots__ = ("_macs", "lines", "problems", "resets")
+
+    def __init__(self) -> None:
+        self._macs: dict[Place, dict[int, str]] = defaultdict(dict)
+        self.lines = 0
+        self.resets = 0
+        """How often somebody with the key began anew: what was anchored before does not bind."""
+        self.problems: list[str] = []
+
+    def of(self, place: Place) -> Mapping[int, str]:
+        """The mac that a chain had at some of its numbers."""
+        return self._macs.get(place, {})
+
+    def places(self) -> list[Place]:
+        """The chains that were anchored."""
+        return list(self._macs)
+
+    def take(self, fields: Mapping[str, Any]) -> None:
+        """Take over a line that is signed."""
+        self.lines += 1
+        if fields.get("reset"):
+            self.resets += 1
+            self._macs.clear()
+        for scope, session, number, mac in fields["heads"]:
+            known = self._macs[scope, session]
+            if known.setdefault(number, mac) != mac:
+                self.problems.append(
+                    f"line {self.lines}: entry {number} of session {session} of scope {scope} was "
+                    "anchored before, and was another one then: the file had been rolled back"
+                )
+
+
+def matches(mac: bytes, anchored: str) -> bool:
+    """Whether a chain's mac is the one that was anchored."""
+    return compare_digest(mac.hex()[:_MAC_HEX], anchored)
+
+
+def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) -> Anchored:
+    """What the lines of an anchor say, and what is wrong with them.
+
+    Args:
+        lines: of a file, or as a callable was given them.
+        chainer: the key.
+        file_id: the database.
+    """
+    found = Anchored()
+    runs: dict[str, tuple[int, str]] = {}
+    torn = 0
+    for at, text in enumerate(lines, 1):
+        line = (text.encode() if isinstance(text, str) else text).strip()
+        fields = _fields_of(line)
+        if not line:
+            continue
+        if fields is None:
+            torn = at  # a crash tears a line: whether one is missing, the next one tells
+            continue
+        if fields.get("file") != file_id.hex():
+            found.problems.append(f"line {at} is of another database")
+        elif not _is_signed(line, fields, chainer):
+            found.problems.append(f"line {at} was changed, or made with another key")
+        else:
+            number, prev = runs.get(str(fields["run"]), (0, ""))
+            if (fields["n"], fields["prev"]) != (number + 1, prev):
+                found.problems.append(
+                    f"line {at} does not follow the one before: lines are missing"
+                )
+            runs[str(fields["run"])] = fields["n"], fields["mac"]
+            found.take(fields)
+    if torn and not runs:
+        found.problems.append(f"line {torn} is no line of an anchor")
+    return found
+
+
+def _fields_of(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b'"}') or _SEAM not in line:
+        return None
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    known = isinstance(fields, dict) and {"file", "run", "n", "heads", "prev", "mac"} <= set(fields)
+    return fields if known else None
+
+
+def _is_signed(line: bytes, fields: Mapping[str, Any], chainer: Chainer) -> bool:
+    text = line[: line.rindex(_SEAM)]
+    return compare_digest(chainer.sign_line(text), str(fields["mac"]))

@@ -1,0 +1,76 @@
+"""``memcore keys``: the key file of an encrypted database, and how its keys are changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, StorePath, User, Yes, reading, writing
+from memcore.cli.output import complain, emit_json, escape
+
+__all__ = ["show_keys"]
+
+
+def show_keys(
+    store: StorePath,
+    *,
+    rotate_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Protect the key file by it: env:NAME, file:PATH, keyring:S/N.",
+        ),
+    ] = None,
+    rotate_data: Annotated[
+        bool, typer.Option("--rotate-data", help="Encrypt contents anew, with new data keys.")
+    ] = False,
+    user: User = None,
+    app: App = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the key file holds, or change keys. MEMCORE_KEY says where the present key is.
+
+    The exit code is 1 if older data keys had to stay, for another process has the file open.
+    """
+    if rotate_to is None and not rotate_data:
+        with reading(store) as db:
+            _print(db.key_status(), as_json=as_json)
+        return
+    if not yes:
+        complain("--yes changes the keys; without --rotate-to and --rotate-data they are shown")
+        raise typer.Exit(ExitCode.REFUSED)
+    done = None
+    with writing(store) as db:
+        if rotate_data:
+            done = db.rotate_data_keys(user=user, app=app)
+        if rotate_to is not None:
+            db.rotate_key(rotate_to)
+    _tell(done, changed=rotate_to is not None, as_json=as_json)
+    if done is not None and not done.finished:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _print(found: memcore.KeyStatus, *, as_json: bool) -> None:
+    if as_json:
+        emit_json("keys", dataclasses.asdict(found))
+        return
+    print(escape(f"{found.key_file}: data keys of {found.users:,} users and applications"))
+    for app, user in found.unfinished:
+        print(escape(f"user {user!r} in app {app!r}: several keys; --rotate-data goes on with it"))
+
+
+def _tell(done: memcore.Rotation | None, *, changed: bool, as_json: bool) -> None:
+    if as_json:
+        fields = {} if done is None else dataclasses.asdict(done)
+        emit_json("keys", fields | {"key_changed": changed})
+        return
+    if done is not None:
+        left = "" if done.finished else "; the older keys stay: another process has the file open"
+        print(f"{done.values:,} values encrypted anew{left}")
+    if changed:
+        print("the key file is protected by the new key")

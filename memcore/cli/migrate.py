@@ -1,0 +1,39 @@
+"""``memcore migrate``: an older file made one of the present format."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+import memcore
+from memcore.cli.options import AsJson, DryRun, StoreFile, Yes, need_choice
+from memcore.cli.output import emit_json, escape, progress
+
+__all__ = ["migrate_file"]
+
+
+def migrate_file(
+    file: StoreFile,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Keep no copy of the file as it was.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a file of an older format one of the present one. Nobody may have it open.
+
+    The old file is kept beside it, with its format behind its name.
+    """
+    need_choice(dry_run, yes, see="which format the file has", do="migrate it")
+    with progress("checking the copy") as report:
+        done = memcore.migrate(file, keep=not discard, dry_run=dry_run, progress=report)
+    if as_json:
+        emit_json("migrate", dataclasses.asdict(done))
+        return
+    print(escape(f"{done.path}: format {done.version_before}, now {done.version}"))
+    if done.kept is not None:
+        print(escape(f"the file before: {done.kept}"))

@@ -1,0 +1,91 @@
+"""The keys of an encrypted database: what there is, and how they are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from memcore import names
+from memcore.errors import InvalidOptionError, ReadOnlyError
+from memcore.privacy.provider import Key, key_provider
+from memcore.session import Backing
+from memcore.store.base import ReadTxn
+from memcore.store.resealing import reseal
+from memcore.store.vault import Vault
+
+Progress: TypeAlias = Callable[[int], None]
+__all__ = ["KeyStatus", "Rotation", "key_status", "rotate_data_keys", "rotate_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """What the key file of a database holds."""
+
+    key_file: str | None
+    """None: the database is in memory, and so are its keys."""
+    users: int
+    """Scopes of users and applications that have a data key."""
+    unfinished: tuple[tuple[str, str], ...]
+    """``(app, user)`` of those with several: a rotation was cut short, or is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What a rotation of data keys has done."""
+
+    values: int
+    """Values that were encrypted anew."""
+    finished: bool
+    """False: another process has the file open, so the older keys stay until it is done again."""
+
+
+def key_status(backing: Backing) -> KeyStatus:
+    """What the key file holds."""
+    ring = _vault(backing).ring
+    ring.refresh()
+
+    found = {number: (app, user) for number, app, user in backing.store.read(_scopes)}
+    several = [place for number, place in found.items() if len(ring.numbers(number)) > 1]
+    owners = sum(bool(ring.numbers(number)) for number in found)
+    return KeyStatus(ring.path, owners, tuple(several))
+
+
+def _scopes(txn: ReadTxn) -> list[tuple[int, str, str]]:
+    return list(names.all_scopes(txn))
+
+
+def rotate_key(backing: Backing, key: Key) -> None:
+    """Protect the key file by another key-encryption key; contents stay as they are."""
+    provider = key_provider(key)
+    vault = _vault(backing)
+    _need_writable(backing)
+    backing.store.transact(lambda _: vault.ring.rewrap(provider))
+
+
+def rotate_data_keys(
+    backing: Backing, *, user: str | None, app: str | None, progress: Progress | None
+) -> Rotation:
+    """Encrypt contents anew, each user's with a new key."""
+    _vault(backing)
+    _need_writable(backing)
+    values, finished = 0, True
+    for number, its_app, its_user in backing.store.read(_scopes):
+        if user in (None, its_user) and app in (None, its_app):
+            count, whole = reseal(backing.store, number, progress=progress)
+            values += count
+            finished = finished and whole
+    return Rotation(values, finished)
+
+
+def _vault(backing: Backing) -> Vault:
+    vault = backing.store.vault
+    if vault is None:
+        msg = "the database is not encrypted: it has no keys"
+        raise InvalidOptionError(msg)
+    return vault
+
+
+def _need_writable(backing: Backing) -> None:
+    if backing.store.read_only:
+        raise ReadOnlyError("the database is open read-only; open it for writing")

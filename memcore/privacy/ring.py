@@ -1,0 +1,359 @@
+"""The key file: a random data key for each user, encrypted, beside the database.
+
+It is no part of the database file: LMDB keeps old pages, and a key that stands in one is not gone.
+Whoever loses it has lost the contents; a backup of the database is read with it.
+
+``magic 16 | bytes of wrapped u16 | wrapped | nonce 12 | ciphertext and tag | sha256 of all this``.
+*Wrapped* is the file's own key, under the key-encryption key, bound to the magic. The text is
+``file id 16 | seed 16 | secret 32 | minted u64 | last number u32``, then for each data key
+``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. The file is
+replaced whole: written under another name, flushed, renamed.
+
+Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
+shredded, and it never gets another one: numbers of scopes are not used again.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from memcore.errors import KeyFileError, WrongKeyError
+from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher
+from memcore.privacy.provider import KeyProvider
+
+__all__ = ["DataKey", "KeyRing"]
+
+MAGIC: Final = b"memcore-keys-v1\0"
+BLOCK: Final = 64
+"""Scopes for which keys are minted together: the file is rewritten once for so many users."""
+_LENGTH: Final = Struct("<H")
+_TABLE: Final = Struct("<16s16s32sQI")
+_ENTRY: Final = Struct("<QI32s")
+_SUM_BYTES: Final = 32
+_TEMPORARY: Final = ".tmp"
+
+
+class DataKey(NamedTuple):
+    """A key that contents of one scope are encrypted with."""
+
+    number: int
+    key: bytes
+
+
+class _Table(NamedTuple):
+    """What changes of a ring; never changed in place, so a failed writing leaves it as it was."""
+
+    keys: dict[int, tuple[DataKey, ...]]
+    minted: int
+    last: int
+
+
+class KeyRing:
+    """The data keys of one database, in memory and in the key file.
+
+    Changes need the database's write lock, which keeps other processes from making any.
+    """
+
+    def __init__(self, path: str | None, provider: KeyProvider) -> None:
+        self.path = path
+        """None: of a database in memory."""
+        self._provider = provider
+        self._own = os.urandom(KEY_BYTES)
+        self._wrapped = b""
+        self._stamp: tuple[int, ...] | None = None
+        self.file_id = os.urandom(16)
+        self.seed = os.urandom(16)
+        """The seed of the database that it belongs to."""
+        self.secret = os.urandom(KEY_BYTES)
+        """Keys whatever of contents stands in clear, as the digests of blobs."""
+        self._table = _Table({}, 0, 0)
+
+    # --- making and reading -----------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | None, provider: KeyProvider) -> KeyRing:
+        """A ring without data keys; if the file is there already, and has none, that one.
+
+        Raises:
+            KeyFileError: there is a key file with data keys, or it cannot be written.
+            WrongKeyError: there is one, and the key does not open it.
+        """
+        ring = cls(path, provider)
+        ring._wrapped = provider.wrap(ring._own, MAGIC)
+        if path is None:
+            return ring
+        if not os.path.lexists(path):
+            with suppress(FileExistsError):  # another process was first: theirs serves
+                ring._create(path)
+                return ring
+        found = cls.load(path, provider)
+        if found.minted:
+            msg = (
+                f"{path}: is the key file of a database that is not there; move it away, or give "
+                "key_file= another name: it is never overwritten"
+            )
+            raise KeyFileError(msg)
+        return found
+
+    def _create(self, path: str) -> None:
+        try:
+            self._write(path, self._packed(self._table, self._own, self._wrapped), new=True)
+        except FileExistsError:
+            raise
+        except OSError as exc:
+            raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc
+
+    @classmethod
+    def load(cls, path: str, provider: KeyProvider) -> KeyRing:
+        """The ring of a key file.
+
+        Raises:
+            KeyFileError: it is missing, damaged or cannot be read.
+            WrongKeyError: the key does not open it.
+        """
+        ring = cls(path, provider)
+        ring._read()
+        return ring
+
+    def copied(self, path: str) -> KeyRing:
+        """The same keys in another file.
+
+        Raises:
+            KeyFileError: there is such a file, or it cannot be written.
+        """
+        copy = KeyRing(path, self._provider)
+        copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
+        copy._table, copy._own, copy._wrapped = self._table, self._own, self._wrapped
+        try:
+            copy._create(path)
+        except FileExistsError as exc:
+            raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
+        return copy
+
+    def _read(self) -> None:
+        path = self.path or ""
+        try:
+            with open(path, "rb") as file:
+                whole, status = file.read(), os.fstat(file.fileno())
+        except OSError as exc:
+            msg = (
+                f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "
+                "read; restore it, or say where it lies with key_file="
+            )
+            raise KeyFileError(msg) from exc
+        body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
+        if body[: len(MAGIC)] != MAGIC:
+            raise KeyFileError(f"{path}: is no key file of memcore's")
+        if hashlib.sha256(body).digest() != total:
+            raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
+        at = len(MAGIC) + _LENGTH.size
+        wrapped = body[at : at + _LENGTH.unpack_from(body, len(MAGIC))[0]]
+        self._own = self._unwrapped(wrapped)
+        head, rest = body[: at + len(wrapped)], body[at + len(wrapped) :]
+        cipher = Cipher(self._own)
+        table = cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head)
+        if table is None or len(table) < _TABLE.size:
+            raise KeyFileError(f"{path}: the key file was changed; restore it from a copy")
+        self._wrapped = wrapped
+        self._stamp = _stamp_of(status)
+        self._fill(table)
+
+    def _unwrapped(self, wrapped: bytes) -> bytes:
+        msg = f"{self.path}: the key does not open this key file; nothing was read or changed"
+        try:
+            own = self._provider.unwrap(wrapped, MAGIC)
+        except WrongKeyError as exc:
+            raise WrongKeyError(msg) from exc
+        except Exception as exc:  # a caller's service raises what it likes
+            raise WrongKeyError(f"{msg} ({type(exc).__name__})") from exc
+        if not isinstance(own, bytes) or len(own) != KEY_BYTES:
+            raise WrongKeyError(msg)
+        return own
+
+    def _fill(self, table: bytes) -> None:
+        self.file_id, self.seed, self.secret, minted, last = _TABLE.unpack_from(table)
+        found: dict[int, tuple[DataKey, ...]] = {}
+        for scope, number, key in _ENTRY.iter_unpack(table[_TABLE.size :]):
+            found[scope] = (*found.get(scope, ()), DataKey(number, key))
+        self._table = _Table(found, minted, last)
+
+    def refresh(self) -> bool:
+        """Read the file again if another process has replaced it; whether it has.
+
+        Raises:
+            KeyFileError, WrongKeyError
+        """
+        if self.path is None:
+            return False
+        with suppress(OSError):
+            if _stamp_of(os.stat(self.path)) == self._stamp:
+                return False
+        self._read()
+        return True
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    @property
+    def minted(self) -> int:
+        """Below this number a scope without a key was shredded."""
+        return self._table.minted
+
+    def of_scope(self, scope: int) -> DataKey | None:
+        """The current key of a scope; None if it has none, or none any more."""
+        found = self._table.keys.get(scope)
+        return found[-1] if found else None
+
+    def numbered(self, scope: int, number: int) -> bytes | None:
+        """The key of a scope with that number."""
+        for found in self._table.keys.get(scope, ()):
+            if found.number == number:
+                return found.key
+        return None
+
+    def numbers(self, scope: int) -> list[int]:
+        """The numbers of a scope's keys, the current one last."""
+        return [found.number for found in self._table.keys.get(scope, ())]
+
+    def scopes(self) -> list[int]:
+        """The scopes below ``minted`` that have a key."""
+        return sorted(self._table.keys)
+
+    def mint(self, scope: int) -> bool:
+        """Make keys for a scope and its neighbours; False if its key was shredded."""
+        self.refresh()
+        if scope < self._table.minted:
+            return scope in self._table.keys
+        minted = (scope // BLOCK + 1) * BLOCK
+        more, last = dict(self._table.keys), self._table.last
+        for number in range(self._table.minted, minted):
+            last += 1
+            more[number] = (_new_key(last),)
+        self._store(_Table(more, minted, last))
+        return True
+
+    def renew(self, scope: int) -> DataKey:
+        """A new current key for a scope; the older ones go on reading.
+
+        Raises:
+            KeyFileError: its key was shredded, or the file cannot be written.
+        """
+        if not self.mint(scope):
+            raise KeyFileError(f"{self.path}: the data key of scope {scope} was shredded")
+        table = self._table
+        made = _new_key(table.last + 1)
+        keys = {**table.keys, scope: (*table.keys[scope], made)}
+        self._store(_Table(keys, table.minted, made.number))
+        return made
+
+    def retire(self, scope: int) -> None:
+        """Drop all keys of a scope but the current one: nothing is encrypted with them any more."""
+        self.refresh()
+        table = self._table
+        if len(table.keys.get(scope, ())) > 1:
+            keys = {**table.keys, scope: table.keys[scope][-1:]}
+            self._store(_Table(keys, table.minted, table.last))
+
+    def shred(self, scope: int) -> bool:
+        """Drop the keys of a scope for good; whether there were any."""
+        if not self.mint(scope):  # a number that was never written with gets none later either
+            return False
+        table = self._table
+        keys = {number: found for number, found in table.keys.items() if number != scope}
+        self._store(_Table(keys, table.minted, table.last))
+        return True
+
+    def rewrap(self, provider: KeyProvider) -> None:
+        """Protect the file by another key-encryption key from now on."""
+        self.refresh()
+        own = os.urandom(KEY_BYTES)  # whoever kept the old file and its key learns nothing new
+        self._store(self._table, own=own, wrapped=provider.wrap(own, MAGIC))
+        self._provider = provider
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _store(
+        self, table: _Table, *, own: bytes | None = None, wrapped: bytes | None = None
+    ) -> None:
+        """Make a table the ring's: first in the file, durably, then in memory.
+
+        Raises:
+            KeyFileError: the system refused; the ring is as it was.
+        """
+        own, wrapped = own or self._own, wrapped or self._wrapped
+        if self.path is not None:
+            self._remove_leftovers(self.path)
+            try:
+                self._write(self.path, self._packed(table, own, wrapped))
+            except OSError as exc:
+                self._stamp = None  # which of the two is there shows when it is read again
+                msg = f"{self.path}: cannot write the key file ({exc.strerror}); try again"
+                raise KeyFileError(msg) from exc
+        self._table, self._own, self._wrapped = table, own, wrapped
+
+    def _packed(self, table: _Table, own: bytes, wrapped: bytes) -> bytes:
+        head = b"".join((MAGIC, _LENGTH.pack(len(wrapped)), wrapped))
+        packed = bytearray(
+            _TABLE.pack(self.file_id, self.seed, self.secret, table.minted, table.last)
+        )
+        for scope, found in table.keys.items():
+            for entry in found:
+                packed += _ENTRY.pack(scope, entry.number, entry.key)
+        nonce = os.urandom(NONCE_BYTES)
+        body = head + nonce + Cipher(own).encrypt(nonce, bytes(packed), head)
+        return body + hashlib.sha256(body).digest()
+
+    def _write(self, path: str, content: bytes, *, new: bool = False) -> None:
+        """Put a file in the place of the present one, or where there is none."""
+        temporary = f"{path}.{os.getpid()}{_TEMPORARY}"
+        try:
+            _write_flushed(temporary, content)
+            if new:
+                os.link(temporary, path)
+            else:
+                os.replace(temporary, path)
+            _flush_directory(path)
+            self._stamp = _stamp_of(os.stat(path))
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+    def _remove_leftovers(self, path: str) -> None:
+        """What killed writers left holds keys that may be shredded now."""
+        place = Path(path)
+        for leftover in place.parent.glob(f"{glob.escape(place.name)}.*{_TEMPORARY}"):
+            with suppress(FileNotFoundError):
+                leftover.unlink()
+
+
+def _new_key(number: int) -> DataKey:
+    return DataKey(number, os.urandom(KEY_BYTES))
+
+
+def _write_flushed(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _flush_directory(path: str) -> None:
+    fd = os.open(Path(path).resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """What differs after a replacement, whoever made it."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

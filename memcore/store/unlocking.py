@@ -1,0 +1,78 @@
+"""Unlocking a file: whether it is encrypted, and the vault that a key opens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from memcore.errors import InvalidOptionError, KeyFileError, KeyNeededError
+from memcore.privacy.provider import KeyProvider
+from memcore.privacy.ring import KeyRing
+from memcore.store.format import ENCRYPTED, Format
+from memcore.store.vault import Vault
+
+__all__ = ["Access", "new_ring", "unlock", "vault_for_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a caller gives to open an encrypted database."""
+
+    provider: KeyProvider
+    key_file: str | None = None
+    """Where the key file lies; None: beside the database, with ``.keys`` behind its name."""
+
+    def path_for(self, database: str) -> str:
+        """The key file of a database."""
+        return self.key_file or f"{database}.keys"
+
+
+def new_ring(access: Access, path: str) -> KeyRing:
+    """The key file of a database that is about to be made, at ``path``.
+
+    Raises:
+        KeyFileError: there is one with keys of another database; it cannot be written.
+        WrongKeyError: there is one that the key does not open.
+    """
+    if path == ":memory:":
+        return KeyRing.create(None, access.provider)
+    return KeyRing.create(access.path_for(path), access.provider)
+
+
+def vault_for_copy(access: Access | None, source: str, target: str) -> Vault | None:
+    """The vault of a file that is written anew, with a key file of its own; None without a key.
+
+    Raises:
+        KeyFileError, WrongKeyError: the source's key file cannot be read, or the target has one.
+    """
+    if access is None:
+        return None
+    ring = KeyRing.load(access.path_for(source), access.provider)
+    return Vault(ring.copied(f"{target}.keys"))
+
+
+def unlock(record: Format, path: str, access: Access | None) -> Vault | None:
+    """The vault of a file; None if it is not encrypted.
+
+    Raises:
+        KeyNeededError: it is, and there is no key.
+        WrongKeyError: the key does not open the key file.
+        KeyFileError: that is missing, damaged or of another database.
+        InvalidOptionError: there is a key, and the file is not encrypted.
+    """
+    if not record.features & ENCRYPTED:
+        if access is None:
+            return None
+        msg = (
+            f"{path}: is not encrypted, and a key was given: export its sessions, and import them "
+            "into a new database that is opened with the key"
+        )
+        raise InvalidOptionError(msg)
+    if access is None:
+        raise KeyNeededError(f"{path}: is encrypted; open it with key=")
+    name = access.path_for(path)
+    ring = KeyRing.load(name, access.provider)
+    if ring.seed != record.seed:
+        msg = f"{name}: is the key file of another database than {os.fspath(path)}"
+        raise KeyFileError(msg)
+    return Vault(ring)

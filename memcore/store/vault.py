@@ -1,0 +1,209 @@
+"""The vault of an encrypted database: contents are encrypted where a transaction puts them.
+
+Above it everything sees sealed values as ``codec`` makes them, below it (redo records, LMDB,
+copies) only ``2 | 0 | checksum u64 | key number u32 | nonce 12 | ciphertext | tag 16``. The whole
+key and the key number are authenticated with it, so a value opens in its place alone.
+
+What is encrypted is every row that holds what a caller gave; rows of numbers and keyed digests
+(heads, index pages, requests, headers of blobs) and the names in keys stand in clear.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final
+
+from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, seal_encrypted
+from memcore.errors import MemcoreError, NotFoundError
+from memcore.keys import Kind, Row
+from memcore.limits import ENCRYPTED_FORMAT
+from memcore.privacy.cipher import NONCE_BYTES, Cipher
+from memcore.privacy.ring import DataKey, KeyRing
+
+__all__ = ["CLOSED_KINDS", "Vault", "is_content", "number_of"]
+
+_NUMBER: Final = Struct(">I")
+_NUMBER_BYTES: Final = 4
+_TEXT_AT: Final = HEADER_BYTES + _NUMBER_BYTES + NONCE_BYTES
+_SCOPE_BYTES: Final = 8
+_SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
+_ROW_AT: Final = 17
+_NONCES: Final = 512
+_OPEN_ROWS: Final = frozenset(
+    (Row.HEAD, Row.INDEX, Row.SEGMENTS, Row.CHILD, Row.REQUEST, Row.TOKENS, Row.MOMENT, Row.AUDIT)
+)
+"""Of a session's rows those without contents; a row that is not listed is encrypted."""
+CLOSED_KINDS: Final = frozenset(
+    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE)
+)
+"""The kinds of rows that may hold contents."""
+_Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
+
+
+class Vault:
+    """Encrypts and decrypts values; of one database, for all its handles in a process.
+
+    Values are sealed under the write lock only, so by one thread at a time.
+    """
+
+    __slots__ = ("_at", "_openers", "_pool", "_sealers", "ring", "seed")
+
+    def __init__(self, ring: KeyRing) -> None:
+        self.ring = ring
+        self.seed = blake2b(ring.secret, person=b"memcore seed", digest_size=16).digest()
+        """What digests that stand in clear are keyed with, in place of the file's own seed."""
+        self._sealers: dict[bytes, _Sealing] = {}
+        self._openers: dict[bytes, Cipher | None] = {}
+        self.forget_random()
+
+    def forget_random(self) -> None:
+        """In the child of a fork: its parent uses the same bytes."""
+        self._pool, self._at = b"", 0
+
+    def random(self, count: int) -> bytes:
+        """Bytes that nobody had before; at most ``NONCE_BYTES``."""
+        at = self._at
+        if at + count > len(self._pool):
+            self._pool, at = os.urandom(_NONCES * NONCE_BYTES), 0
+        self._at = at + count
+        return self._pool[at : at + count]
+
+    # --- sealing ----------------------------------------------------------------------------------
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        """The stored form of a sealed value.
+
+        Raises:
+            NotFoundError: the scope was erased: its data key is gone.
+            KeyFileError: the scope is new, and the key file cannot be written.
+        """
+        if not is_content(key):
+            return value
+        sealing = self._sealers.get(key[_SCOPE])
+        if sealing is None:
+            sealing = self._sealer(key[_SCOPE])
+        number, encrypt = sealing
+        nonce = self.random(NONCE_BYTES)
+        text = encrypt(nonce, value, key + number)
+        return seal_encrypted(key, b"".join((number, nonce, text)))
+
+    def _sealer(self, place: bytes) -> _Sealing:
+        scope = int.from_bytes(place, "big")
+        found = self.ring.of_scope(scope)
+        if found is None:
+            self.ring.mint(scope)
+            found = self.ring.of_scope(scope)
+        if found is None:
+            msg = "this user was erased: nothing can be written for them under their old number"
+            raise NotFoundError(msg)
+        return self._use(place, found)
+
+    def _use(self, place: bytes, found: DataKey) -> _Sealing:
+        number = _NUMBER.pack(found.number)
+        cipher = Cipher(found.key)
+        self._openers[place + number] = cipher
+        sealing = self._sealers[place] = number, cipher.encrypt
+        return sealing
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def open(self, key: bytes, value: bytes) -> bytes:
+        """The sealed value of a stored one.
+
+        One that cannot be decrypted, or that should be encrypted and is not, comes back in a form
+        that ``codec.open_value`` refuses: the rows around it stay readable.
+        """
+        if value[:1] != b"\2":
+            return bytes((CLEAR_FORMAT,)) + value[1:] if is_content(key) else value
+        number = value[HEADER_BYTES : HEADER_BYTES + _NUMBER_BYTES]
+        try:
+            cipher = self._openers[key[_SCOPE] + number]
+        except KeyError:
+            cipher = self._opener(key[_SCOPE], number)
+        if cipher is None:
+            return value
+        nonce = value[HEADER_BYTES + _NUMBER_BYTES : _TEXT_AT]
+        found = cipher.decrypt(nonce, value[_TEXT_AT:], key + number)
+        return value if found is None else found
+
+    def _opener(self, place: bytes, number: bytes) -> Cipher | None:
+        if len(place) != _SCOPE_BYTES or len(number) != _NUMBER_BYTES:
+            return None
+        scope, wanted = int.from_bytes(place, "big"), _NUMBER.unpack(number)[0]
+        found = self.ring.numbered(scope, wanted)
+        if found is None:
+            with suppress(MemcoreError):  # a key that was rotated away: the values show it
+                self.ring.refresh()
+            found = self.ring.numbered(scope, wanted)
+        cipher = None if found is None else Cipher(found)
+        if cipher is not None:
+            self._openers[place + number] = cipher
+        return cipher
+
+    def reader(self, get: Callable[[bytes], bytes | None]) -> Callable[[bytes], bytes | None]:
+        """``get`` of a raw transaction, for those above."""
+        opened = self.open
+
+        def look(key: bytes) -> bytes | None:
+            value = get(key)
+            return None if value is None else opened(key, value)
+
+        return look
+
+    def rows(self, found: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a raw transaction, for those above."""
+        opened = self.open
+        return ((key, opened(key, value)) for key, value in found)
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def shred(self, scope: int) -> bool:
+        """Drop the data keys of a scope, durably; whether there were any. Needs the write lock.
+
+        Raises:
+            KeyFileError: the key file cannot be written; the keys are there.
+        """
+        shredded = self.ring.shred(scope)
+        self._forget(scope)
+        return shredded
+
+    def renew(self, scope: int) -> int:
+        """Encrypt with a new key from now on; its number. Needs the write lock."""
+        made = self.ring.renew(scope)
+        self._use(scope.to_bytes(_SCOPE_BYTES, "big"), made)
+        return made.number
+
+    def current(self, key: bytes) -> int | None:
+        """The number of the key that a row would be encrypted with now."""
+        found = self.ring.of_scope(int.from_bytes(key[_SCOPE], "big"))
+        return None if found is None else found.number
+
+    def retire(self, scope: int) -> None:
+        """Drop the older keys of a scope: no value needs them any more. Needs the write lock."""
+        self.ring.retire(scope)
+        self._forget(scope)
+
+    def _forget(self, scope: int) -> None:
+        place = scope.to_bytes(_SCOPE_BYTES, "big")
+        self._sealers.pop(place, None)
+        for known in [known for known in list(self._openers) if known.startswith(place)]:
+            self._openers.pop(known, None)
+
+
+def is_content(key: bytes) -> bool:
+    """Whether the row under a key holds what a caller gave."""
+    if key[0] not in CLOSED_KINDS:
+        return False
+    return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
+
+
+def number_of(value: Any) -> int | None:
+    """The number of the data key of a stored value; None if it stands in clear."""
+    if value[:1] != bytes((ENCRYPTED_FORMAT,)) or len(value) < _TEXT_AT:
+        return None
+    found: int = _NUMBER.unpack_from(value, HEADER_BYTES)[0]
+    return found

@@ -1,0 +1,33 @@
+"""Audited files of the crash harness: their key, their anchor, what is wrong with both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import memcore
+
+KEY = bytes(range(32))
+ANCHOR = "anchor.jsonl"
+
+
+def audit_beside(path: Path) -> memcore.Audit:
+    """An audit that is anchored often, in the directory of the file."""
+    return memcore.Audit(key=KEY, anchor=path.with_name(ANCHOR), every_entries=5)
+
+
+def open_any(path: Path, **options: Any) -> memcore.Database:
+    """Open a file that may be audited."""
+    try:
+        return memcore.open(path, **options)
+    except memcore.AuditError:
+        return memcore.open(path, audit=audit_beside(path), **options)
+
+
+def audit_findings(db: memcore.Database, path: Path) -> list[str]:
+    """What the audit of a file, if it has one, has against it and its anchor."""
+    if db.backing.audit is None:
+        return []
+    anchor = path.with_name(ANCHOR)
+    report = db.verify_audit(key=KEY, anchor=anchor if anchor.exists() else ())
+    return [f"audit: {finding}" for finding in (*report.findings, *report.anchor_problems)]

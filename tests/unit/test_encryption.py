@@ -1,0 +1,560 @@
+"""Encrypted databases: what lies in the file, who can open it, and how keys change."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+
+import lmdb
+import pytest
+
+import memcore
+from memcore import keys
+from memcore.errors import (
+    InvalidOptionError,
+    KeyFileError,
+    KeyNeededError,
+    NotFoundError,
+    StoreFormatError,
+    TamperedError,
+    WrongKeyError,
+)
+from memcore.keys import Kind, Row
+from memcore.privacy.provider import key_provider
+from memcore.privacy.ring import BLOCK, KeyRing
+from memcore.store import vault as vaults
+
+KEY = bytes(range(32))
+OTHER = bytes(range(1, 33))
+MARK = "MARKER-7f3a9"
+
+
+@pytest.fixture
+def sealed(path):
+    """An encrypted database with something of everything."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db)
+    return path
+
+
+def fill(db, user="alice"):
+    session = db.session("chat", user=user)
+    session.extend([{"role": "user", "content": f"{MARK} {n}"} for n in range(20)])
+    session.append({"role": "user", "content": MARK * 6000}, meta={"note": MARK})
+    session.record("planner", {"plan": MARK})
+    session.state.put("plan", MARK)
+    session.compact(summarize=lambda _: f"{MARK} in short", keep_tokens=50)
+    session.checkpoint("before", meta={"why": MARK})
+    session.report_usage(5000, model=MARK)
+    scope = db.scope(user=user)
+    scope.state.put("plan", MARK)
+    scope.app_state.put("plan", MARK)
+    scope.kv("notes").put("k", {"text": MARK})
+    scope.kv("notes").put("b", MARK.encode())
+    scope.blobs.put((MARK * 50_000).encode())
+
+
+def files_of(path):
+    return [found for found in path.parent.iterdir() if found.is_file()]
+
+
+def stored(path):
+    """All rows as they are stored."""
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        return dict(txn.cursor())
+
+
+def rewrite(path, changes):
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        for key, value in changes.items():
+            txn.put(key, value)
+
+
+def test_nothing_of_the_contents_lies_in_any_file(sealed):
+    assert all(MARK.encode() not in found.read_bytes() for found in files_of(sealed))
+    with memcore.open(sealed, key=KEY) as db:
+        session = db.session("chat", user="alice")
+        assert session.get(1).message["content"] == f"{MARK} 0"
+        assert session.get(21).meta == {"note": MARK}
+        assert session.state["plan"] == MARK
+        assert db.scope(user="alice").kv("notes").get("b") == MARK.encode()
+        assert db.check() == []
+
+
+def test_every_row_that_holds_a_text_is_encrypted(sealed):
+    for key, value in stored(sealed).items():
+        if key[0] in vaults.CLOSED_KINDS:
+            assert (value[0] == 2) is vaults.is_content(key)
+    rows = {key[17] for key in stored(sealed) if key[0] == Kind.SESSION and vaults.is_content(key)}
+    assert rows >= {Row.ITEM, Row.VIEW, Row.CHECKPOINT, Row.STATE, Row.USAGE}
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed", "none"])
+def test_every_mode_encrypts(path, durability):
+    unsafe = durability == "none"
+    with memcore.open(path, key=KEY, durability=durability, allow_unsafe=unsafe) as db:
+        fill(db)
+        assert all(MARK.encode() not in found.read_bytes() for found in files_of(path))
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+
+
+def test_no_key_of_a_row_tells_the_digest_of_a_content(path):
+    with memcore.open(path, key=KEY) as db:
+        blobs = db.scope().blobs
+        address = blobs.put(b"a short content")
+        assert blobs.get(address) == b"a short content"
+        assert blobs.delete(address)
+        address = blobs.put(b"a short content")
+    digest = bytes.fromhex(address.removeprefix("sha256:"))
+    assert all(digest not in key + value for key, value in stored(path).items())
+
+
+def test_equal_contents_are_stored_differently(path):
+    with memcore.open(path, key=KEY) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).extend([{"role": "user", "content": "yes"}] * 2)
+    rows = [value for key, value in stored(path).items() if key[17:18] == bytes((Row.ITEM,))]
+    index = [value for key, value in stored(path).items() if key[17:18] == bytes((Row.INDEX,))]
+    assert len(rows) == len(set(rows)) == 4
+    assert len(set(index)) == 2  # prefix hashes rest on salt, too
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (None, KeyNeededError), (OTHER, WrongKeyError), (b"short", InvalidOptionError),
+        ("env:NO_SUCH_KEY", KeyNeededError), ("secret", InvalidOptionError),
+        (5, InvalidOptionError), ("file:/no/such/key", KeyNeededError),
+    ],
+)  # fmt: skip
+def test_without_the_key_nothing_is_read_or_changed(sealed, given, error):
+    places = [sealed, sealed.with_name(sealed.name + ".keys")]
+    before = [place.read_bytes() for place in places]
+    with pytest.raises(error) as caught:
+        memcore.open(sealed, key=given)
+    assert "secret" not in str(caught.value)
+    assert [place.read_bytes() for place in places] == before
+
+
+def test_a_second_handle_needs_the_key_as_well(sealed):
+    with memcore.open(sealed, key=KEY):
+        with pytest.raises(KeyNeededError):
+            memcore.open(sealed)
+        with pytest.raises(WrongKeyError):
+            memcore.open(sealed, key=OTHER)
+        with memcore.open(sealed, key=KEY, read_only=True) as second:
+            assert second.session("chat", user="alice").get(2).message["content"] == f"{MARK} 1"
+
+
+def test_a_key_for_a_file_in_clear_is_refused(path):
+    memcore.open(path).close()
+    with pytest.raises(InvalidOptionError, match="not encrypted"):
+        memcore.open(path, key=KEY)
+    assert not path.with_name(path.name + ".keys").exists()
+
+
+@pytest.mark.parametrize("where", ["env", "env-hex", "file", "callable", "service"])
+def test_where_a_key_may_come_from(path, tmp_path, monkeypatch, where):
+    class Service:
+        def wrap(self, key, context):
+            return bytes(a ^ 0x5A for a in key) + context
+
+        def unwrap(self, wrapped, context):
+            assert wrapped.endswith(context)
+            return bytes(a ^ 0x5A for a in wrapped[: -len(context)])
+
+    monkeypatch.setenv(
+        "SOME_KEY", KEY.hex() if where == "env-hex" else base64.b64encode(KEY).decode()
+    )
+    (tmp_path / "key").write_text(base64.urlsafe_b64encode(KEY).decode() + "\n")
+    given = {
+        "env": "env:SOME_KEY", "env-hex": "env:SOME_KEY", "file": f"file:{tmp_path / 'key'}",
+        "callable": lambda: KEY, "service": Service(),
+    }[where]  # fmt: skip
+    for _ in range(2):
+        with memcore.open(path, key=given) as db:
+            db.session("s").append({"role": "user", "content": MARK})
+    if where != "service":
+        with memcore.open(path, key=KEY) as db:
+            assert len(db.session("s")) == 2
+
+
+def test_a_service_that_fails_is_no_way_in(sealed):
+    class Service:
+        def wrap(self, key, context):
+            raise NotImplementedError
+
+        def unwrap(self, wrapped, context):
+            raise RuntimeError("unreachable")
+
+    with pytest.raises(WrongKeyError, match="RuntimeError"):
+        memcore.open(sealed, key=Service())
+
+
+# --- the key file ---------------------------------------------------------------------------------
+
+
+def test_a_missing_key_file_is_never_made_anew(sealed):
+    place = sealed.with_name(sealed.name + ".keys")
+    kept = place.rename(place.with_suffix(".away"))
+    with pytest.raises(KeyFileError, match="restore it"):
+        memcore.open(sealed, key=KEY)
+    assert not place.exists()
+    with memcore.open(sealed, key=KEY, key_file=kept) as db:
+        assert db.check() == []
+
+
+def test_any_damage_of_the_key_file_is_found(sealed):
+    place = sealed.with_name(sealed.name + ".keys")
+    whole = place.read_bytes()
+    for at in range(0, len(whole), 61):
+        place.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        with pytest.raises(KeyFileError):
+            memcore.open(sealed, key=KEY)
+    for size in (0, 1, 16, 40, 100, len(whole) - 1):
+        place.write_bytes(whole[:size])
+        with pytest.raises(KeyFileError):
+            memcore.open(sealed, key=KEY)
+    place.write_bytes(whole)
+    memcore.open(sealed, key=KEY).close()
+
+
+def test_the_key_file_of_another_database_is_refused(sealed, tmp_path):
+    other = tmp_path / "other.memcore"
+    memcore.open(other, key=KEY).close()
+    with pytest.raises(KeyFileError, match="another database"):
+        memcore.open(sealed, key=KEY, key_file=f"{other}.keys")
+
+
+def test_a_database_is_not_made_over_keys_that_are_in_use(sealed):
+    sealed.unlink()
+    with pytest.raises(KeyFileError, match="never overwritten"):
+        memcore.open(sealed, key=KEY)
+    assert not sealed.exists()
+
+
+def test_a_creation_that_was_cut_short_is_gone_on_with(path):
+    KeyRing.create(f"{path}.keys", key_provider(KEY))  # and then the process was killed
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": MARK})
+    with memcore.open(path, key=KEY) as db:
+        assert len(db.session("s")) == 1
+
+
+def test_keys_are_minted_for_many_users_at_once(path, monkeypatch):
+    written = []
+    write = KeyRing._write
+    monkeypatch.setattr(KeyRing, "_write", lambda *a, **o: (written.append(1), write(*a, **o)))
+    with memcore.open(path, key=KEY) as db:
+        for number in range(2 * BLOCK):
+            db.session("s", user=f"u{number}").append({"role": "user", "content": "x"})
+    assert len(written) <= 4
+
+
+def test_leftovers_of_a_killed_writer_go_with_the_next_change(sealed):
+    leftover = sealed.with_name(f"{sealed.name}.keys.999999.tmp")
+    leftover.write_bytes(b"keys that may be shredded now")
+    with memcore.open(sealed, key=KEY) as db:
+        db.rotate_key(OTHER)
+    assert not leftover.exists()
+
+
+def test_a_key_file_that_cannot_be_written_leaves_everything_as_it_was(sealed, monkeypatch):
+    with memcore.open(sealed, key=KEY) as db:
+        before = sealed.with_name(sealed.name + ".keys").read_bytes()
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            with pytest.raises(KeyFileError, match="No space"):
+                db.rotate_data_keys()
+            with pytest.raises(KeyFileError, match="No space"):
+                db.rotate_key(OTHER)
+        assert sealed.with_name(sealed.name + ".keys").read_bytes() == before
+        db.session("chat", user="alice").append({"role": "user", "content": "goes on"})
+    with memcore.open(sealed, key=KEY) as db:
+        assert db.session("chat", user="alice").tail(1)[0].message["content"] == "goes on"
+        assert db.check() == []
+
+
+# --- tampering ------------------------------------------------------------------------------------
+
+
+def item_keys(path):
+    return sorted(key for key in stored(path) if key[:1] == b"\x05" and key[17] == Row.ITEM)
+
+
+def test_a_value_in_another_place_does_not_open(sealed):
+    first, second = item_keys(sealed)[:2]
+    rows = stored(sealed)
+    from memcore.codec import HEADER_BYTES, seal_encrypted  # an attacker knows the checksum
+
+    rewrite(sealed, {first: seal_encrypted(first, rows[second][HEADER_BYTES:])})
+    with memcore.open(sealed, key=KEY) as db:
+        session = db.session("chat", user="alice")
+        with pytest.raises(TamperedError, match="does not decrypt"):
+            session.get(1)
+        assert session.get(2).message["content"] == f"{MARK} 1"
+        assert any("decrypt" in finding for finding in db.check())
+
+
+def test_a_value_in_clear_is_refused(sealed):
+    from memcore.codec import seal_value
+    from memcore.log.item import _HEADER
+
+    first = item_keys(sealed)[0]
+    body = _HEADER.pack(0, 0, 0, 0, 0) + b'{"role":"user","content":"forged"}'
+    rewrite(sealed, {first: seal_value(first, body)})
+    with memcore.open(sealed, key=KEY) as db:
+        with pytest.raises(TamperedError, match="in clear"):
+            db.session("chat", user="alice").get(1)
+        assert db.check() != []
+
+
+def test_a_damaged_value_is_called_damaged(sealed):
+    first = item_keys(sealed)[0]
+    value = bytearray(stored(sealed)[first])
+    value[-1] ^= 1
+    rewrite(sealed, {first: bytes(value)})
+    with memcore.open(sealed, key=KEY) as db:
+        with pytest.raises(memcore.CorruptValueError, match="checksum") as caught:
+            db.session("chat", user="alice").get(1)
+        assert not isinstance(caught.value, TamperedError)
+
+
+# --- changing keys --------------------------------------------------------------------------------
+
+
+def test_the_key_is_changed_without_touching_contents(sealed):
+    rows = stored(sealed)
+    with memcore.open(sealed, key=KEY) as db:
+        db.rotate_key(OTHER)
+        db.session("new", user="zoe").append({"role": "user", "content": MARK})
+    with pytest.raises(WrongKeyError):
+        memcore.open(sealed, key=KEY)
+    with memcore.open(sealed, key=OTHER) as db:
+        assert db.check() == []
+        assert len(db.session("new", user="zoe")) == 1
+    after = stored(sealed)
+    assert all(after[key] == rows[key] for key in item_keys(sealed) if key in rows)
+
+
+def test_data_keys_are_changed_while_others_write(sealed):
+    numbers = {vaults.number_of(value) for value in stored(sealed).values()} - {None}
+    with memcore.open(sealed, key=KEY) as db:
+        session = db.session("chat", user="alice")
+        seen = []
+
+        def write(done):
+            if done and not seen:
+                seen.append(session.append({"role": "user", "content": "meanwhile"}))
+
+        done = db.rotate_data_keys(user="alice", progress=write)
+        assert done.finished
+        assert done.values > 20
+        assert seen
+        assert db.key_status().unfinished == ()
+    with memcore.open(sealed, key=KEY) as db:
+        assert db.check() == []
+        assert db.session("chat", user="alice").tail(1)[0].message["content"] == "meanwhile"
+    alice = item_keys(sealed)[0][1:9]
+    now = {vaults.number_of(v) for k, v in stored(sealed).items() if k[1:9] == alice} - {None}
+    assert len(now) == 1
+    assert not now & numbers
+
+
+def test_a_rotation_that_was_cut_short_is_finished_by_the_next(sealed):
+    with memcore.open(sealed, key=KEY) as db:
+
+        def stop(_):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            db.rotate_data_keys(user="alice", progress=stop)
+        assert db.key_status().unfinished == (("default", "alice"),)
+        assert db.check() == []
+    with memcore.open(sealed, key=KEY) as db:
+        assert db.rotate_data_keys(user="alice").finished
+        assert db.key_status().unfinished == ()
+        assert db.check() == []
+
+
+WRITER = """
+import sys, memcore
+with memcore.open(sys.argv[1], key=bytes(range(32))) as db:
+    session = db.session("chat", user="alice")
+    session.append({"role": "user", "content": "first"})
+    print("ready", flush=True)
+    sys.stdin.readline()
+    session.append({"role": "user", "content": "with the older key"})
+    db.session("s", user="newcomer").append({"role": "user", "content": "hello"})
+"""
+
+
+def test_keys_stay_while_another_process_may_write_with_them(sealed):
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(sealed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"ready\n"
+        with memcore.open(sealed, key=KEY) as db:
+            assert not db.rotate_data_keys(user="alice").finished
+        other.communicate(b"\n", timeout=60)
+        assert other.returncode == 0
+    with memcore.open(sealed, key=KEY) as db:
+        session = db.session("chat", user="alice")
+        assert session.tail(1)[0].message["content"] == "with the older key"
+        assert db.rotate_data_keys(user="alice").finished
+        assert session.tail(1)[0].message["content"] == "with the older key"
+        assert len(db.session("s", user="newcomer")) == 1
+        assert db.check() == []
+
+
+def test_a_shredded_user_cannot_be_read_or_written(sealed):
+    number = int.from_bytes(item_keys(sealed)[0][1:9], "big")
+    with memcore.open(sealed, key=KEY) as db:
+        fill(db, "bob")
+        session = db.session("chat", user="alice")
+        store = db.backing.store
+        copy = sealed.with_name("kept.memcore")
+        shutil.copy(sealed, copy)
+        assert store.transact(lambda _: store.vault.shred(number))
+        with pytest.raises(TamperedError):
+            session.get(3)
+        with pytest.raises(NotFoundError):
+            session.append({"role": "user", "content": MARK})
+        assert not store.transact(lambda _: store.vault.shred(number))
+        assert db.session("chat", user="bob").get(3).message["content"] == f"{MARK} 2"
+    with memcore.open(copy, key=KEY, key_file=f"{sealed}.keys") as old:  # a backup of before
+        with pytest.raises(TamperedError):
+            old.session("chat", user="alice").get(3)
+        assert old.session("chat", user="bob").get(3).message["content"] == f"{MARK} 2"
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_copies_are_encrypted_and_need_the_key_file(sealed, tmp_path):
+    backup, back = tmp_path / "backup.memcore", tmp_path / "back.memcore"
+    with memcore.open(sealed, key=KEY) as db:
+        db.backup(backup)
+        report = db.copy_compact()
+        assert report.bytes_after <= report.bytes_before
+        assert db.check() == []
+    assert MARK.encode() not in backup.read_bytes()
+    with pytest.raises(KeyFileError):
+        memcore.open(backup, key=KEY)
+    memcore.restore(backup, back, key=KEY, key_file=f"{sealed}.keys")
+    with memcore.open(back, key=KEY, key_file=f"{sealed}.keys") as db:
+        assert db.session("chat", user="alice").get(1).message["content"] == f"{MARK} 0"
+    with pytest.raises(KeyNeededError):
+        memcore.restore(backup, tmp_path / "no.memcore")
+
+
+def test_salvage_needs_the_key_and_encrypts(sealed, tmp_path):
+    with pytest.raises(KeyNeededError):
+        memcore.salvage(sealed, tmp_path / "no.memcore")
+    report = memcore.salvage(sealed, tmp_path / "new.memcore", key=KEY)
+    assert report.items == 22
+    assert not report.lost
+    assert MARK.encode() not in (tmp_path / "new.memcore").read_bytes()
+    with memcore.open(tmp_path / "new.memcore", key=KEY) as db:
+        assert db.check() == []
+        assert db.session("chat", user="alice").get(1).message["content"] == f"{MARK} 0"
+        db.session("new", user="new").append({"role": "user", "content": "x"})
+
+
+def test_salvage_brings_back_the_rest_of_a_damaged_one(sealed, tmp_path):
+    tail = stored(sealed)[item_keys(sealed)[4]][-16:]
+    sealed.write_bytes(sealed.read_bytes().replace(tail, bytes(16)))
+    report = memcore.salvage(sealed, tmp_path / "new.memcore", key=KEY)
+    assert report.items_lost == 1
+    with memcore.open(tmp_path / "new.memcore", key=KEY) as db:
+        assert db.check() == []
+        assert db.session("chat", user="alice").get(6).message["content"] == f"{MARK} 5"
+
+
+def test_an_export_moves_a_database_in_clear_into_an_encrypted_one(path, tmp_path):
+    with memcore.open(path) as db:
+        fill(db)
+        lines = list(db.export())
+    target = tmp_path / "sealed.memcore"
+    with memcore.open(target, key=KEY) as db:
+        assert not db.import_(b"".join(lines).splitlines()).failures
+        assert db.session("chat", user="alice").get(1).message["content"] == f"{MARK} 0"
+        assert db.check() == []
+    assert MARK.encode() not in target.read_bytes()
+
+
+def test_an_older_memcore_refuses_the_file(sealed, monkeypatch):
+    from memcore.store import format as formats
+
+    monkeypatch.setattr(formats, "_FEATURES_KNOWN", 0)
+    with pytest.raises(StoreFormatError, match="features"):
+        memcore.open(sealed, key=KEY)
+
+
+def test_a_database_in_memory_is_encrypted_too():
+    with memcore.open(":memory:", key=KEY) as db:
+        fill(db)
+        assert db.key_status().key_file is None
+        assert db.check() == []
+
+
+def test_a_fork_draws_random_bytes_of_its_own(path):
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": "parent"})
+        vault = db.backing.store.vault
+        ahead = vault._pool[vault._at : vault._at + 12]
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writer, vault.random(12))
+            os._exit(0)
+        os.waitpid(child, 0)
+        with closing(os.fdopen(reader, "rb")) as file:
+            os.close(writer)
+            assert file.read() != ahead
+
+
+def test_a_scope_never_gets_a_key_twice():
+    ring = KeyRing.create(None, key_provider(KEY))
+    assert ring.mint(5)
+    assert ring.shred(7)
+    assert not ring.mint(7)
+    assert ring.of_scope(7) is None
+    assert ring.of_scope(5) is not None
+
+
+def test_keys_of_a_row_that_is_too_short_do_not_trip_the_vault():
+    assert vaults.is_content(b"\x05short")
+    assert not vaults.is_content(keys.session_row(1, 1, Row.HEAD, 0))
+
+
+def test_the_command_line_opens_and_changes_keys(sealed, monkeypatch):
+    monkeypatch.setenv("NEW_KEY", OTHER.hex())
+
+    def run(*options, key=None):
+        environment = {**os.environ, **({} if key is None else {"MEMCORE_KEY": key})}
+        return subprocess.run(
+            [sys.executable, "-m", "memcore", *options, "--store", str(sealed)],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+
+    refused = run("ls")
+    assert refused.returncode == 6
+    assert "open it with key=" in refused.stderr
+    assert "chat" in run("ls", key=KEY.hex()).stdout
+    assert run("keys", "--rotate-data", key=KEY.hex()).returncode == 6
+    changed = run("keys", "--rotate-data", "--rotate-to", "env:NEW_KEY", "--yes", key=KEY.hex())
+    assert changed.returncode == 0, changed.stderr
+    assert run("ls", key=KEY.hex()).returncode == 6
+    status = run("keys", "--json", key="env:NEW_KEY")
+    assert '"unfinished"' in status.stdout
+    assert run("check", key="env:NEW_KEY").returncode == 0
