@@ -42,8 +42,10 @@ def finished(
         if not receipt.bytes_gone
     ]
     content = path.read_bytes()
-    for lane, numbers in erased.items():
-        for number in range(max(numbers, default=0)):
-            if f"{lane}|{number}|".encode() in content:
-                findings.append(f"{lane}: operation {number} was erased, and bytes of it are left")
+    findings += [
+        f"{lane}: operation {number} was erased, and bytes of it are left"
+        for lane, numbers in erased.items()
+        for number in range(max(numbers, default=0))
+        if f"{lane}|{number}|".encode() in content
+    ]
     return findings + [f"after erasures: {what}" for what in db.check()]
