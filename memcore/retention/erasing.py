@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from memcore import keys
+from memcore.audit import record_event
 from memcore.errors import MemcoreError, ReadOnlyError, StorageError
 from memcore.held import drop_holds, need_free
 from memcore.keys import Kind
@@ -168,6 +169,7 @@ def _begin(backing: Backing, asked: Asked, key: bytes) -> tuple[Pending | None, 
             drop_names(txn, scope, its_app, asked.user)
             bury(txn, scope)
         put_pending(txn, pending)
+        record_event(txn, 0, "erase", {"erasure": id_, "scopes": pending.scopes})
         txn.tell(NAMES)
         txn.tell(ERASED)
         txn.on_commit(lambda: _forget(backing, pending.scopes))
@@ -235,17 +237,18 @@ class _Work:
         self._reread()
 
     def _shred(self) -> None:
-        vault = getattr(self._store, "vault", None)
+        vault = self._store.vault
         self._store.flush()  # no power cut may bring the names back without their keys
-        if vault is not None:
-            for scope in self.pending.scopes:
-                vault.shred(scope)
 
         def closure(txn: Txn) -> None:
             pending = pending_of(txn, self.pending.id)
-            if pending is not None and pending.stage == HIDDEN:
-                pending.stage, pending.shredded = SHREDDED, vault is not None
-                put_pending(txn, pending)
+            if pending is None or pending.stage != HIDDEN:
+                return
+            if vault is not None:
+                for scope in pending.scopes:
+                    vault.shred(scope)  # done once more, it changes nothing
+            pending.stage, pending.shredded = SHREDDED, vault is not None
+            put_pending(txn, pending)
 
         self._store.transact(closure, makes_room=True)
         self._reread()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from memcore import keys
+from memcore.audit import end_scope, end_session
 from memcore.keys import Kind, Row, ThreadRow
 from memcore.limits import PIECE_ROWS
 from memcore.retention.pending import REMOVED, SHREDDED, Pending, pending_of, put_pending
@@ -110,6 +111,8 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
         return True  # somebody else was here
     piece, whole, before = Piece(), True, pending.counts.get("rows", 0)
     for start, stop in _ranges(txn, pending.scopes):
+        if start[0] == Kind.CARE:  # the last kind: nothing of the scope is noted any more
+            end_scope(txn, keys.split_scoped(start)[0])
         whole = _clear(txn, start, stop, piece, pending.counts)
         if not whole:
             break
@@ -121,11 +124,16 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
 def _clear(txn: Txn, start: bytes, stop: bytes, piece: Piece, counts: dict[str, int]) -> bool:
     """Remove what the piece has room for; whether that is the whole range."""
     until = stop
+    sessions: set[tuple[int, int]] = set()
     for key, value in txn.scan(start, stop):
         if not piece.admits(len(value)):
             until = key
             break
         _count(key, counts)
+        if start[0] == Kind.SESSION and len(key) > _ROW_AT:
+            sessions.add(keys.split_session_prefix(key))
+    for place in sessions:
+        end_session(txn, *place)
     txn.delete_range(start, until)
     return until is stop
 

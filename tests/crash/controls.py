@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import memcore
+from memcore.retention import compacting, scanning
 from memcore.store import (
     attaching,
     copying,
@@ -23,6 +24,7 @@ from memcore.store import (
     pin,
     redo,
     replacing,
+    run,
     steady,
 )
 
@@ -260,3 +262,11 @@ def early_steady_record() -> None:
             os.fdatasync(fd)
 
     pin.os = SimpleNamespace(fdatasync=every_other, pread=os.pread)  # type: ignore[assignment]
+
+
+@control("full", "erasing", judging=True)
+def remains_in_copies() -> None:
+    """A compact copy takes over what LMDB leaves between rows and in the redo slots."""
+    copying._forget_what_is_gone = lambda *_: None
+    compacting.scan_copy = lambda *_: scanning.Scan()
+    run.Run.blank = lambda *_: None  # type: ignore[method-assign]

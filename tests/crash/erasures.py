@@ -48,4 +48,10 @@ def finished(
             for number in range(max(numbers, default=0))
             if f"{lane}|{number}|".encode() in content
         ]
+    findings += [
+        f"{lane}: operation {number} was erased, and bytes of it are left"
+        for lane, numbers in erased.items()
+        for number in range(max(numbers, default=0))
+        if f"{lane}|{number}|".encode() in content
+    ]
     return findings + [f"after erasures: {what}" for what in db.check()]

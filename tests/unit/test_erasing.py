@@ -108,6 +108,54 @@ def test_no_byte_of_the_erased_is_left_in_any_file(db, path):
     assert not pending(db)
 
 
+def test_an_encrypted_file_cannot_even_be_read_before_the_bytes_are_gone(path, tmp_path):
+    key = bytes(range(32))
+    with memcore.open(path, key=key, counter="bytes/4") as db:
+        mine = others(db)
+        plant(db.scope(user=WHO))
+        copy = tmp_path / "copies" / path.name
+        copy.parent.mkdir()
+        db.backup(copy)
+        receipt = db.erase(WHO, compact=False)
+        assert receipt.method == ("shredded", "removed")
+        # A backup without the data key: the key file of today opens nothing of the user's.
+        for each in path.parent.iterdir():
+            if each.is_file() and each != path and not each.name.endswith("-lock"):
+                (copy.parent / each.name).write_bytes(each.read_bytes())
+        with memcore.open(copy, key=key, read_only=True) as old:
+            session = old.session(f"chat about {MARK}", user=WHO)
+            with pytest.raises(memcore.CorruptValueError):
+                list(session.items())
+            assert texts_of(old) == mine
+        for each in list(copy.parent.iterdir()):
+            each.unlink()
+        (finished,) = db.finish_erasures()
+        assert finished.method == ("shredded", "removed", "compacted")
+        assert finished.bytes_gone
+        assert scan(path, MARK, WHO) == 0  # of names in keys, too
+        assert memcore.verify_receipt(finished, key=db.receipt_key)
+        db.session("s", user=WHO).append(said("anew, under another data key"))
+        assert texts_of(db) == mine
+        assert db.check() == []
+
+
+def test_an_audited_file_says_that_a_user_was_erased_and_not_who(path):
+    audit = memcore.Audit(key=bytes(range(32)), anchor=path.with_name("anchors"), every_entries=9)
+    with memcore.open(path, audit=audit, counter="bytes/4") as db:
+        others(db)
+        plant(db.scope(user=WHO))
+        db.erase(WHO, compact=False)
+        assert db.verify_audit().findings == ()
+        assert db.finish_erasures()[0].bytes_gone
+        assert db.verify_audit().findings == ()
+        assert scan(path, MARK, WHO) == 0
+        plant(db.scope(user=WHO))
+        others(db)
+        assert db.verify_audit().findings == ()
+        assert any("erase" in str(entry) for entry in db.audit_entries())
+        assert db.check() == []
+
+
 def test_what_pages_hold_beside_rows_goes_too(open_db, path, monkeypatch):
     """LMDB writes whole pages from memory that held others: a compact copy keeps what they held."""
     from memcore.store import copying
