@@ -62,6 +62,11 @@ def verify_audit(
         anchor = backing.audit.anchor
     # The anchor first: chains only grow.
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
+        env = store.environment()
+        if anchor is not None and env.audit is not None:
+            env.queue.call(env.audit.anchor, job=True)
+    # The anchor before the chains: they only grow.
+    anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.seed)
     found = Verification(store, chainer, anchored)
     found.run(progress)
     findings = [store.read(lambda txn, s=s: _named(txn, s)) for s in found.found.values()]  # type: ignore[misc]

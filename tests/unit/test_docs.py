@@ -25,6 +25,8 @@ RUN = [
     "docs/compaction.md",
     "docs/format.md",
     "docs/state.md",
+    "docs/state.md",
+    "docs/audit.md",
     *OPTIONAL,
 ]
 LINKED = [
