@@ -287,8 +287,7 @@ _NAMES = {
     "memcore.context": "fit safe_cuts validate",
     "memcore.counting": "count_messages count_tokens count_tools truncate",
     "memcore.database": (
-        "CompactReport Database RestoreReport SalvageReport SalvagedSession Scope restore "
-        "salvage"
+        "CompactReport Database RestoreReport SalvageReport SalvagedSession Scope restore salvage"
     ),
     "memcore.database.branches": "Branch",
     "memcore.database.difference": "Difference",

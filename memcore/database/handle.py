@@ -26,7 +26,6 @@ from memcore.database.sharing import export_shared
 from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
-from memcore.privacy.provider import Key
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
@@ -38,7 +37,6 @@ __all__ = ["Database"]
 
 
 class Database(Audited, Forgetting, Keyed):
-class Database(Audited, Forgetting):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __init__(self, backing: Backing) -> None:

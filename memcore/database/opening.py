@@ -113,14 +113,6 @@ def open_database(
         verify=verify,
         access=access_of(key, key_file),
     )
-    try:
-        start_audit(store, audit)
-    except BaseException:
-        store.close()
-        raise
-        file, read_only=read_only, create=create and not read_only, durability=durability,
-        map_bytes=map_bytes, steady_interval_ms=steady_interval_ms, verify=verify,
-    )  # fmt: skip
     return _opened(store, Backing(store, by, preset, recount, rule, embed, audit=audit))
 
 

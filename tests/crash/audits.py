@@ -1,4 +1,3 @@
-"""Audited files of the crash harness: their key, their anchor, what is wrong with both."""
 """Audited files of the crash harness: their key, their anchor beside them, what is wrong."""
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ def open_any(path: Path, **options: Any) -> memcore.Database:
 
 
 def audit_findings(db: memcore.Database, path: Path) -> list[str]:
-    """What the audit of a file, if it has one, has against it and its anchor."""
     """What the audit of a file, if it has one, has against it; the anchor need not be there yet."""
     if db.backing.audit is None:
         return []
