@@ -19,6 +19,7 @@ except ImportError as _exc:
 
 if TYPE_CHECKING:
     from memcore import aio
+    from memcore.access import AccessRequest
     from memcore.compaction import (
         PRESETS,
         AnthropicSummarizer,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
+        AccessDeniedError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -59,11 +61,13 @@ if TYPE_CHECKING:
         CorruptValueError,
         CounterUnavailableError,
         DuplicateRequestError,
+        FencedError,
         HistoryViolationError,
         InternalError,
         InvalidItemError,
         InvalidOptionError,
         InvalidUpdateError,
+        LeaseHeldError,
         MemcoreError,
         NotFoundError,
         OrphanResultError,
@@ -103,7 +107,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
-    from memcore.session import Compactor, Session, SessionState
+    from memcore.session import Compactor, Lease, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
         Command,
@@ -138,6 +142,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "AccessDeniedError",
+    "AccessRequest",
     "AnthropicSummarizer",
     "Branch",
     "BytesEstimate",
@@ -163,6 +169,7 @@ __all__ = [
     "DuplicateRequestError",
     "ExactCounter",
     "Extractive",
+    "FencedError",
     "FileData",
     "HistoryViolationError",
     "InternalError",
@@ -172,6 +179,8 @@ __all__ = [
     "Item",
     "ItemKind",
     "Keep",
+    "Lease",
+    "LeaseHeldError",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
@@ -253,6 +262,8 @@ __all__ = [
 
 _HOMES = {
     "PRESETS": "memcore.compaction",
+    "AccessDeniedError": "memcore.errors",
+    "AccessRequest": "memcore.access",
     "AnthropicSummarizer": "memcore.compaction",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
@@ -278,6 +289,7 @@ _HOMES = {
     "DuplicateRequestError": "memcore.errors",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",
+    "FencedError": "memcore.errors",
     "FileData": "memcore.state",
     "HistoryViolationError": "memcore.errors",
     "InternalError": "memcore.errors",
@@ -287,6 +299,8 @@ _HOMES = {
     "Item": "memcore.model",
     "ItemKind": "memcore.model",
     "Keep": "memcore.compaction",
+    "Lease": "memcore.session",
+    "LeaseHeldError": "memcore.errors",
     "LiteLLMSummarizer": "memcore.compaction",
     "Mask": "memcore.model",
     "Media": "memcore.tokens",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.access import Access, Authorizer, checked_actor, checked_authorizer
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
 from memcore.database.copies import check_mode
@@ -45,6 +46,8 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    authorizer: Authorizer | None = None,
+    actor: str | None = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -68,6 +71,9 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        authorizer: asked with an ``AccessRequest`` before a handle is opened; what is not True is
+            an AccessDeniedError.
+        actor: who works with this handle, as the authorizer is told.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -85,6 +91,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    access = _access(authorizer, actor)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -98,7 +105,12 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    return _opened(store, Backing(store, by, preset, recount, rule, embed, access=access))
+
+
+def _access(authorizer: object, actor: object) -> Access | None:
+    asked, who = checked_authorizer(authorizer), checked_actor(actor)
+    return None if asked is None else Access(asked, who, [])
 
 
 def _need_file(file: str) -> None:

@@ -102,6 +102,11 @@ class Damage(Enum):
         "keeps the other fields; of these it keeps what they were before, if that was not trimmed",
         "write the fields anew with the state's update()",
     )
+    LEASE = (
+        "leases",
+        "keeps all items; nobody holds the session",
+        "session.recover() takes them away: nobody holds the session then",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -155,6 +160,7 @@ _ROWS: Final = {
     Row.CHECKPOINT: Damage.CHECKPOINT,
     Row.STATE: Damage.STATE,
     Row.MOMENT: Damage.STATE,
+    Row.LEASE: Damage.LEASE,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)

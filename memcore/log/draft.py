@@ -16,7 +16,7 @@ from memcore.codec import checksum_of, seal_value
 from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
 from memcore.log.carried import carry_counts
-from memcore.log.head import Head
+from memcore.log.head import FLAG_LEASED, Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
@@ -44,6 +44,7 @@ class Draft:
         "_waiting",
         "head",
         "is_rebased",
+        "is_vacated",
         "log",
         "seed",
         "txn",
@@ -60,6 +61,8 @@ class Draft:
         self.txn, self.log, self.seed = txn, log, seed
         self.is_rebased = False
         """Whether the shared log cannot take it over: the draft is closed behind the change."""
+        self.is_vacated = False
+        """Whether nobody holds the session's lease any more."""
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -353,6 +356,8 @@ class Draft:
         """Write everything; one more revision if the log changed and not only its view."""
         self._write_waiting()
         head, txn, log = self.head, self.txn, self.log
+        if self.is_vacated:
+            head.flags &= ~FLAG_LEASED
         head.revision += revised
         head.updated_ms = now_ms
         head.tokens = self.tokens

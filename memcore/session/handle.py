@@ -20,13 +20,14 @@ from memcore.session.appending import Appending
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
 from memcore.session.ending import Ending
+from memcore.session.leasing import Lease, Leasing
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
 
-__all__ = ["Session"]
+__all__ = ["Session", "store_of"]
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class Session(Branched):
         super().__init__(address)
         self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
+        self.leasing = Leasing(address)
         self.ending = Ending(address)
         """The end of the history, raw; for memcore's own adapters."""
         self.state = SessionState(address)
@@ -52,11 +54,6 @@ class Session(Branched):
     def __repr__(self) -> str:
         address = self._address
         return f"Session({address.name!r}, user={address.user!r}, app={address.app!r})"
-
-    @property
-    def store(self) -> LmdbStore:
-        """The open store that the session lies in."""
-        return self._address.backing.store
 
     @property
     def id(self) -> str:
@@ -302,6 +299,28 @@ class Session(Branched):
             budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
         )
 
+    # --- one writer -------------------------------------------------------------------------------
+
+    def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> Lease:
+        """Be the only one to change the session for a while; ``with session.lease(...)``.
+
+        The lease is this handle's. Others may read; what they change is refused before it writes
+        anything. Whoever takes it over once it has expired gets the next epoch, and the owner
+        before them is refused from then on, whatever any clock says. The same owner gets it again
+        under the same epoch: an owner's name is that of one worker.
+
+        Args:
+            owner: who takes it: 1 to 1,024 characters, different for each worker.
+            ttl_seconds: how long it lasts unless it is renewed: up to a year, by the clock of the
+                process that asks.
+            force: take it even if another owner holds it, who is fenced then.
+
+        Raises:
+            LeaseHeldError: another owner holds it.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return self.leasing.take(owner, ttl_seconds, force=force)
+
     # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
@@ -329,3 +348,8 @@ class Session(Branched):
         done = self.recounting.run(by, progress)
         self._address.allow_counter(by)
         return done
+
+
+def store_of(session: Session) -> LmdbStore:
+    """The open store that a session lies in (for memcore's own facades)."""
+    return session._address.backing.store  # noqa: SLF001 - this module's

@@ -270,11 +270,15 @@ class SessionState(Fields[ScopedChange]):
         place = self._address.find(txn)
         if place is None:
             return Trimmed(0, None)
+        self._address.admit(txn, place)
         return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=saved_states(txn, *place)))
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)
-        return Trimmed(0, None) if place is None else trim_piece(txn, *place, start)
+        if place is None:
+            return Trimmed(0, None)
+        self._address.admit(txn, place)
+        return trim_piece(txn, *place, start)
 
 
 def _decoded(found: Mapping[str, Version], prefix: str = "") -> dict[str, Any]:

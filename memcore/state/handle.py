@@ -11,7 +11,7 @@ from memcore.state.rows import fields_at, packed_field, read_header, value_at, v
 from memcore.state.watching import Watching
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["SharedState"]
+__all__ = ["SharedState", "store_of"]
 
 
 class SharedState(Fields[StateChange]):
@@ -44,11 +44,6 @@ class SharedState(Fields[StateChange]):
         """Whose state it is, for messages."""
         return self._label
 
-    @property
-    def store(self) -> Store:
-        """The open store that it lies in."""
-        return self._store
-
     # --- reading ----------------------------------------------------------------------------------
 
     @property
@@ -64,7 +59,7 @@ class SharedState(Fields[StateChange]):
         return self._store.read(self.read)
 
     def read(self, txn: ReadTxn) -> dict[str, Any]:
-        """``all`` as a transaction of ``store`` sees it."""
+        """``all`` as a transaction of its store sees it."""
         found = values_at(txn, self._scope(txn), 0)
         return {key: version.value() for key, version in found.items()}
 
@@ -114,3 +109,8 @@ class SharedState(Fields[StateChange]):
         counter = self._store.transact(self.closure(change))
         change.tell()
         return counter
+
+
+def store_of(state: SharedState) -> Store:
+    """The open store that a state lies in (for memcore's own facades)."""
+    return state._store  # noqa: SLF001 - this module's

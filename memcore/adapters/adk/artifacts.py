@@ -16,6 +16,7 @@ from google.genai import types
 from typing_extensions import override
 
 from memcore import blobs
+from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
 from memcore.adapters.adk.places import (
     VERSION_MAX,
@@ -250,12 +251,12 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         found = self._handles.get((app_name, user_id))
-        if found is None:
+        if found is None or self.database.backing.access is not None:
             artifact_util.validate_path_segment(app_name, "app_name")
             artifact_util.validate_path_segment(user_id, "user_id")
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
+            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
 

@@ -15,6 +15,7 @@ from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 from typing_extensions import override
 
+from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.memories import (
     Memory,
     adding,
@@ -253,10 +254,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         found = self._handles.get((app_name, user_id))
-        if found is None:
+        if found is None or self.database.backing.access is not None:
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
+            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
 

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from agents.exceptions import UserError
 
-from memcore.database import Database, Scope
+from memcore.database import Scope
+from memcore.database.scope import scope_beside
 from memcore.limits import NAME_CHARS_MAX
 
 __all__ = [
@@ -94,6 +95,6 @@ def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
     if isinstance(found, Scope):
         return found
     if isinstance(found, tuple) and [type(part) for part in found] == [str, str]:
-        return Database(base.backing).scope(app=found[0], user=found[1])
+        return scope_beside(base, app=found[0], user=found[1])
     msg = f"scope_of: expected a Scope or (app, user), got {found!r:.80}"
     raise TypeError(msg)
