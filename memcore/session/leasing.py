@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from memcore.errors import InvalidOptionError
 from memcore.lease import LeaseRow, read_lease, write_lease
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Leasing"]
 
-_LATEST_MS = 2**63
+T = TypeVar("T")
+_LATEST_MS: Final = 2**63
 
 
 class Lease:
@@ -65,7 +66,7 @@ class Lease:
             InvalidOptionError, ReadOnlyError, StorageError
         """
         closure = self.renewing(ttl_seconds)
-        self.settle(self._leasing.address.backing.store.transact(closure))
+        self.settle(self._leasing.store(closure))
 
     def renewing(self, ttl_seconds: float | None = None) -> Closure[LeaseRow]:
         """The closure of ``renew``; ``settle`` takes what it returns."""
@@ -79,7 +80,7 @@ class Lease:
         Raises:
             ReadOnlyError, ClosedError, StorageError
         """
-        done = self._leasing.address.backing.store.transact(self.releasing())
+        done = self._leasing.store(self.releasing())
         self.drop()
         return done
 
@@ -93,8 +94,7 @@ class Lease:
 
     def drop(self) -> None:
         """The handle claims it no more."""
-        if self._leasing.address.lease == self.tenure:
-            self._leasing.address.lease = None
+        self._leasing.dropped(self.tenure)
 
     @property
     def tenure(self) -> Tenure:
@@ -116,15 +116,19 @@ class Lease:
 class Leasing:
     """Makes the closures that take, renew and give up the lease of one session."""
 
-    __slots__ = ("address",)
+    __slots__ = ("_address",)
 
     def __init__(self, address: Address) -> None:
-        self.address = address
+        self._address = address
 
     def take(self, owner: str, ttl_seconds: float, *, force: bool = False) -> Lease:
         """What ``Session.lease`` does."""
         closure, ttl_ms = self.taking(owner, ttl_seconds, force=force)
-        return self.taken(self.address.backing.store.transact(closure), ttl_ms)
+        return self.taken(self.store(closure), ttl_ms)
+
+    def store(self, closure: Closure[T]) -> T:
+        """Commit a closure."""
+        return self._address.backing.store.transact(closure)
 
     def taking(
         self, owner: str, ttl_seconds: float, *, force: bool = False
@@ -134,16 +138,16 @@ class Leasing:
             msg = f"owner: expected 1 to {LEASE_OWNER_CHARS_MAX} characters, got {owner!r:.80}"
             raise InvalidOptionError(msg)
         ttl_ms, by_force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
-        self.address.need_writable()
+        self._address.need_writable()
 
         def closure(txn: Txn) -> LeaseRow:
-            now_ms = self.address.backing.now_ms()
-            draft = self.address.unguarded(txn, create=True)
+            now_ms = self._address.backing.now_ms()
+            draft = self._address.unguarded(txn, create=True)
             assert draft is not None  # noqa: S101 - it was to be created
             row = read_lease(txn, *draft.log.place)
             mine = row is not None and draft.head.leased and row.owner == owner
             if row is not None and not (mine or by_force) and row.is_held(now_ms):
-                raise held(row, now_ms, self.address.name)
+                raise held(row, now_ms, self._address.name)
             epoch = 0 if row is None else row.epoch
             new = LeaseRow(
                 epoch if mine and not by_force else epoch + 1, _end(now_ms, ttl_ms), owner
@@ -157,19 +161,24 @@ class Leasing:
     def taken(self, row: LeaseRow, ttl_ms: int) -> Lease:
         """The lease that was stored; the handle has it from now on."""
         lease = Lease(self, row, ttl_ms)
-        self.address.lease = lease.tenure
+        self._address.lease = lease.tenure
         return lease
+
+    def dropped(self, tenure: Tenure) -> None:
+        """The handle does not claim a lease any more."""
+        if self._address.lease == tenure:
+            self._address.lease = None
 
     def renewing(self, tenure: Tenure, ttl_ms: int) -> Closure[LeaseRow]:
         """The closure that renews a lease."""
-        self.address.need_writable()
+        self._address.need_writable()
 
         def closure(txn: Txn) -> LeaseRow:
-            draft = self.address.unguarded(txn, create=False)
+            draft = self._address.unguarded(txn, create=False)
             row = None if draft is None else read_lease(txn, *draft.log.place)
             if draft is None or not draft.head.leased or not tenure.is_of(row):
-                raise fenced(tenure, row, self.address.name)
-            now_ms = self.address.backing.now_ms()
+                raise fenced(tenure, row, self._address.name)
+            now_ms = self._address.backing.now_ms()
             new = LeaseRow(tenure.epoch, _end(now_ms, ttl_ms), tenure.owner)
             write_lease(txn, *draft.log.place, new)
             return new
@@ -178,10 +187,10 @@ class Leasing:
 
     def releasing(self, tenure: Tenure) -> Closure[bool]:
         """The closure that gives a lease up; whether it was still held."""
-        self.address.refuse_read_only()
+        self._address.refuse_read_only()
 
         def closure(txn: Txn) -> bool:
-            draft = self.address.unguarded(txn, create=False)
+            draft = self._address.unguarded(txn, create=False)
             row = None if draft is None else read_lease(txn, *draft.log.place)
             if draft is None or row is None or not draft.head.leased or not tenure.is_of(row):
                 return False
