@@ -167,10 +167,12 @@ class AsyncSession(AsyncBranched):
         )
 
     @asynccontextmanager
-    async def batch(self, *, expected_revision: int | None = None) -> AsyncIterator[Batch]:
+    async def batch(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> AsyncIterator[Batch]:
         """``async with session.batch() as b``: as ``Session.batch``."""
         await self._ready()
-        batch = self._session.plan_batch(expected_revision)
+        batch = self._session.plan_batch(expected_revision, idempotency_key)
         yield batch
         batch.settle(await self.store(batch.prepared, batch.closure()))
 

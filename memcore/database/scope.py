@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcore import names
@@ -12,13 +12,14 @@ from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
-from memcore.kv import KeyValue
+from memcore.kv import REQUESTS, KeyValue, Requests
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.session import Address, Backing, Lease, Session, SessionOptions, delete_session
 from memcore.state import SharedState, state_schema
+from memcore.state.handle import Once
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
@@ -197,15 +198,42 @@ class Scope:
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, namespace)
 
+        backing, seed = self._backing, self._blob_seed()
+        requests = self._requests(f"kv {namespace}")
+        return KeyValue(
+            backing.store, find, ensure, now_ms=backing.now_ms, seed=seed, requests=requests
+        )
+
+    def _requests(self, about: str) -> Requests:
+        """The requests about one thing of this scope."""
+
+        def find(txn: ReadTxn) -> tuple[int, int] | None:
+            scope = self._find(txn)
+            number = None if scope is None else names.namespace_of(txn, scope, REQUESTS)
+            return None if scope is None or number is None else (scope, number)
+
+        def ensure(txn: Txn) -> tuple[int, int]:
+            scope = self._ensure(txn)
+            return scope, names.ensure_namespace(txn, scope, REQUESTS)
+
         backing = self._backing
-        return KeyValue(backing.store, find, ensure, now_ms=backing.now_ms, seed=self._blob_seed())
+        return Requests(find, ensure, now_ms=backing.now_ms, seed=backing.seed, about=about)
 
     @property
     def state(self) -> SharedState:
         """The user's state: what all their sessions in the application see as ``user:NAME``."""
         self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
-        return SharedState(self._backing.store, self._find, self._ensure, label=label)
+        return SharedState(
+            self._backing.store, self._find, self._ensure, label=label, once=self._once("state")
+        )
+
+    def _once(self, about: str) -> Once:
+        def closure(fn: Callable[[Txn], int], key: str, content: bytes) -> Callable[[Txn], int]:
+            requests = self._requests(about)
+            return requests.once(fn, requests.request(key, (content,)))
+
+        return closure
 
     @property
     def app_state(self) -> SharedState:
@@ -220,6 +248,7 @@ class Scope:
             lambda txn: names.app_scope_of(txn, app),
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
+            once=self._once("app_state"),
         )
 
     @property

@@ -176,16 +176,26 @@ class Session(Branched):
         assert batch.receipt is not None  # noqa: S101 - it was committed
         return batch.receipt
 
-    def batch(self, *, expected_revision: int | None = None) -> BatchContext:
-        """``with session.batch() as b:`` commits b's changes together when the block ends."""
+    def batch(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> BatchContext:
+        """``with session.batch() as b:`` commits b's changes together when the block ends.
+
+        Args:
+            expected_revision: only if the session is at this revision.
+            idempotency_key: the same key with the same steps is carried out once, within a week,
+                and ``b.receipt`` is the first one; ``undone`` and ``checkpoints`` are empty then.
+        """
         return BatchContext(
-            self.plan_batch(expected_revision),
+            self.plan_batch(expected_revision, idempotency_key),
             lambda batch: self.appending.store(batch.prepared, batch.closure()),
         )
 
-    def plan_batch(self, expected_revision: int | None) -> Batch:
+    def plan_batch(
+        self, expected_revision: int | None, idempotency_key: str | None = None
+    ) -> Batch:
         """An empty batch of this session."""
-        return Batch(self._address, expected_revision)
+        return Batch(self._address, expected_revision, idempotency_key)
 
     def apply(
         self,
@@ -193,6 +203,7 @@ class Session(Branched):
         *,
         expected_revision: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> Receipt:
         """Append the messages of a Command and update its fields of the state, in one commit.
 
@@ -200,11 +211,17 @@ class Session(Branched):
             command: a Command; any object with an ``update`` (LangGraph's) may stand for it.
             expected_revision: do it only if the session is at this revision.
             trace: gets a Reduction for every call of a reducer, once all is stored.
+            idempotency_key: as of ``batch``.
 
         Raises:
             InvalidUpdateError, and what ``append`` raises; nothing is stored then.
         """
-        batch = self.plan_command(command, expected_revision=expected_revision, trace=trace)
+        batch = self.plan_command(
+            command,
+            expected_revision=expected_revision,
+            trace=trace,
+            idempotency_key=idempotency_key,
+        )
         receipt = self.appending.store(batch.prepared, batch.closure())
         batch.settle(receipt)
         return receipt
@@ -215,9 +232,10 @@ class Session(Branched):
         *,
         expected_revision: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> Batch:
         """The batch of ``apply``."""
-        batch = self.plan_batch(expected_revision)
+        batch = self.plan_batch(expected_revision, idempotency_key)
         batch.apply(command, trace=trace)
         return batch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from math import log
 from typing import Final, TypeVar
 
@@ -36,6 +37,7 @@ from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
+from memcore.options import checked_idempotency_key
 from memcore.session.removal import resume_removals
 
 __all__ = ["MemcoreMemoryService"]
@@ -166,6 +168,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         user_id: str,
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
         """Remember entries as they are; one that has the id of another entry takes its place.
 
@@ -176,12 +179,16 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             user_id: the user.
             memories: the entries.
             custom_metadata: JSON that is found with each, beside what it has itself.
+            idempotency_key: entries without an id get one made of it and of their place, so that
+                they are the same when they come again.
 
         Raises:
             InvalidItemError: metadata is no JSON; nothing is stored.
         """
         kv = self._kv(app_name, user_id)
-        given = [(entry, entry.id or platform_uuid.new_uuid()) for entry in memories]
+        given = [
+            (entry, entry.id or _made_id(idempotency_key, at)) for at, entry in enumerate(memories)
+        ]
         made = await _prepared(
             sum(chars_of(entry.content) for entry in memories),
             lambda: [Memory.of_entry(entry, id_, custom_metadata) for entry, id_ in given],
@@ -260,6 +267,13 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
+
+
+def _made_id(key: str | None, at: int) -> str:
+    if key is None:
+        return str(platform_uuid.new_uuid())
+    named = checked_idempotency_key(key).encode("utf-8", "surrogatepass")
+    return blake2b(named, digest_size=16, salt=at.to_bytes(8, "little")).hexdigest()
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:
