@@ -282,6 +282,8 @@ class MemcoreBackend(Opened, BackendProtocol):
                     else perform_string_replacement(text, old_string, new_string, replace_all)
                 )
                 if isinstance(made, str):
+                    if once is not None and (told := files.told(once)) is not None:
+                        raise Repeated(told)  # another one of the same request was faster
                     return EditResult(error=made)
                 noted = once and replace(once, result=int(made[1]))
                 if files.turn(file_path, row, text, made[0], once=noted):
