@@ -71,8 +71,7 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
-        authorizer: asked with an ``AccessRequest`` before a handle is opened; what is not True is
-            an AccessDeniedError.
+        authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
         actor: who works with this handle, as the authorizer is told.
 
     Raises:
@@ -85,26 +84,19 @@ def open_database(
         read_only=read_only, create=create, verify=verify, recount=recount,
         allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
     )  # fmt: skip
+    access = _access(authorizer, actor)
     _check_recount(recount, counter, read_only=read_only)
     in_memory = file == ":memory:"
     check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
-    access = _access(authorizer, actor)
-    if (read_only or not create) and not in_memory:
-        _need_file(file)
-    if not (in_memory or allow_network_fs):
-        refuse_network(os.path.realpath(file))
+    if not in_memory:
+        _check_place(file, make=create and not read_only, allow_network_fs=allow_network_fs)
     store = open_store(
-        file,
-        read_only=read_only,
-        create=create and not read_only,
-        durability=durability,
-        map_bytes=map_bytes,
-        steady_interval_ms=steady_interval_ms,
-        verify=verify,
-    )
+        file, read_only=read_only, create=create and not read_only, durability=durability,
+        map_bytes=map_bytes, steady_interval_ms=steady_interval_ms, verify=verify,
+    )  # fmt: skip
     return _opened(store, Backing(store, by, preset, recount, rule, embed, access=access))
 
 
@@ -113,10 +105,12 @@ def _access(authorizer: object, actor: object) -> Access | None:
     return None if asked is None else Access(asked, who, [])
 
 
-def _need_file(file: str) -> None:
-    if not os.path.lexists(file):
+def _check_place(file: str, *, make: bool, allow_network_fs: bool) -> None:
+    if not make and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
+    if not allow_network_fs:
+        refuse_network(os.path.realpath(file))
 
 
 def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:

@@ -61,8 +61,7 @@ class Draft:
         self.txn, self.log, self.seed = txn, log, seed
         self.is_rebased = False
         """Whether the shared log cannot take it over: the draft is closed behind the change."""
-        self.is_vacated = False
-        """Whether nobody holds the session's lease any more."""
+        self.is_vacated = False  # whether nobody holds the session's lease any more
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -356,8 +355,7 @@ class Draft:
         """Write everything; one more revision if the log changed and not only its view."""
         self._write_waiting()
         head, txn, log = self.head, self.txn, self.log
-        if self.is_vacated:
-            head.flags &= ~FLAG_LEASED
+        head.flags &= ~FLAG_LEASED if self.is_vacated else -1
         head.revision += revised
         head.updated_ms = now_ms
         head.tokens = self.tokens
@@ -387,13 +385,9 @@ class Draft:
         """After the commit: the shared log becomes what this draft made of it."""
         if self._packed is not None:
             self.log.advance(
-                self.head,
-                self._packed,
-                older=self._older,
-                base=self._base,
-                overlay=self._overlay,
-                tail=self._tail,
-            )
+                self.head, self._packed, older=self._older,
+                base=self._base, overlay=self._overlay, tail=self._tail,
+            )  # fmt: skip
 
 
 def revision_conflict(expected: int, current: int) -> RevisionConflict:
