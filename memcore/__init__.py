@@ -19,6 +19,7 @@ except ImportError as _exc:
 
 if TYPE_CHECKING:
     from memcore import aio
+    from memcore.access import AccessRequest
     from memcore.audit import Audit
     from memcore.compaction import (
         PRESETS,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.errors import (
+        AccessDeniedError,
         AuditError,
         CallerError,
         ClosedError,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         CorruptValueError,
         CounterUnavailableError,
         DuplicateRequestError,
+        FencedError,
         HeldError,
         HistoryViolationError,
         InternalError,
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
         InvalidUpdateError,
         KeyFileError,
         KeyNeededError,
+        LeaseHeldError,
         MemcoreError,
         NotFoundError,
         OrphanResultError,
@@ -114,7 +118,7 @@ if TYPE_CHECKING:
     )
     from memcore.privacy.provider import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, verify_receipt
-    from memcore.session import Compactor, Session, SessionState
+    from memcore.session import Compactor, Lease, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
         Command,
@@ -149,6 +153,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "AccessDeniedError",
+    "AccessRequest",
     "AnthropicSummarizer",
     "Audit",
     "AuditError",
@@ -177,6 +183,7 @@ __all__ = [
     "ErasureReceipt",
     "ExactCounter",
     "Extractive",
+    "FencedError",
     "FileData",
     "HeldError",
     "HistoryViolationError",
@@ -192,6 +199,8 @@ __all__ = [
     "KeyNeededError",
     "KeyProvider",
     "KeyStatus",
+    "Lease",
+    "LeaseHeldError",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
@@ -278,6 +287,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "memcore.access": "AccessRequest",
     "memcore.audit": "Audit",
     "memcore.compaction": (
         "AnthropicSummarizer CompactionPolicy Extractive Keep LiteLLMSummarizer "
@@ -294,14 +304,14 @@ _NAMES = {
     "memcore.database.keying": "KeyStatus Rotation",
     "memcore.database.migrating": "MigrationReport migrate",
     "memcore.errors": (
-        "AuditError CallerError ClosedError ContextOverflowError CorruptStoreError "
-        "CorruptValueError CounterUnavailableError DuplicateRequestError HeldError "
-        "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
-        "InvalidUpdateError KeyFileError KeyNeededError MemcoreError NotFoundError "
-        "OrphanResultError OutcomeUnknownError PlanStaleError PolicyMismatchError "
-        "ReadOnlyError RevisionConflict ScopeError StateSchemaError StorageError "
-        "StoreAccessError StoreFormatError StoreFullError StoreLockedError SummarizerError "
-        "TamperedError UnreadableItemsError WrongKeyError"
+        "AccessDeniedError AuditError CallerError ClosedError ContextOverflowError "
+        "CorruptStoreError CorruptValueError CounterUnavailableError DuplicateRequestError "
+        "FencedError HeldError HistoryViolationError InternalError InvalidItemError "
+        "InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError LeaseHeldError "
+        "MemcoreError NotFoundError OrphanResultError OutcomeUnknownError PlanStaleError "
+        "PolicyMismatchError ReadOnlyError RevisionConflict ScopeError StateSchemaError "
+        "StorageError StoreAccessError StoreFormatError StoreFullError StoreLockedError "
+        "SummarizerError TamperedError UnreadableItemsError WrongKeyError"
     ),
     "memcore.model": (
         "Calibration CallRecord Checkpoint CompactionResult Context Item ItemKind Mask "
@@ -310,7 +320,7 @@ _NAMES = {
     ),
     "memcore.privacy.provider": "KeyProvider",
     "memcore.retention": "ErasureReceipt Hold verify_receipt",
-    "memcore.session": "Compactor Session SessionState",
+    "memcore.session": "Compactor Lease Session SessionState",
     "memcore.session.recovered": "Recovery RecoveryStep",
     "memcore.state": (
         "Command Delete FileData Merge OmitInput OmitOutput Overwrite Private Reduction "

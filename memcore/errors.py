@@ -18,6 +18,9 @@ MemcoreError
 │   ├── InvalidUpdateError     an update that the schema of the state does not allow
 │   ├── ContextOverflowError   the smallest legal context is larger than the budget
 │   ├── NotFoundError          no such session, item, call or blob
+│   ├── LeaseHeldError         another owner holds the session's lease
+│   ├── FencedError            the lease of the handle was taken over, or given up
+│   ├── AccessDeniedError      the authorizer refused it, or failed
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── HeldError              what was to be deleted is under a legal hold
 │   ├── ReadOnlyError          a write through a read-only handle
@@ -45,6 +48,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 __all__ = [
+    "AccessDeniedError",
     "AuditError",
     "CallerError",
     "ClosedError",
@@ -53,6 +57,7 @@ __all__ = [
     "CorruptValueError",
     "CounterUnavailableError",
     "DuplicateRequestError",
+    "FencedError",
     "HeldError",
     "HistoryNeededError",
     "HistoryViolationError",
@@ -62,6 +67,7 @@ __all__ = [
     "InvalidUpdateError",
     "KeyFileError",
     "KeyNeededError",
+    "LeaseHeldError",
     "MemcoreError",
     "NotFoundError",
     "OrphanResultError",
@@ -202,6 +208,32 @@ class HeldError(CallerError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class AccessDeniedError(CallerError):
+    """The authorizer did not allow it, or failed; what it raised is the cause.
+
+    It says what was asked for and nothing of what there is.
+    """
+
+
+class LeaseHeldError(CallerError):
+    """``owner`` holds the session until ``expires_at`` (seconds since 1970), under ``epoch``."""
+
+    def __init__(self, message: str, *, owner: str, epoch: int, expires_at: float) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.epoch = epoch
+        self.expires_at = expires_at
+
+
+class FencedError(CallerError):
+    """The handle's lease of ``epoch`` is over; ``current`` is the session's epoch now."""
+
+    def __init__(self, message: str, *, epoch: int, current: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.current = current
 
 
 class ReadOnlyError(CallerError):

@@ -76,6 +76,7 @@ class Row:
     STATE: Final = 0x0B
     MOMENT: Final = 0x0C
     AUDIT: Final = 0x0D
+    LEASE: Final = 0x0E
 
 
 _AUDIT: Final = bytes((Care.AUDIT,))

@@ -60,6 +60,10 @@ NAME_CHARS_MAX: Final = 65_536
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 65_536
 IDEMPOTENCY_TTL_SECONDS: Final = 7 * 24 * 3600
 
+# --- leases -----------------------------------------------------------------------------------
+LEASE_OWNER_CHARS_MAX: Final = 1024
+LEASE_SECONDS_MAX: Final = 366 * 24 * 3600
+
 # --- usage ------------------------------------------------------------------------------------
 USAGE_TOKENS_MAX: Final = 2**48
 """A report of more is a mistake: no context window comes near."""

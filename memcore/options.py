@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from memcore.errors import InvalidOptionError
+from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
 
 __all__ = [
     "checked_bool",
     "checked_callable",
+    "checked_idempotency_key",
     "checked_int",
     "checked_optional_int",
     "checked_optional_seconds",
@@ -55,6 +57,24 @@ def checked_callable(name: str, value: Any) -> Any:
     """
     if value is not None and not callable(value):
         msg = f"{name}: expected a callable or None, got {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def checked_idempotency_key(value: Any) -> str:
+    """``value`` if it is a str that can name a request.
+
+    Raises:
+        InvalidOptionError: it is no str, empty or too long.
+    """
+    if not isinstance(value, str):
+        msg = f"idempotency_key: expected a str or None, got {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    if not 0 < len(value) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        msg = (
+            f"idempotency_key: expected 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, "
+            f"got {len(value)}"
+        )
         raise InvalidOptionError(msg)
     return value
 

@@ -12,6 +12,7 @@ a retry safe.
 from memcore.aio.compactor import CompactionFailure, Compactor
 from memcore.aio.database import AsyncDatabase, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
+from memcore.aio.leasing import AsyncLease
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncBlobStore",
     "AsyncDatabase",
     "AsyncKeyValue",
+    "AsyncLease",
     "AsyncScope",
     "AsyncSession",
     "AsyncSessionState",

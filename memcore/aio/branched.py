@@ -71,11 +71,14 @@ class AsyncBranched:
         *,
         meta: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Checkpoint:
         """As ``Session.checkpoint``."""
         await self._ready()
-        save = self._session.checkpointing.save
-        return await self._commit(save(name, meta, expected_revision=expected_revision))
+        closure = self._session.checkpointing.save(
+            name, meta, expected_revision=expected_revision, idempotency_key=idempotency_key
+        )
+        return await self._commit(closure)
 
     async def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """As ``Session.delete_checkpoint``."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from memcore.session import Session
 from memcore.session.changes import Closure
+from memcore.session.handle import store_of
 from memcore.store.base import Store, Txn
 
 __all__ = ["Outcome", "commit", "commit_to", "settled"]
@@ -28,7 +29,7 @@ async def commit(
     session: Session, closure: Closure[T], *, makes_room: bool = False, large: bool = False
 ) -> T:
     """``commit_to`` the session's store."""
-    return await commit_to(session.store, closure, makes_room=makes_room, large=large)
+    return await commit_to(store_of(session), closure, makes_room=makes_room, large=large)
 
 
 async def commit_to(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from memcore.aio.leasing import AsyncLease
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
 from memcore.aio.state import AsyncSharedState
@@ -104,6 +105,10 @@ class AsyncDatabase:
         """As ``Database.scope``."""
         return AsyncScope(self._database.scope(user=user, app=app))
 
+    def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> AsyncScope:
+        """As ``Database.as_user``."""
+        return AsyncScope(self._database.as_user(user, app=app, actor=actor))
+
     def session(self, session_id: str, **options: Any) -> AsyncSession:
         """As ``Database.session``."""
         return AsyncSession(self._database.session(session_id, **options))
@@ -194,9 +199,10 @@ class AsyncScope:
         """As ``Scope.sessions``, as a list."""
         return await asyncio.to_thread(lambda: list(self._scope.sessions()))
 
-    async def delete_session(self, session_id: str) -> bool:
+    async def delete_session(self, session_id: str, *, lease: AsyncLease | None = None) -> bool:
         """As ``Scope.delete_session``."""
-        return await asyncio.to_thread(self._scope.delete_session, session_id)
+        held = None if lease is None else lease.sync
+        return await asyncio.to_thread(self._scope.delete_session, session_id, lease=held)
 
     async def erase(self, **options: Any) -> ErasureReceipt:
         """As ``Scope.erase``, in a thread."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from memcore.limits import STATE_LOOK_SECONDS
 from memcore.options import checked_optional_seconds
 from memcore.state import StateChanges, Trace, Update, Watching
+from memcore.state.asked import asked
 
 __all__ = ["AsyncFields"]
 
@@ -71,9 +72,16 @@ class AsyncFields(ABC, Generic[C]):
         """As ``Fields.get``."""
         return self.sync.get(key, default)
 
-    async def put(self, key: str, value: Any, *, expected: int | None = None) -> int:
+    async def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        expected: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
         """As ``Fields.put``."""
-        return await self.update({key: value}, expected=expected)
+        return await self.update({key: value}, expected=expected, idempotency_key=idempotency_key)
 
     async def update(
         self,
@@ -82,10 +90,12 @@ class AsyncFields(ABC, Generic[C]):
         schema: Any = None,
         expected: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> int:
         """As ``Fields.update``."""
         change = self.sync.plan(expected)
         change.update(update, schema=schema, trace=trace)
+        change.request = asked(idempotency_key, update)
         return await self._commit(change)
 
     async def delete(self, *fields: str, expected: int | None = None) -> int:

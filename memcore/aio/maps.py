@@ -14,7 +14,7 @@ from memcore.aio.commit import Outcome
 from memcore.blobs import BlobRef, BlobStore
 from memcore.kv import KeyValue
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
-from memcore.kv.lent import KeyValueTxn, lent
+from memcore.kv.lent import KeyValueTxn, lent, once
 
 __all__ = ["AsyncBlobStore", "AsyncKeyValue"]
 
@@ -76,13 +76,20 @@ class AsyncKeyValue:
         """As ``KeyValue.delete``."""
         return await self._commit(deleting(key), makes_room=True)
 
-    async def increment(self, key: str, n: int = 1) -> int:
+    async def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
         """As ``KeyValue.increment``."""
-        return await self._commit(incrementing(key, n))
+        return await self._commit(incrementing(key, n, idempotency_key))
 
-    async def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
+    async def transact(
+        self,
+        fn: Callable[[KeyValueTxn], T],
+        *,
+        makes_room: bool = False,
+        idempotency_key: str | None = None,
+    ) -> T:
         """As ``KeyValue.transact``; ``fn`` runs in another thread."""
-        return await self._commit(lent(fn), makes_room=makes_room, large=True)
+        change = once(lent(fn), idempotency_key)
+        return await self._commit(change, makes_room=makes_room, large=True)
 
     content = _threaded("content", KeyValue)
     delete_range = _threaded("delete_range", KeyValue)

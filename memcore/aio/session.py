@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from memcore.aio.branched import AsyncBranched
 from memcore.aio.compacting import recorded, summarized
+from memcore.aio.leasing import Leased
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
@@ -166,10 +167,12 @@ class AsyncSession(AsyncBranched):
         )
 
     @asynccontextmanager
-    async def batch(self, *, expected_revision: int | None = None) -> AsyncIterator[Batch]:
+    async def batch(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> AsyncIterator[Batch]:
         """``async with session.batch() as b``: as ``Session.batch``."""
         await self._ready()
-        batch = self._session.plan_batch(expected_revision)
+        batch = self._session.plan_batch(expected_revision, idempotency_key)
         yield batch
         batch.settle(await self.store(batch.prepared, batch.closure()))
 
@@ -189,6 +192,10 @@ class AsyncSession(AsyncBranched):
         batch = self._session.plan_command(command, **options)
         batch.settle(receipt := await self.store(batch.prepared, batch.closure()))
         return receipt
+
+    def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> Leased:
+        """As ``Session.lease``: to be awaited, or used in ``async with``."""
+        return Leased(self._session, owner, ttl_seconds, force=force)
 
     async def set_policy(self, policy: str) -> None:
         """As ``Session.set_policy``."""

@@ -10,6 +10,7 @@ from memcore.aio.commit import commit, commit_to
 from memcore.aio.fields import AsyncFields
 from memcore.session import Session, SessionState
 from memcore.state import ScopedChange, SharedState, StateChange, StateSchema
+from memcore.state.handle import store_of
 
 __all__ = ["AsyncSessionState", "AsyncSharedState"]
 
@@ -70,6 +71,6 @@ class AsyncSharedState(AsyncFields[StateChange]):
         return self.sync.all()
 
     async def _commit(self, change: StateChange) -> int:
-        counter = await commit_to(self.sync.store, self.sync.closure(change))
+        counter = await commit_to(store_of(self.sync), self.sync.closure(change))
         change.tell()
         return counter

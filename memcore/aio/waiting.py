@@ -8,6 +8,7 @@ from collections.abc import Container
 from typing import Final, NamedTuple
 
 from memcore.session import Session
+from memcore.session.handle import store_of
 
 __all__ = ["Key", "Waiting", "key_of"]
 
@@ -20,7 +21,7 @@ _now: Final = time.monotonic
 
 def key_of(session: Session) -> Key:
     """What handles of the same session share."""
-    store = session.store
+    store = store_of(session)
     return (store.path, store.seed, session.app, session.user, session.id)
 
 

@@ -24,7 +24,7 @@ from memcore.errors import CorruptValueError
 from memcore.held import need_free
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["GraphStore"]
+__all__ = ["GraphStore", "store_of"]
 
 
 def _versions(body: Any) -> Mapping[str, Version]:
@@ -62,7 +62,7 @@ class GraphStore(Listing, Deltas):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(cache, store.read, find, _versions)
-        self.store = store
+        self._store = store
         self._now_ms = now_ms
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
@@ -74,7 +74,7 @@ class GraphStore(Listing, Deltas):
             StaleParentError: ``new.follows`` and its parent is not the newest any more.
             InvalidOptionError, CorruptValueError, ReadOnlyError, StorageError
         """
-        take(self.store, self.plan_put(thread, namespace, new, coder))
+        take(self._store, self.plan_put(thread, namespace, new, coder))
 
     def plan_put(
         self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
@@ -88,7 +88,7 @@ class GraphStore(Listing, Deltas):
         Raises:
             As ``put``.
         """
-        take(self.store, self.plan_put_writes(thread, namespace, new, coder))
+        take(self._store, self.plan_put_writes(thread, namespace, new, coder))
 
     def plan_put_writes(
         self, thread: str, namespace: str, new: NewWrites, coder: Coder
@@ -118,7 +118,7 @@ class GraphStore(Listing, Deltas):
         Raises:
             HeldError: a legal hold covers it.
         """
-        return take(self.store, self._deletion(thread, coder), makes_room=True)
+        return take(self._store, self._deletion(thread, coder), makes_room=True)
 
     def _deletion(self, thread: str, coder: Coder) -> Steps[bool]:
 
@@ -155,7 +155,7 @@ class GraphStore(Listing, Deltas):
         Raises:
             InvalidOptionError: the target has checkpoints.
         """
-        return bool(self.store.transact(self.plan_copy_thread(source, target)))
+        return bool(self._store.transact(self.plan_copy_thread(source, target)))
 
     def plan_copy_thread(self, source: str, target: str) -> Callable[[Txn], bool]:
         """The closure of ``copy_thread``."""
@@ -179,7 +179,7 @@ class GraphStore(Listing, Deltas):
             HeldError: a legal hold covers the thread.
         """
         steps = prune(self._read, self._planner(thread, rule, coder), coder)
-        return take(self.store, steps, makes_room=True)
+        return take(self._store, steps, makes_room=True)
 
     def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
         def plan(txn: ReadTxn) -> Plan | None:
@@ -190,3 +190,8 @@ class GraphStore(Listing, Deltas):
             return Planner(txn, found.place, coder, _versions).plan(rule)
 
         return plan
+
+
+def store_of(graph: GraphStore) -> Store:
+    """The open store that the checkpoints lie in (for memcore's own facades)."""
+    return graph._store  # noqa: SLF001 - this module's

@@ -22,6 +22,7 @@ from memcore.errors import (
 )
 from memcore.formats import get_policy
 from memcore.keys import Kind, Row
+from memcore.lease import read_lease
 from memcore.log import Head, decode_item, index, new_ledger
 from memcore.log.counts import Counts, check_counts
 from memcore.log.head import head_key
@@ -226,6 +227,7 @@ class SessionCheck:
         yield from check_checkpoints(txn, self.scope, self.session, head, history)
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
+        read_lease(txn, self.scope, self.session)
         pinned = saved_states(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
 

@@ -9,6 +9,7 @@ from memcore.log.stored import stored_items
 from memcore.model import Item
 from memcore.session import Session
 from memcore.session.checkpointing import Position
+from memcore.session.handle import store_of
 from memcore.store.base import ReadTxn
 
 __all__ = ["Difference", "compare"]
@@ -46,7 +47,7 @@ def compare(
             alike += 1
         return Difference(shared, alike, tuple(mine[alike:]), tuple(theirs[alike:]))
 
-    return a.store.read(run)
+    return store_of(a).read(run)
 
 
 def _shared(txn: ReadTxn, one: Side, other: Side) -> int:

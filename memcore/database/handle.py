@@ -15,6 +15,7 @@ from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
 from memcore.database.difference import Difference, compare
+from memcore.database.entrance import Entrance
 from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
@@ -36,11 +37,8 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database(Audited, Forgetting, Keyed):
+class Database(Entrance, Audited, Forgetting, Keyed):
     """An open memcore file. Use it as a context manager, or close it."""
-
-    def __init__(self, backing: Backing) -> None:
-        self._backing = backing
 
     def __enter__(self) -> Self:
         return self
@@ -88,10 +86,13 @@ class Database(Audited, Forgetting, Keyed):
     # --- scopes and sessions ----------------------------------------------------------------------
 
     def scope(self, *, user: str = "default", app: str = "default") -> Scope:
-        """The handle that serves one user of one application and can reach nothing else."""
-        names.check_name(app, "app")
-        names.check_name(user, "user")
-        return Scope(self._backing, app, user)
+        """The handle that serves one user of one application and can reach nothing else.
+
+        Raises:
+            InvalidOptionError: a name is not legal.
+            AccessDeniedError: the authorizer refused it.
+        """
+        return self._scope(app, user, self._backing.access)
 
     def session(
         self,
@@ -121,17 +122,20 @@ class Database(Audited, Forgetting, Keyed):
 
     def scopes(self) -> list[tuple[str, str]]:
         """All ``(app, user)`` that own anything."""
-        return self._backing.store.read(
-            lambda txn: [(app, user) for _, app, user in names.scopes(txn)]
-        )
+        self._need("scopes")
+        return self._pairs()
 
     def sessions(
         self, *, user: str | None = None, app: str | None = None
     ) -> Iterator[SessionEntry]:
         """All sessions, or those of one user or application, a page a read transaction."""
-        for found_app, found_user in self.scopes():
+        self._need("sessions", app=app, user=user)
+        return self._sessions(user, app)
+
+    def _sessions(self, user: str | None, app: str | None) -> Iterator[SessionEntry]:
+        for found_app, found_user in self._pairs():
             if (user is None or user == found_user) and (app is None or app == found_app):
-                yield from self.scope(user=found_user, app=found_app).sessions()
+                yield from Scope(self._backing, found_app, found_user).sessions()
 
     def delete_session(
         self, session_id: str, *, user: str = "default", app: str = "default"
@@ -147,6 +151,7 @@ class Database(Audited, Forgetting, Keyed):
         Args:
             progress: called with (sessions done, sessions in all).
         """
+        self._need("check")
         return check_database(self._backing, progress)
 
     def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
@@ -155,8 +160,9 @@ class Database(Audited, Forgetting, Keyed):
         Parents come before their forks. Deleted sessions that stay for their forks are there, too,
         without a name. One read transaction a scope.
         """
+        self._need("branches", app=app, user=user)
         found: list[Branch] = []
-        for its_app, its_user in self.scopes():
+        for its_app, its_user in self._pairs():
             if user not in (None, its_user) or app not in (None, its_app):
                 continue
 
@@ -191,11 +197,12 @@ class Database(Audited, Forgetting, Keyed):
 
     def stats(self) -> dict[str, Any]:
         """Sizes and counters of the file and of this process's handle on it."""
+        self._need("stats")
         found = dict(self._backing.store.stats())
         scopes = sessions = items = tokens = 0
-        for app, user in self.scopes():
+        for app, user in self._pairs():
             scopes += 1
-            for entry in self.scope(app=app, user=user).sessions():
+            for entry in Scope(self._backing, app, user).sessions():
                 sessions += 1
                 items += entry.items
                 tokens += entry.tokens
@@ -228,6 +235,7 @@ class Database(Audited, Forgetting, Keyed):
             StoreFullError: no space is left for the copy.
             CorruptStoreError: the copy has findings, so the database has them; nothing was made.
         """
+        self._need("backup", name=os.fspath(path))
         checked_bool("compact", compact)
         judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
         self._backing.store.backup(os.fspath(path), compact=compact, judge=judge)
@@ -259,6 +267,7 @@ class Database(Audited, Forgetting, Keyed):
             InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
             StorageError: the swap may not survive a power cut; open the database anew.
         """
+        self._need("copy_compact")
         check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
         judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
         store = self._backing.store
@@ -301,7 +310,8 @@ class Database(Audited, Forgetting, Keyed):
             InvalidOptionError, NotFoundError, CorruptValueError
         """
         check_form(format, undone=undone)
-        entries = self.sessions(user=user, app=app)
+        self._need("export", app=app, user=user, name=session_id)
+        entries = self._sessions(user, app)
         places = ((found.app, found.user, found.session_id) for found in entries)
         chosen = (place for place in places if session_id in (None, place[2]))
         backing = self._backing
@@ -332,6 +342,7 @@ class Database(Audited, Forgetting, Keyed):
         Raises:
             InvalidOptionError, ReadOnlyError, StorageError
         """
+        self._need("import")
         by = None if counter is None else get_counter(counter)
         return import_lines(self._backing, lines, rename=rename, counter=by)
 

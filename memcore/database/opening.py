@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.access import Access, Authorizer, checked_actor, checked_authorizer
 from memcore.audit import Audit, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
@@ -51,6 +52,8 @@ def open_database(
     key: Key | None = None,
     key_file: str | os.PathLike[str] | None = None,
     audit: Audit | None = None,
+    authorizer: Authorizer | None = None,
+    actor: str | None = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -80,6 +83,8 @@ def open_database(
         key_file: where the data keys lie, encrypted with ``key``; None: at the path with ``.keys``
             behind it. Without this file nothing can be read: back it up, apart from the database.
         audit: chain every write under a key; a file is audited from its first opening with one on.
+        authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
+        actor: who works with this handle, as the authorizer is told.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
@@ -93,33 +98,35 @@ def open_database(
         read_only=read_only, create=create, verify=verify, recount=recount,
         allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
     )  # fmt: skip
+    access = _access(authorizer, actor)
     _check_recount(recount, counter, read_only=read_only)
     in_memory = file == ":memory:"
     check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_objects(embed, audit)
-    if (read_only or not create) and not in_memory:
-        _need_file(file)
-    if not (in_memory or allow_network_fs):
-        refuse_network(os.path.realpath(file))
+    if not in_memory:
+        _check_place(file, make=create and not read_only, allow_network_fs=allow_network_fs)
     store = open_store(
-        file,
-        read_only=read_only,
-        create=create and not read_only,
-        durability=durability,
-        map_bytes=map_bytes,
-        steady_interval_ms=steady_interval_ms,
-        verify=verify,
+        file, read_only=read_only, create=create and not read_only, durability=durability,
+        map_bytes=map_bytes, steady_interval_ms=steady_interval_ms, verify=verify,
         access=access_of(key, key_file),
-    )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed, audit=audit))
+    )  # fmt: skip
+    backing = Backing(store, by, preset, recount, rule, embed, audit=audit, access=access)
+    return _opened(store, backing)
 
 
-def _need_file(file: str) -> None:
-    if not os.path.lexists(file):
+def _access(authorizer: object, actor: object) -> Access | None:
+    asked, who = checked_authorizer(authorizer), checked_actor(actor)
+    return None if asked is None else Access(asked, who, [])
+
+
+def _check_place(file: str, *, make: bool, allow_network_fs: bool) -> None:
+    if not make and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
+    if not allow_network_fs:
+        refuse_network(os.path.realpath(file))
 
 
 def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:

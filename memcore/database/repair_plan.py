@@ -107,6 +107,11 @@ class Damage(Enum):
         "keeps holds and opt-outs that are whole, and leaves out all of who was erased",
         "memcore hold shows and sets holds; memcore erase --finish goes on with erasures",
     )
+    LEASE = (
+        "leases",
+        "keeps all items; nobody holds the session",
+        "session.recover() takes them away: nobody holds the session then",
+    )
     MARK = (
         "counters, and marks of what expires or is being removed",
         "loses nothing: they are made anew",
@@ -161,6 +166,7 @@ _ROWS: Final = {
     Row.CHECKPOINT: Damage.CHECKPOINT,
     Row.STATE: Damage.STATE,
     Row.MOMENT: Damage.STATE,
+    Row.LEASE: Damage.LEASE,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)

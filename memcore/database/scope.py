@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcore import names
+from memcore.access import Access
 from memcore.blobs import BlobStore
 from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.database.forgetting import ScopedForgetting
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
-from memcore.kv import KeyValue
+from memcore.kv import REQUESTS, KeyValue, Requests
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
-from memcore.session import Address, Backing, Session, SessionOptions, delete_session
+from memcore.session import Address, Backing, Lease, Session, SessionOptions, delete_session
 from memcore.state import SharedState, state_schema
+from memcore.state.handle import Once
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
-__all__ = ["Scope"]
+__all__ = ["Scope", "backing_of", "need_access", "scope_beside"]
 
 _LIST_PAGE = 256
 _ORPHANS = ("raise", "keep")
@@ -31,18 +33,21 @@ _ORPHANS = ("raise", "keep")
 class Scope(ScopedForgetting):
     """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
 
-    def __init__(self, backing: Backing, app: str, user: str) -> None:
+    def __init__(
+        self, backing: Backing, app: str, user: str, *, access: Access | None = None
+    ) -> None:
         self._backing = backing
         self._app = app
         self._user = user
+        self._access = access
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
 
     @property
-    def backing(self) -> Backing:
-        """What all handles of the database share (for memcore's own facades)."""
-        return self._backing
+    def actor(self) -> str | None:
+        """Who works with it, as the authorizer is told; None without one."""
+        return None if self._access is None else self._access.actor
 
     @property
     def user(self) -> str:
@@ -85,6 +90,7 @@ class Scope(ScopedForgetting):
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
+            AccessDeniedError: the authorizer refused it.
             StateSchemaError: ``state`` is no schema.
             ReadOnlyError: ``recount`` needs a database that is open for writing.
         """
@@ -102,7 +108,10 @@ class Scope(ScopedForgetting):
         rule = None if compaction is None else compaction_policy(compaction)
         fields = None if state is None else state_schema(state)
         options = SessionOptions(name, by, orphans, rule, anew, fields)
-        session = Session(Address(self._backing, self._app, self._user, session_id, options))
+        self._need("session", session_id)
+        address = Address(self._backing, self._app, self._user, session_id, options)
+        address.access = self._access
+        session = Session(address)
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
             raise NotFoundError(msg)
@@ -110,6 +119,10 @@ class Scope(ScopedForgetting):
 
     def sessions(self) -> Iterator[SessionEntry]:
         """The scope's sessions in the order of their names, a page a read transaction."""
+        self._need("sessions")
+        return self._sessions()
+
+    def _sessions(self) -> Iterator[SessionEntry]:
         after: str | None = None
         while True:
             page = self._backing.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
@@ -147,19 +160,26 @@ class Scope(ScopedForgetting):
             updated_at=head.updated_ms / 1000,
         )
 
-    def delete_session(self, session_id: str) -> bool:
+    def delete_session(self, session_id: str, *, lease: Lease | None = None) -> bool:
         """Delete a session; whether there was one. Works on a full device.
 
         It is gone at once for everybody, then its rows leave, many in one commit but never all of a
         long session. Rows that forks share leave with the last fork.
 
+        Args:
+            session_id: its name.
+            lease: the lease on it, which goes with it.
+
         Raises:
+            LeaseHeldError, FencedError: it is leased, and not by ``lease``; it is as it was.
             StorageError: the session is as it was, or it is gone and the rest of its rows leaves
                 with the next deletion, or when the file is opened for writing.
         """
         names.check_name(session_id, "session")
+        self._need("delete_session", session_id)
         self._need_writable()
-        return delete_session(self._backing, self._app, self._user, session_id)
+        tenure = None if lease is None else lease.tenure
+        return delete_session(self._backing, self._app, self._user, session_id, tenure=tenure)
 
     def kv(self, namespace: str) -> KeyValue:
         """Ordered key/value storage of this scope under a namespace.
@@ -168,6 +188,7 @@ class Scope(ScopedForgetting):
             InvalidOptionError: the namespace is no non-empty string.
         """
         names.check_name(namespace, "namespace")
+        self._need("kv", namespace)
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -178,14 +199,42 @@ class Scope(ScopedForgetting):
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, namespace)
 
+        backing, seed = self._backing, self._blob_seed()
+        requests = self._requests(f"kv {namespace}")
+        return KeyValue(
+            backing.store, find, ensure, now_ms=backing.now_ms, seed=seed, requests=requests
+        )
+
+    def _requests(self, about: str) -> Requests:
+        """The requests about one thing of this scope."""
+
+        def find(txn: ReadTxn) -> tuple[int, int] | None:
+            scope = self._find(txn)
+            number = None if scope is None else names.namespace_of(txn, scope, REQUESTS)
+            return None if scope is None or number is None else (scope, number)
+
+        def ensure(txn: Txn) -> tuple[int, int]:
+            scope = self._ensure(txn)
+            return scope, names.ensure_namespace(txn, scope, REQUESTS)
+
         backing = self._backing
-        return KeyValue(backing.store, find, ensure, now_ms=backing.now_ms, seed=self._blob_seed())
+        return Requests(find, ensure, now_ms=backing.now_ms, seed=backing.seed, about=about)
 
     @property
     def state(self) -> SharedState:
         """The user's state: what all their sessions in the application see as ``user:NAME``."""
+        self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
-        return SharedState(self._backing.store, self._find, self._ensure, label=label)
+        return SharedState(
+            self._backing.store, self._find, self._ensure, label=label, once=self._once("state")
+        )
+
+    def _once(self, about: str) -> Once:
+        def closure(fn: Callable[[Txn], int], key: str, content: bytes) -> Callable[[Txn], int]:
+            requests = self._requests(about)
+            return requests.once(fn, requests.request(key, (content,)))
+
+        return closure
 
     @property
     def app_state(self) -> SharedState:
@@ -193,17 +242,20 @@ class Scope(ScopedForgetting):
 
         It is all that users share: any handle of the application reads and writes it.
         """
+        self._need("app_state")
         app = self._app
         return SharedState(
             self._backing.store,
             lambda txn: names.app_scope_of(txn, app),
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
+            once=self._once("app_state"),
         )
 
     @property
     def graph(self) -> GraphStore:
         """Checkpoints of graph runtimes in this scope."""
+        self._need("graph")
         backing = self._backing
         return GraphStore(
             backing.store, backing.graphs, self._find, self._ensure, now_ms=backing.now_ms
@@ -212,6 +264,7 @@ class Scope(ScopedForgetting):
     @property
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
+        self._need("blobs")
         store, seed = self._backing.store, self._blob_seed()
         return BlobStore(store, self._find, seed=seed, ensure=self._ensure)
 
@@ -224,7 +277,49 @@ class Scope(ScopedForgetting):
     def _ensure(self, txn: Txn) -> int:
         return names.ensure_scope(txn, self._app, self._user)
 
+    def _need(self, action: str, name: str | None = None) -> None:
+        """Ask the authorizer, if there is one.
+
+        Raises:
+            AccessDeniedError: it refused.
+        """
+        if self._access is not None:
+            self._access.need(action, app=self._app, user=self._user, name=name)
+
     def _need_writable(self) -> None:
         if self._backing.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
+
+
+# What memcore's own facades need of a scope stands here, and not on it: whoever is handed a scope
+# gets at nothing else by it.
+
+
+def backing_of(scope: Scope | Address) -> Backing:
+    """What all handles of the scope's database share."""
+    return scope.backing if isinstance(scope, Address) else scope._backing  # noqa: SLF001
+
+
+def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:
+    """Another scope of the same database, for the same actor.
+
+    Raises:
+        InvalidOptionError: a name is not legal.
+        AccessDeniedError: the authorizer refused it.
+    """
+    names.check_name(app, "app")
+    names.check_name(user, "user")
+    access = scope._access  # noqa: SLF001 - this module's
+    if access is not None:
+        access.need("scope", app=app, user=user)
+    return Scope(backing_of(scope), app, user, access=access)
+
+
+def need_access(scope: Scope, action: str, name: str | None = None) -> None:
+    """Ask as the scope itself does, for a handle that is opened past it.
+
+    Raises:
+        AccessDeniedError: the authorizer refused it.
+    """
+    scope._need(action, name)  # noqa: SLF001 - this module's

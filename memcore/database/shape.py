@@ -19,6 +19,7 @@ from memcore.errors import MemcoreError
 from memcore.held import is_hold_row
 from memcore.keys import Care, Kind, Row
 from memcore.kv import reference_in
+from memcore.lease import is_lease
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
@@ -135,6 +136,10 @@ def _is_usage(key: bytes, value: bytes, body: bytes) -> bool:
     return keys.number_of(key) == 0 and isinstance(unpack_usage(key, body, value[1]), list)
 
 
+def _is_lease(key: bytes, value: bytes, _: bytes) -> bool:
+    return is_lease(key, value)
+
+
 def _is_thread_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_thread_row(key, value)
 
@@ -186,4 +191,5 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.USAGE: _is_usage,
     Row.CHECKPOINT: _is_checkpoint,
     Row.MOMENT: _is_moment,
+    Row.LEASE: _is_lease,
 }

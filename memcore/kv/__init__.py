@@ -11,11 +11,14 @@ expiry row that does not match its entry is only litter.
 from memcore.kv.entries import clear_scope, reference_in, references, sweep
 from memcore.kv.handle import KeyValue
 from memcore.kv.lent import KeyValueTxn, KeyValueView
+from memcore.kv.requests import REQUESTS, Requests
 
 __all__ = [
+    "REQUESTS",
     "KeyValue",
     "KeyValueTxn",
     "KeyValueView",
+    "Requests",
     "clear_scope",
     "reference_in",
     "references",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from memcore.blobs import BlobRef
 from memcore.errors import InvalidOptionError
-from memcore.kv.lent import increment
+from memcore.kv.lent import increment, once
 from memcore.kv.namespace import Writer
 from memcore.kv.options import checked_content, checked_ttl_ms, encoded, packed_key
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
@@ -60,6 +60,7 @@ def deleting(key: str) -> Change[bool]:
     return lambda writer: writer.remove(packed)
 
 
-def incrementing(key: str, n: int) -> Change[int]:
+def incrementing(key: str, n: int, idempotency_key: str | None = None) -> Change[int]:
     """What ``KeyValue.increment`` does."""
-    return lambda writer: increment(writer, key, n)
+    content = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
+    return once(lambda writer: increment(writer, key, n), idempotency_key, content)

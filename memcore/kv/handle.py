@@ -12,7 +12,7 @@ from memcore.blobs import BlobRef
 from memcore.errors import InternalError
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
 from memcore.kv.entries import SWEEP_LIMIT, Ensure, Find, Place
-from memcore.kv.lent import KeyValueTxn, KeyValueView, lent, shown
+from memcore.kv.lent import KeyValueTxn, KeyValueView, lent, once, shown
 from memcore.kv.namespace import Page, Reader, Writer, scan_pages
 from memcore.kv.options import (
     bounds,
@@ -22,6 +22,7 @@ from memcore.kv.options import (
     encoded,
     packed_key,
 )
+from memcore.kv.requests import Requests
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.tombstone import is_erased
 
@@ -55,7 +56,9 @@ class KeyValue:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         seed: int | None = None,
+        requests: Requests | None = None,
     ) -> None:
+        self._requests = requests
         self._store = store
         self._seed = seed
         self._find = find
@@ -212,7 +215,13 @@ class KeyValue:
         """
         return self._read(shown(fn))
 
-    def transact(self, fn: Callable[[KeyValueTxn], T], *, makes_room: bool = False) -> T:
+    def transact(
+        self,
+        fn: Callable[[KeyValueTxn], T],
+        *,
+        makes_room: bool = False,
+        idempotency_key: str | None = None,
+    ) -> T:
         """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
 
         ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
@@ -222,8 +231,10 @@ class KeyValue:
             fn: what to do.
             makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
                 that is kept for this when the device is full.
+            idempotency_key: ``fn`` is carried out once under the same key, within a week; who tries
+                again gets what it returned, which has to be JSON.
         """
-        return self._write(lent(fn), makes_room=makes_room)
+        return self._write(once(lent(fn), idempotency_key), makes_room=makes_room)
 
     def submit(
         self,
@@ -233,13 +244,15 @@ class KeyValue:
         makes_room: bool = False,
         large: bool = False,
         future: asyncio.Future[T] | None = None,
+        once_by: tuple[str, bytes] | None = None,
     ) -> asyncio.Future[T]:
         """As ``transact``, queued from ``loop``'s thread: the future follows the commit.
 
         A cancelled future is no rollback: ``fn`` is applied all the same. ``large`` and ``future``
-        are those of ``Store.submit``.
+        are those of ``Store.submit``; ``once_by`` is an idempotency key with its content.
         """
-        run, writer_in = lent(fn), self._writers()
+        key, content = once_by or (None, b"")
+        run, writer_in = once(lent(fn), key, content), self._writers()
         return self._store.submit(
             lambda txn: run(writer_in(txn)),
             loop,
@@ -248,14 +261,20 @@ class KeyValue:
             future=future,
         )
 
-    def increment(self, key: str, n: int = 1) -> int:
+    def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
         """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
 
+        Args:
+            key: which.
+            n: how much.
+            idempotency_key: the same one adds once, within a week, and returns the same number.
+
         Raises:
+            DuplicateRequestError: ``idempotency_key`` was used for something else.
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
-        return self._write(incrementing(key, n))
+        return self._write(incrementing(key, n, idempotency_key))
 
     def expires(self, key: str) -> int | None:
         """When the key expires, in milliseconds since 1970; None if never or if it is not there.
@@ -284,7 +303,9 @@ class KeyValue:
         return removed
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
-        return self._store.read(lambda txn: fn(Reader(txn, self._place, self._now_ms())))
+        return self._store.read(
+            lambda txn: fn(Reader(txn, self._place, self._now_ms(), requests=self._requests))
+        )
 
     def _place(self, txn: ReadTxn) -> Place | None:
         # What a snapshot tells is committed for good, and numbers are never given out twice.
@@ -338,4 +359,5 @@ class KeyValue:
         def find(txn: ReadTxn) -> Place | None:
             return self._find(txn) if known is None or is_erased(txn, known[0]) else known
 
-        return lambda txn: Writer(txn, find, self._ensure, self._now_ms(), seed=self._seed)
+        options: dict[str, Any] = {"seed": self._seed, "requests": self._requests}
+        return lambda txn: Writer(txn, find, self._ensure, self._now_ms(), **options)

@@ -18,8 +18,9 @@ from memcore.kv.options import (
     packed_key,
 )
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.options import checked_idempotency_key
 
-__all__ = ["KeyValueTxn", "KeyValueView", "increment", "lent", "shown"]
+__all__ = ["KeyValueTxn", "KeyValueView", "increment", "lent", "once", "shown"]
 
 T = TypeVar("T")
 
@@ -51,6 +52,14 @@ class KeyValueView:
     def wants_no_memory(self) -> bool:
         """Whether the user opted out of memory (``Scope.opt_out_memory``)."""
         return self._reader().wants_no_memory
+
+    def recall(self, idempotency_key: str, content: bytes = b"") -> tuple[Any] | None:
+        """What was remembered under the key, in a tuple; None if nothing was yet.
+
+        Raises:
+            DuplicateRequestError: the key was used for other ``content``.
+        """
+        return self._reader().recall(idempotency_key, content)
 
     def scan(
         self,
@@ -105,6 +114,14 @@ class KeyValueTxn(KeyValueView):
             raise InvalidOptionError(msg)
         self._writer().put(packed_key(key), *encoded(value), ttl_ms, bytes_)
 
+    def remember(self, idempotency_key: str, result: Any, content: bytes = b"") -> None:
+        """Keep what a request returns, for who tries again: JSON, for a week.
+
+        Raises:
+            InvalidItemError: it is no JSON.
+        """
+        self._writer().remember(idempotency_key, content, result)
+
     @property
     def leaves_rows(self) -> bool:
         """Whether rows of large contents stay that nothing refers to any more.
@@ -158,6 +175,25 @@ def lent(fn: Callable[[KeyValueTxn], T]) -> Callable[[Writer], T]:
             return fn(KeyValueTxn(current))
         finally:
             held.clear()
+
+    return closure
+
+
+def once(
+    change: Callable[[Writer], T], key: str | None, content: bytes = b""
+) -> Callable[[Writer], T]:
+    """``change``, or what it returned when it was carried out under that key; None: no key."""
+    if key is None:
+        return change
+    checked_idempotency_key(key)
+
+    def closure(writer: Writer) -> T:
+        told = writer.recall(key, content)
+        if told is not None:
+            return told[0]  # type: ignore[no-any-return]
+        result = change(writer)
+        writer.remember(key, content, result)
+        return result
 
     return closure
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from memcore import keys
 from memcore.blobs import BlobRef
+from memcore.errors import InternalError
 from memcore.held import is_opted_out
 from memcore.kv.content import hold, read_content
 from memcore.kv.entries import (
@@ -21,6 +22,7 @@ from memcore.kv.entries import (
     forget,
     write_entry,
 )
+from memcore.kv.requests import Requests
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["Page", "Reader", "Writer", "scan_pages"]
@@ -93,8 +95,11 @@ def scan_pages(
 class Reader:
     """The entries of one namespace in one snapshot; keys and bounds are packed."""
 
-    def __init__(self, txn: ReadTxn, find: Find, now_ms: int) -> None:
+    def __init__(
+        self, txn: ReadTxn, find: Find, now_ms: int, *, requests: Requests | None = None
+    ) -> None:
         self._txn = txn
+        self._requests = requests
         self._now_ms = now_ms
         self._place = find(txn)
         # None: nothing was ever stored in this namespace.
@@ -115,6 +120,16 @@ class Reader:
             return None
         entry = entry_of(key, value)
         return entry if entry.is_visible(self._now_ms) else None
+
+    def recall(self, key: str, content: bytes) -> tuple[Any] | None:
+        """What a request returned; None if it was not carried out yet."""
+        requests = self._needed()
+        return requests.recall(self._txn, requests.request(key, (content,)))
+
+    def _needed(self) -> Requests:
+        if self._requests is None:
+            raise InternalError("this key/value handle was made without requests")
+        return self._requests
 
     def content(self, packed: bytes) -> bytes | None:
         """The content of the entry, None if it is not there or has none.
@@ -152,9 +167,16 @@ class Writer(Reader):
     """The entries of one namespace in one write transaction."""
 
     def __init__(
-        self, txn: Txn, find: Find, ensure: Ensure, now_ms: int, *, seed: int | None = None
+        self,
+        txn: Txn,
+        find: Find,
+        ensure: Ensure,
+        now_ms: int,
+        *,
+        seed: int | None = None,
+        requests: Requests | None = None,
     ) -> None:
-        super().__init__(txn, find, now_ms)
+        super().__init__(txn, find, now_ms, requests=requests)
         self._txn: Txn = txn
         self._ensure = ensure
         self._seed = seed
@@ -179,6 +201,11 @@ class Writer(Reader):
         if content is not None:
             ref = hold(self._txn, self._ensured()[0], content, self._seed)
         self.write(packed, Entry(flags, payload, expires_ms, ref))
+
+    def remember(self, key: str, content: bytes, result: Any) -> None:
+        """Keep what a request returns that this transaction carries out."""
+        requests = self._needed()
+        requests.remember(self._txn, requests.request(key, (content,)), result)
 
     def write(self, packed: bytes, entry: Entry) -> None:
         """Write an entry with its expiry row; of its content the caller has taken hold."""

@@ -16,7 +16,7 @@ from memcore.codec import checksum_of, seal_value
 from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
 from memcore.log import index
 from memcore.log.carried import carry_counts
-from memcore.log.head import Head
+from memcore.log.head import FLAG_LEASED, Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error, salted
 from memcore.log.positions import History
@@ -44,6 +44,7 @@ class Draft:
         "_waiting",
         "head",
         "is_rebased",
+        "is_vacated",
         "log",
         "seed",
         "txn",
@@ -60,6 +61,7 @@ class Draft:
         self.txn, self.log, self.seed = txn, log, seed
         self.is_rebased = False
         """Whether the shared log cannot take it over: the draft is closed behind the change."""
+        self.is_vacated = False  # whether nobody holds the session's lease any more
         self._packed: bytes | None = None
         with log.lock:
             if new_head is not None:
@@ -353,6 +355,7 @@ class Draft:
         """Write everything; one more revision if the log changed and not only its view."""
         self._write_waiting()
         head, txn, log = self.head, self.txn, self.log
+        head.flags &= ~FLAG_LEASED if self.is_vacated else -1
         head.revision += revised
         head.updated_ms = now_ms
         head.tokens = self.tokens
@@ -382,13 +385,9 @@ class Draft:
         """After the commit: the shared log becomes what this draft made of it."""
         if self._packed is not None:
             self.log.advance(
-                self.head,
-                self._packed,
-                older=self._older,
-                base=self._base,
-                overlay=self._overlay,
-                tail=self._tail,
-            )
+                self.head, self._packed, older=self._older,
+                base=self._base, overlay=self._overlay, tail=self._tail,
+            )  # fmt: skip
 
 
 def revision_conflict(expected: int, current: int) -> RevisionConflict:

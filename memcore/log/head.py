@@ -29,6 +29,8 @@ FLAG_HIDDEN: Final = 1
 """The session was deleted while forks still share its rows."""
 FLAG_UNFINISHED: Final = 2
 """An import has not stored the session to its end."""
+FLAG_LEASED: Final = 4
+"""The session has a lease row that is to be looked at before it is changed."""
 
 
 class Segment(NamedTuple):
@@ -71,6 +73,11 @@ class Head(HeadFields):
     def unfinished(self) -> bool:
         """Whether an import makes the session, or was killed while it did."""
         return bool(self.flags & FLAG_UNFINISHED)
+
+    @property
+    def leased(self) -> bool:
+        """Whether somebody may hold the session, so that not everybody may change it."""
+        return bool(self.flags & FLAG_LEASED)
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> Head:

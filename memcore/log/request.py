@@ -16,11 +16,12 @@ from typing import Final
 
 from memcore import keys
 from memcore.codec import open_value, seal_value
-from memcore.errors import DuplicateRequestError, InvalidOptionError
-from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX, IDEMPOTENCY_TTL_SECONDS
+from memcore.errors import DuplicateRequestError
+from memcore.limits import IDEMPOTENCY_TTL_SECONDS
 from memcore.log.draft import Draft
 from memcore.log.item import Prepared, split_body
 from memcore.model import Receipt
+from memcore.options import checked_idempotency_key
 
 __all__ = ["Request", "find_request", "prepare_request", "record_request", "request_of"]
 
@@ -47,11 +48,16 @@ def prepare_request(key: object, items: Sequence[Prepared], *, seed: bytes) -> R
     """
     if key is None:
         return None
+    return request_of(key, content_of_items(items), seed=seed)
+
+
+def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
+    """What of items must be the same when they come again."""
     content: list[bytes] = []
     for item in items:
         kind, _, envelope, rest = split_body(item.body)
         content += (bytes((kind,)), envelope, rest if item.payload is None else item.payload)
-    return request_of(key, content, seed=seed)
+    return content
 
 
 def request_of(
@@ -60,33 +66,33 @@ def request_of(
     *,
     seed: bytes,
     ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000,
+    about: bytes = b"",
 ) -> Request:
     """The request with that key, whose content is these parts in this order.
+
+    ``about``: up to 16 bytes that say what it is about; the same key may be used for each.
 
     Raises:
         InvalidOptionError: the key is no str, empty or too long.
     """
-    if not isinstance(key, str):
-        msg = f"idempotency_key: expected a str or None, got {type(key).__name__}"
-        raise InvalidOptionError(msg)
-    if not 0 < len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:
-        msg = (
-            f"idempotency_key: expected 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, got {len(key)}"
-        )
-        raise InvalidOptionError(msg)
+    text = checked_idempotency_key(key)
     told = blake2b(b"".join([_sized(part) for part in content]), digest_size=32, key=seed)
-    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32, key=seed).digest()
-    return Request(digest, told.digest(), key, ttl_ms)
+    named = text.encode("utf-8", "surrogatepass")
+    digest = blake2b(named, digest_size=32, key=seed, person=about).digest()
+    return Request(digest, told.digest(), text, ttl_ms)
 
 
 def _sized(part: bytes) -> bytes:
     return len(part).to_bytes(8, "little") + part
 
 
-def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | None:
+def find_request(
+    draft: Draft, request: Request, *, now_ms: int, is_live: bool = True
+) -> Receipt | None:
     """The first receipt of this request, if it was made before and its items are live.
 
     After a recount it has the tokens of now: counts of two counters must not be mixed.
+    ``is_live``: False asks no more than whether it was made; what it returned need not be a seq.
 
     Raises:
         DuplicateRequestError: the key was used for other content.
@@ -97,15 +103,15 @@ def find_request(draft: Draft, request: Request, *, now_ms: int) -> Receipt | No
         return None
     _, body = open_value(key, value)
     expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
-    if expires_ms <= now_ms or draft.position_of(seq) is None:
+    if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
         return None
     if content != request.content:
         msg = (
-            f"idempotency_key {request.text[:64]!r} was used before for other content (item "
-            f"{seq}); a new request needs a new key"
+            f"idempotency_key {request.text[:64]!r} was used before for other content"
+            f"{f' (item {seq})' if is_live else ''}; a new request needs a new key"
         )
         raise DuplicateRequestError(msg)
-    if seq < draft.head.recount_stop:
+    if is_live and seq < draft.head.recount_stop:
         tokens = draft.tokens  # it was told by a counter that may not be the session's any more
     return Receipt(seq, revision, tokens, open_calls, count)
 

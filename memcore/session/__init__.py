@@ -5,6 +5,7 @@ from memcore.session.batch import Batch
 from memcore.session.changes import Changes
 from memcore.session.compactor import Compactor
 from memcore.session.handle import Session
+from memcore.session.leasing import Lease
 from memcore.session.reading import Reading
 from memcore.session.removal import (
     check_removals,
@@ -21,6 +22,7 @@ __all__ = [
     "Batch",
     "Changes",
     "Compactor",
+    "Lease",
     "Reading",
     "Session",
     "SessionOptions",

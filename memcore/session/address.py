@@ -11,6 +11,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from memcore import names
+from memcore.access import Access
 from memcore.audit import Audit
 from memcore.checkpoint import Cache
 from memcore.compaction import CompactionPolicy, compaction_policy
@@ -24,7 +25,8 @@ from memcore.errors import (
 )
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
-from memcore.log.head import head_key
+from memcore.log.head import FLAG_LEASED, head_key
+from memcore.session.tenure import Tenure, admit, admit_raw, fenced
 from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
@@ -53,6 +55,8 @@ class Backing:
     """What semantic de-duplication compares texts by."""
     audit: Audit | None = None
     """The key of the audit, and how it is anchored."""
+    access: Access | None = None
+    """Who is asked whether a handle may be opened; None: nobody."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     graphs: Cache = field(default_factory=Cache)
@@ -119,9 +123,11 @@ class Address:
     __slots__ = (
         "_process",
         "_touching",
+        "access",
         "app",
         "backing",
         "due",
+        "lease",
         "log",
         "name",
         "options",
@@ -144,6 +150,10 @@ class Address:
         """What the first use of the handle begins with; it tells whether it is done for good."""
         self.temporary: dict[str, Any] = {}
         """The fields of the state that are the handle's alone."""
+        self.access: Access | None = None
+        """Who is asked whether a handle beside it may be opened."""
+        self.lease: Tenure | None = None
+        """What the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
 
     def touch(self) -> None:
@@ -169,10 +179,18 @@ class Address:
         return self.backing.store.read(look)
 
     def beside(self, name: str, *, policy: str | None) -> Address:
-        """The address of a fork: it takes its counter over with the history."""
+        """The address of a fork: it takes its counter over with the history.
+
+        Raises:
+            AccessDeniedError: the authorizer refused to open it.
+        """
+        if self.access is not None:
+            self.access.need("session", app=self.app, user=self.user, name=name)
         wanted = None if policy is None else policy_name(policy)
         options = replace(self.options, policy=wanted, counter=None, recount=False)
-        return Address(self.backing, self.app, self.user, name, options)
+        address = Address(self.backing, self.app, self.user, name, options)
+        address.access = self.access
+        return address
 
     def find(self, txn: ReadTxn) -> tuple[int, int] | None:
         """``(scope, session)`` as the transaction sees it, without remembering it."""
@@ -223,7 +241,27 @@ class Address:
 
         Raises:
             ReadOnlyError, PolicyMismatchError
+            LeaseHeldError, FencedError: the session is not this handle's to change.
         """
+        draft = self.unguarded(txn, create=create and self.lease is None)
+        if draft is None:
+            if self.lease is not None and create:
+                raise fenced(self.lease, None, self.name)
+        elif self.lease is not None or draft.head.flags & FLAG_LEASED:
+            now_ms = self.backing.now_ms()
+            admit(txn, draft, self.lease, now_ms=now_ms, name=self.name)
+        return draft
+
+    def admit(self, txn: Txn, place: tuple[int, int]) -> None:
+        """Let a change of the session begin that is made without a draft.
+
+        Raises:
+            LeaseHeldError, FencedError: the session is not this handle's to change.
+        """
+        admit_raw(txn, place, self.lease, now_ms=self.backing.now_ms(), name=self.name)
+
+    def unguarded(self, txn: Txn, *, create: bool) -> Draft | None:
+        """As ``draft``, whoever holds the session."""
         log = self.log
         if log is not None:
             draft = self.backing.drafts.of(txn, log)

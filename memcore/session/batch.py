@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from memcore.errors import InvalidUpdateError, RevisionConflict
-from memcore.log import Draft, Prepared
+from memcore.log import Draft, Prepared, find_request, record_request, request_of
+from memcore.log.request import Request, content_of_items
 from memcore.model import Checkpoint, Item, Receipt
-from memcore.options import checked_int, checked_optional_int
+from memcore.options import checked_idempotency_key, checked_int, checked_optional_int
 from memcore.session.address import Address
 from memcore.session.appending import Appending, ItemOptions
 from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.session.checkpointing import Checkpointing, Position
-from memcore.state import ScopedChange, Trace, Update, prefix_of
+from memcore.state import Command, ScopedChange, Trace, Update, prefix_of
+from memcore.state.asked import content_of
+from memcore.state.update import fields_of
 from memcore.store.base import Txn
 
 __all__ = ["Batch"]
+
+_ABOUT: Final = b"batch"
 
 
 class Batch:
@@ -27,7 +32,15 @@ class Batch:
     replaces the end of the history only if nobody else wrote (a suffix compare-and-set).
     """
 
-    def __init__(self, address: Address, expected_revision: int | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        expected_revision: int | None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self._key = None if idempotency_key is None else checked_idempotency_key(idempotency_key)
+        self._content: list[bytes] = []
+        """What the steps beside the items were asked for as, if there is a key."""
         self._address = address
         self._appending = Appending(address)
         self._changes = Changes(address)
@@ -97,7 +110,14 @@ class Batch:
         prepared = [self._appending.prepare_event(type, payload, ItemOptions(meta, request_id))]
         self._append(prepared, "keep")
 
+    def _say(self, *parts: object) -> None:
+        """Let a step count for what the idempotency key stands for."""
+        if self._key is not None:
+            said = (part if isinstance(part, bytes) else repr(part).encode() for part in parts)
+            self._content.append(b" ".join(said))
+
     def _append(self, prepared: list[Prepared], orphans: str) -> None:
+        self._say("append", len(prepared), orphans)
         self.prepared += prepared
         self._creates = True
         self._steps.append(lambda draft: draft.append(prepared, orphans=orphans) > 0)
@@ -105,6 +125,7 @@ class Batch:
     def undo(self, count: int = 1) -> None:
         """Take the last ``count`` items off the live history."""
         checked_int("undo", count, least=1)
+        self._say("undo", count)
 
         def step(draft: Draft) -> bool:
             taken = take_back(draft, count)
@@ -120,6 +141,7 @@ class Batch:
             InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
         """
         save = self._checkpointing.saving(name, meta)
+        self._say("checkpoint", name)
 
         def step(draft: Draft) -> bool:
             self._checkpoints.append(save(draft, any(self._changed)))
@@ -132,6 +154,7 @@ class Batch:
     def rewind(self, to: Position, *, state: bool = True) -> None:
         """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
         rewinding = self._checkpointing.rewinding(to, state=state)
+        self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
         self._steps.append(rewinding)
 
@@ -151,6 +174,8 @@ class Batch:
         """
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
+        if self._key is not None:
+            self._say("update", content_of(update))
 
     def begin_state(
         self,
@@ -185,12 +210,15 @@ class Batch:
 
     def delete_state(self, *fields: str) -> None:
         """As ``session.state.delete``."""
+        self._say("delete", fields)
         self._state.delete(fields)
 
     def apply(self, command: Any, *, trace: Trace | None = None) -> None:
         """A Command: its messages are appended, its fields updated."""
         self.extend(list(getattr(command, "messages", None) or ()))
         self._state.apply(command, trace=trace)
+        if self._key is not None:
+            self._say("apply", content_of(Command(dict(fields_of(command)))))
 
     def _settle_state(self) -> None:
         """Steps on the state stand behind those on the log, and before what saves or restores both.
@@ -219,11 +247,16 @@ class Batch:
         if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
 
-        changed = self._changed
+        changed, request, now_ms = self._changed, self._request(), self._address.backing.now_ms
+        appends = bool(self.prepared)
 
         def work(draft: Draft) -> Settled | None:
             self._undone.clear()  # the closure may be run again
             self._checkpoints.clear()
+            if request is not None:
+                first = find_request(draft, request, now_ms=now_ms(), is_live=appends)
+                if first is not None:
+                    return Settled(first)
             draft.expect(self._revision)
             changed.clear()
             for step in self._steps:
@@ -231,14 +264,27 @@ class Batch:
             is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
             return Settled(draft.receipt(0)) if is_idle else None
 
+        def after(draft: Draft) -> Receipt:
+            receipt = draft.receipt(len(self.prepared))
+            if request is not None:
+                record_request(draft, request, receipt, now_ms=now_ms())
+            return receipt
+
         store: Closure[Receipt] = self._changes.change(
             work,
             create=self._creates,
             revised=lambda: any(changed),
-            after=lambda draft: draft.receipt(len(self.prepared)),
+            after=after,
             missing=lambda: Receipt(0, 0, 0, 0, 0),
         )
         return self._beginning(store) if self._begins else store
+
+    def _request(self) -> Request | None:
+        if self._key is None:
+            return None
+        items = content_of_items(self.prepared)
+        seed = self._address.backing.seed
+        return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
 
     def _beginning(self, store: Closure[Receipt]) -> Closure[Receipt]:
         """The batch of a session that must not be there yet."""

@@ -39,6 +39,7 @@ class Branched(Condensed):
         *,
         meta: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Checkpoint:
         """Save the present position: the live history, the current view, the values of the state.
 
@@ -48,12 +49,19 @@ class Branched(Condensed):
             name: of at least one character; may repeat.
             meta: a JSON object kept with it.
             expected_revision: save it only if the session is at this revision.
+            idempotency_key: the same key saves it once, within a week, and returns the first one.
 
         Raises:
+            DuplicateRequestError: the key was used for another name or ``meta``.
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
         return self._commit(
-            self.checkpointing.save(name, meta, expected_revision=expected_revision)
+            self.checkpointing.save(
+                name,
+                meta,
+                expected_revision=expected_revision,
+                idempotency_key=idempotency_key,
+            )
         )
 
     def checkpoints(self) -> Iterator[Checkpoint]:

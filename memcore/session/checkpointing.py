@@ -8,7 +8,15 @@ from typing import Any, Final, TypeAlias
 from memcore import codec, names
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import META_BYTES_MAX
-from memcore.log import Draft, Head, History, SessionLog
+from memcore.log import (
+    Draft,
+    Head,
+    History,
+    SessionLog,
+    find_request,
+    record_request,
+    request_of,
+)
 from memcore.log.head import head_key
 from memcore.log.saved import (
     Saved,
@@ -31,6 +39,7 @@ __all__ = ["Checkpointing", "Position"]
 
 Position: TypeAlias = Checkpoint | int | str
 """A checkpoint, its name, or a live seq."""
+_ABOUT: Final = b"checkpoint"
 _PAGE: Final = 100
 """Checkpoints that one read transaction reads."""
 _FIXED: Final = ("number", "name", "seq", "revision", "items", "created_at")
@@ -55,14 +64,30 @@ class Checkpointing:
         meta: Mapping[str, Any] | None,
         *,
         expected_revision: int | None = None,
+        idempotency_key: str | None = None,
     ) -> Closure[Checkpoint]:
         """Save the present position."""
         step = self.saving(name, meta)
         revision = checked_optional_int("expected_revision", expected_revision)
+        now_ms, seed = self._address.backing.now_ms, self._address.backing.seed
+        request = None
+        if idempotency_key is not None:
+            content = (repr(name).encode("utf-8", "surrogatepass"), _encoded(meta))
+            request = request_of(idempotency_key, content, seed=seed, about=_ABOUT)
 
-        def work(draft: Draft) -> Checkpoint:
+        def work(draft: Draft) -> Any:
+            first = None
+            if request is not None:
+                first = find_request(draft, request, now_ms=now_ms(), is_live=False)
+            saved = first and read_saved(draft.txn, *draft.log.place, first.seq)
+            if saved:  # else it was deleted since
+                return Settled(saved.checkpoint)
             draft.expect(revision)
-            return step(draft)
+            made = step(draft)
+            if request is not None:
+                told = draft.receipt(0)._replace(seq=made.number)
+                record_request(draft, request, told, now_ms=now_ms())
+            return made
 
         return self._changes.change(work, revised=False)
 
@@ -287,6 +312,10 @@ def _checked(which: object, option: str) -> None:
         raise InvalidOptionError(msg)
     if isinstance(which, int):
         checked_int(option, which)
+
+
+def _encoded(meta: Mapping[str, Any] | None) -> bytes:
+    return b"" if meta is None else codec.encode_json(dict(meta))[0]
 
 
 def _checked_meta(meta: object) -> dict[str, Any] | None:

@@ -21,13 +21,14 @@ from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
 from memcore.session.ending import Ending
 from memcore.session.holding import hold, release
+from memcore.session.leasing import Lease, Leasing
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
 
-__all__ = ["Session"]
+__all__ = ["Session", "store_of"]
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class Session(Branched):
         super().__init__(address)
         self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
+        self.leasing = Leasing(address)
         self.ending = Ending(address)
         """The end of the history, raw; for memcore's own adapters."""
         self.state = SessionState(address)
@@ -53,11 +55,6 @@ class Session(Branched):
     def __repr__(self) -> str:
         address = self._address
         return f"Session({address.name!r}, user={address.user!r}, app={address.app!r})"
-
-    @property
-    def store(self) -> LmdbStore:
-        """The open store that the session lies in."""
-        return self._address.backing.store
 
     @property
     def id(self) -> str:
@@ -198,16 +195,26 @@ class Session(Branched):
         assert batch.receipt is not None  # noqa: S101 - it was committed
         return batch.receipt
 
-    def batch(self, *, expected_revision: int | None = None) -> BatchContext:
-        """``with session.batch() as b:`` commits b's changes together when the block ends."""
+    def batch(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> BatchContext:
+        """``with session.batch() as b:`` commits b's changes together when the block ends.
+
+        Args:
+            expected_revision: only if the session is at this revision.
+            idempotency_key: the same key with the same steps is carried out once, within a week,
+                and ``b.receipt`` is the first one; ``undone`` and ``checkpoints`` are empty then.
+        """
         return BatchContext(
-            self.plan_batch(expected_revision),
+            self.plan_batch(expected_revision, idempotency_key),
             lambda batch: self.appending.store(batch.prepared, batch.closure()),
         )
 
-    def plan_batch(self, expected_revision: int | None) -> Batch:
+    def plan_batch(
+        self, expected_revision: int | None, idempotency_key: str | None = None
+    ) -> Batch:
         """An empty batch of this session."""
-        return Batch(self._address, expected_revision)
+        return Batch(self._address, expected_revision, idempotency_key)
 
     def apply(
         self,
@@ -215,6 +222,7 @@ class Session(Branched):
         *,
         expected_revision: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> Receipt:
         """Append the messages of a Command and update its fields of the state, in one commit.
 
@@ -222,11 +230,17 @@ class Session(Branched):
             command: a Command; any object with an ``update`` (LangGraph's) may stand for it.
             expected_revision: do it only if the session is at this revision.
             trace: gets a Reduction for every call of a reducer, once all is stored.
+            idempotency_key: as of ``batch``.
 
         Raises:
             InvalidUpdateError, and what ``append`` raises; nothing is stored then.
         """
-        batch = self.plan_command(command, expected_revision=expected_revision, trace=trace)
+        batch = self.plan_command(
+            command,
+            expected_revision=expected_revision,
+            trace=trace,
+            idempotency_key=idempotency_key,
+        )
         receipt = self.appending.store(batch.prepared, batch.closure())
         batch.settle(receipt)
         return receipt
@@ -237,9 +251,10 @@ class Session(Branched):
         *,
         expected_revision: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> Batch:
         """The batch of ``apply``."""
-        batch = self.plan_batch(expected_revision)
+        batch = self.plan_batch(expected_revision, idempotency_key)
         batch.apply(command, trace=trace)
         return batch
 
@@ -321,6 +336,28 @@ class Session(Branched):
             budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
         )
 
+    # --- one writer -------------------------------------------------------------------------------
+
+    def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> Lease:
+        """Be the only one to change the session for a while; ``with session.lease(...)``.
+
+        The lease is this handle's. Others may read; what they change is refused before it writes
+        anything. Whoever takes it over once it has expired gets the next epoch, and the owner
+        before them is refused from then on, whatever any clock says. The same owner gets it again
+        under the same epoch: an owner's name is that of one worker.
+
+        Args:
+            owner: who takes it: 1 to 1,024 characters, different for each worker.
+            ttl_seconds: how long it lasts unless it is renewed: up to a year, by the clock of the
+                process that asks.
+            force: take it even if another owner holds it, who is fenced then.
+
+        Raises:
+            LeaseHeldError: another owner holds it.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return self.leasing.take(owner, ttl_seconds, force=force)
+
     # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
@@ -348,3 +385,8 @@ class Session(Branched):
         done = self.recounting.run(by, progress)
         self._address.allow_counter(by)
         return done
+
+
+def store_of(session: Session) -> LmdbStore:
+    """The open store that a session lies in (for memcore's own facades)."""
+    return session._address.backing.store  # noqa: SLF001 - this module's

@@ -16,7 +16,12 @@ from typing import Final, TypeAlias
 
 from memcore import keys
 from memcore.codec import seal_value
-from memcore.errors import CorruptValueError, NotFoundError, PolicyMismatchError
+from memcore.errors import (
+    CorruptValueError,
+    LeaseHeldError,
+    NotFoundError,
+    PolicyMismatchError,
+)
 from memcore.keys import Row
 from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
 from memcore.log import Head, History, SessionLog
@@ -93,8 +98,8 @@ class Recounting:
             return head is not None
         try:
             done = self.run(wanted, None)
-        except NotFoundError:
-            return False  # deleted meanwhile
+        except (NotFoundError, LeaseHeldError):
+            return False  # deleted meanwhile, or not this handle's to change for now
         except CorruptValueError as exc:
             if address.options.counter is not None:
                 raise
@@ -206,6 +211,7 @@ class Recounting:
         if done is not None:
             return done  # somebody else was faster
         place, head = self._find(txn)
+        self._address.admit(txn, place)
         scope, session = place
         history = History(head.all_segments(txn, scope))
         shared = counted.shared_with(place, history)

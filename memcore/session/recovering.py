@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.lease import lease_key, read_lease
 from memcore.log import Prepared
 from memcore.log.survivors import Survivors
 from memcore.options import checked_bool
@@ -90,12 +91,25 @@ class Recovering:
 
     def _recover(self, txn: Txn, allowed: Sequence[str]) -> Recovery:
         told, found, way = self._look(txn, allowed)
-        if way is None or found is None:
+        place = None if found is None else (found.survivors.scope, found.survivors.session)
+        if place is not None and self._mend_lease(txn, place):
+            told = replace(told, notes=(*told.notes, "its lease was damaged: nobody holds it now"))
+        if way is None or found is None or place is None:
             return told
+        self._address.admit(txn, place)
         restoring = Restoring(self._address, txn, found, way)
         before = restoring.run(self._moved(found, way))
         notes = (*told.notes, *restoring.notes)
         return replace(told, status="recovered", before=before, notes=notes)
+
+    @staticmethod
+    def _mend_lease(txn: Txn, place: tuple[int, int]) -> bool:
+        """A damaged lease row would keep everybody out: it goes, and whose it was is fenced."""
+        try:
+            read_lease(txn, *place)
+        except CorruptValueError:
+            return txn.delete(lease_key(*place)) is not False
+        return False
 
     def _moved(self, found: Diagnosis, way: Way) -> list[Prepared]:
         backing = self._address.backing

@@ -26,6 +26,7 @@ from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
 from memcore.session.address import Backing
+from memcore.session.tenure import Tenure, admit_raw
 from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
@@ -40,7 +41,9 @@ __all__ = [
 ]
 
 
-def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
+def delete_session(
+    backing: Backing, app: str, user: str, name: str, *, tenure: Tenure | None = None
+) -> bool:
     """Delete a session by name; whether there was one. Its rows are gone when this returns.
 
     If it raises, the session is either untouched or gone, and the rest of its rows leaves with the
@@ -52,7 +55,7 @@ def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
 
     def closure(txn: Txn) -> tuple[bool, list[bytes]]:
         scope = names.scope_of(txn, app, user)
-        return (False, []) if scope is None else start_removal(txn, backing, scope, name)
+        return (False, []) if scope is None else start_removal(txn, backing, scope, name, tenure)
 
     found, rest = backing.store.transact(closure, makes_room=True)
     _go_on(backing.store, deque(rest))
@@ -61,21 +64,41 @@ def delete_session(backing: Backing, app: str, user: str, name: str) -> bool:
 
 
 def start_removal(
-    txn: Txn, backing: Backing, scope: int, name: str, *, finished: bool = True
+    txn: Txn,
+    backing: Backing,
+    scope: int,
+    name: str,
+    tenure: Tenure | None = None,
+    *,
+    force: bool = False,
+    finished: bool = True,
 ) -> tuple[bool, list[bytes]]:
     """Delete a session and the first piece of its rows; whether there was one, and what is left.
 
     The rest leaves with ``resume_removals``, after the commit. What no import ``finished`` was
     nobody's yet: no hold covers it.
 
+    Args:
+        txn: the transaction.
+        backing: what the handles of the database share.
+        scope: whose session it is.
+        name: its name.
+        tenure: the lease of who deletes it.
+        force: whoever holds it.
+        finished: whether it is more than the beginning of an import.
+
     Raises:
         HeldError: it is under a legal hold.
+        LeaseHeldError, FencedError: it is not theirs to delete; nothing was written.
     """
     session = names.session_of(txn, scope, name)
     if session is None:
         return False, []
     if finished:
         need_free(txn, scope, session, what=f"session {name[:40]!r}")
+    if not force:
+        with suppress(CorruptValueError):  # a damaged lease is nobody's
+            admit_raw(txn, (scope, session), tenure, now_ms=backing.now_ms(), name=name)
     # No draft is opened for it: the session's counter need not be at hand.
     backing.drafts.flush_opened(txn, scope, session)
     backing.drafts.close_unused(txn, scope, session)

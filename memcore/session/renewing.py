@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore import names
+from memcore.lease import read_lease, write_lease
 from memcore.log import Draft, Head, Prepared
+from memcore.log.head import FLAG_LEASED
 from memcore.session.address import Address
 from memcore.session.removal import remove_nameless
 from memcore.state import inherit
@@ -35,6 +37,10 @@ def renew(txn: Txn, address: Address, draft: Draft, kept: Sequence[Prepared]) ->
     session = names.new_session(txn, scope, address.name)
     head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
     head.revision = old.revision
+    held = read_lease(txn, scope, number) if old.leased else None
+    if held is not None:  # whoever holds the session goes on
+        head.flags |= FLAG_LEASED
+        write_lease(txn, scope, session, held)
     fresh = backing.drafts.create(txn, scope, session, head)
     if kept:
         fresh.append(kept, orphans="keep")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memcore.errors import InvalidOptionError, NotFoundError
-from memcore.log import Draft, Head, History
+from memcore.log import Draft, Head, History, find_request, record_request, request_of
 from memcore.log.head import head_key
 from memcore.log.saved import saved_states
 from memcore.options import checked_bool, checked_int
 from memcore.session.address import Address
-from memcore.session.changes import Changes, Closure
+from memcore.session.changes import Changes, Closure, Settled
 from memcore.session.past import state_at, state_before
 from memcore.state import (
     APP,
@@ -37,6 +37,7 @@ __all__ = ["SessionState"]
 
 T = TypeVar("T")
 M = TypeVar("M")
+_ABOUT: Final = b"state"
 
 
 class SessionState(Fields[ScopedChange]):
@@ -206,6 +207,8 @@ class SessionState(Fields[ScopedChange]):
         """What stores a change; without fields of its own the session need not exist."""
         address = self._address
 
+        if change.request is not None:
+            return self._closure_once(change, *change.request)
         own: Closure[int] = Changes(address).change(
             lambda draft: self.write(change, draft), create=change.writes, revised=False
         )
@@ -220,6 +223,21 @@ class SessionState(Fields[ScopedChange]):
             return 0 if place is None else read_header(txn, *place).counter
 
         return closure
+
+    def _closure_once(self, change: ScopedChange, key: str, content: bytes) -> Closure[int]:
+        backing = self._address.backing
+        request = request_of(key, (content,), seed=backing.seed, about=_ABOUT)
+
+        def work(draft: Draft) -> Any:
+            first = find_request(draft, request, now_ms=backing.now_ms(), is_live=False)
+            if first is not None:
+                return Settled(first.seq)
+            counter = self.write(change, draft)
+            told = draft.receipt(0)._replace(seq=counter)
+            record_request(draft, request, told, now_ms=backing.now_ms())
+            return counter
+
+        return Changes(self._address).change(work, revised=False)
 
     def write(self, change: ScopedChange, draft: Draft, *, ahead: int = 0) -> int:
         """Store a change with others of the session, in their transaction; the counter after it.
@@ -270,11 +288,15 @@ class SessionState(Fields[ScopedChange]):
         place = self._address.find(txn)
         if place is None:
             return Trimmed(0, None)
+        self._address.admit(txn, place)
         return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=saved_states(txn, *place)))
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)
-        return Trimmed(0, None) if place is None else trim_piece(txn, *place, start)
+        if place is None:
+            return Trimmed(0, None)
+        self._address.admit(txn, place)
+        return trim_piece(txn, *place, start)
 
 
 def _decoded(found: Mapping[str, Version], prefix: str = "") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from memcore.codec import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
 from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
+from memcore.state.asked import Asked
 from memcore.state.care import forget_deletions
 from memcore.state.copying import copied
 from memcore.state.moments import put_moment
@@ -53,7 +54,7 @@ class StateChange:
     with ``prefix``, with which the schema and messages know them; rows leave it out.
     """
 
-    __slots__ = ("_expected", "_prefix", "_schema", "_steps", "_traced", "writes")
+    __slots__ = ("_expected", "_prefix", "_schema", "_steps", "_traced", "request", "writes")
 
     def __init__(self, schema: StateSchema | None, *, prefix: str = "") -> None:
         self._schema = schema or OPEN
@@ -61,6 +62,8 @@ class StateChange:
         self._steps: list[Callable[[Writer], None]] = []
         self._expected: list[int] = []
         self._traced: list[tuple[Trace, Reduction]] = []
+        self.request: Asked | None = None
+        """The idempotency key that it is stored once by."""
         self.writes = False
         """Whether it may give a field a value: then it may begin a session."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from memcore.errors import InvalidUpdateError, NotFoundError
+from memcore.state.asked import Asked, asked
 from memcore.state.trace import Trace
 from memcore.state.update import Update
 from memcore.state.watching import StateChanges, Watching
@@ -16,6 +17,8 @@ __all__ = ["Change", "Fields"]
 
 class Change(Protocol):
     """What is to be written of a state in one commit."""
+
+    request: Asked | None
 
     def update(
         self, update: Update | Iterable[Update], *, schema: Any = None, trace: Trace | None = None
@@ -97,9 +100,16 @@ class Fields(ABC, Generic[C]):
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def put(self, key: str, value: Any, *, expected: int | None = None) -> int:
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        expected: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
         """Give a field a value; as ``update`` of this one."""
-        return self.update({key: value}, expected=expected)
+        return self.update({key: value}, expected=expected, idempotency_key=idempotency_key)
 
     def update(
         self,
@@ -108,6 +118,7 @@ class Fields(ABC, Generic[C]):
         schema: Any = None,
         expected: int | None = None,
         trace: Trace | None = None,
+        idempotency_key: str | None = None,
     ) -> int:
         """Apply one step and store it; the counter after it (the same if nothing changed).
 
@@ -122,14 +133,18 @@ class Fields(ABC, Generic[C]):
             schema: the fields and reducers, in place of those that the session was opened with.
             expected: do it only if the state is at this counter.
             trace: gets a Reduction for every call of a reducer, once it is stored.
+            idempotency_key: the same key with the same update is stored once, within a week, and
+                returns the first counter. A session comes into being with it.
 
         Raises:
             InvalidUpdateError: see ``StateSchema.apply``; or a value is no JSON or too large.
+            DuplicateRequestError: the key was used for another update.
             RevisionConflict: the state is not at ``expected``; ``current`` is its counter.
             StateSchemaError, ReadOnlyError, ClosedError, StorageError
         """
         change = self.plan(expected)
         change.update(update, schema=schema, trace=trace)
+        change.request = asked(idempotency_key, update)
         return self._commit(change)
 
     def delete(self, *fields: str, expected: int | None = None) -> int:

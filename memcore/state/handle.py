@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
+from memcore.errors import InternalError
 from memcore.state.change import StateChange
 from memcore.state.fields import Fields
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.watching import Watching
 from memcore.store.base import ReadTxn, Store, Txn
 
-__all__ = ["SharedState"]
+__all__ = ["SharedState", "store_of"]
+
+
+Once: TypeAlias = Callable[[Callable[[Txn], int], str, bytes], Callable[[Txn], int]]
+"""Makes a closure that is carried out once of one, an idempotency key and its content."""
 
 
 class SharedState(Fields[StateChange]):
@@ -21,7 +26,7 @@ class SharedState(Fields[StateChange]):
     here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
     """
 
-    __slots__ = ("_ensure", "_find", "_label", "_store")
+    __slots__ = ("_ensure", "_find", "_label", "_once", "_store")
 
     def __init__(
         self,
@@ -30,7 +35,9 @@ class SharedState(Fields[StateChange]):
         ensure: Callable[[Txn], int],
         *,
         label: str,
+        once: Once | None = None,
     ) -> None:
+        self._once = once
         self._store = store
         self._find = find
         self._ensure = ensure
@@ -43,11 +50,6 @@ class SharedState(Fields[StateChange]):
     def label(self) -> str:
         """Whose state it is, for messages."""
         return self._label
-
-    @property
-    def store(self) -> Store:
-        """The open store that it lies in."""
-        return self._store
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class SharedState(Fields[StateChange]):
         return self._store.read(self.read)
 
     def read(self, txn: ReadTxn) -> dict[str, Any]:
-        """``all`` as a transaction of ``store`` sees it."""
+        """``all`` as a transaction of its store sees it."""
         found = values_at(txn, self._scope(txn), 0)
         return {key: version.value() for key, version in found.items()}
 
@@ -96,7 +98,11 @@ class SharedState(Fields[StateChange]):
             writer = change.prepare(txn, self._scope(txn), 0)
             return writer.header.counter if writer.is_idle else writer.write(self._ensure(txn))
 
-        return work
+        if change.request is None:
+            return work
+        if self._once is None:
+            raise InternalError("this state was opened without requests")
+        return self._once(work, *change.request)
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -114,3 +120,8 @@ class SharedState(Fields[StateChange]):
         counter = self._store.transact(self.closure(change))
         change.tell()
         return counter
+
+
+def store_of(state: SharedState) -> Store:
+    """The open store that a state lies in (for memcore's own facades)."""
+    return state._store  # noqa: SLF001 - this module's

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from memcore.errors import InvalidUpdateError
 from memcore.options import checked_callable
+from memcore.state.asked import Asked
 from memcore.state.change import StateChange, too_deep
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
 from memcore.state.schema import OPEN, StateSchema, state_schema
@@ -42,7 +43,7 @@ class ScopedChange:
     Temporary fields are the handle's: it gets them once the rest is stored.
     """
 
-    __slots__ = ("_later", "_schema", "_temporary", "app", "own", "user")
+    __slots__ = ("_later", "_schema", "_temporary", "app", "own", "request", "user")
 
     def __init__(self, schema: StateSchema | None, temporary: dict[str, Any]) -> None:
         self._schema = schema or OPEN
@@ -50,6 +51,8 @@ class ScopedChange:
         self.own = StateChange(schema)
         self.user = StateChange(schema, prefix=USER)
         self.app = StateChange(schema, prefix=APP)
+        self.request: Asked | None = None
+        """As of a ``StateChange``."""
         self._later: list[Callable[[], object]] = []
 
     @property

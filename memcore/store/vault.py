@@ -34,7 +34,17 @@ _SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
 _ROW_AT: Final = 17
 _NONCES: Final = 512
 _OPEN_ROWS: Final = frozenset(
-    (Row.HEAD, Row.INDEX, Row.SEGMENTS, Row.CHILD, Row.REQUEST, Row.TOKENS, Row.MOMENT, Row.AUDIT)
+    (
+        Row.HEAD,
+        Row.INDEX,
+        Row.SEGMENTS,
+        Row.CHILD,
+        Row.REQUEST,
+        Row.TOKENS,
+        Row.MOMENT,
+        Row.AUDIT,
+        Row.LEASE,
+    )
 )
 """Of a session's rows those without contents; a row that is not listed is encrypted."""
 CLOSED_KINDS: Final = frozenset(

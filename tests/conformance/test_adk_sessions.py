@@ -717,7 +717,7 @@ def test_a_damaged_event_leaves_the_list_and_the_metadata(
         for name in "ab":
             made = await service.create_session(**ME, session_id=name, state={"k": name})
             await service.append_event(made, said("to be damaged"))
-        store = service.database.scope(app="shop", user="ann").backing.store
+        store = service.database.backing.store
         key, sound = max(each for each in rows(store).items() if b"to be damaged" in each[1])
         store.transact(lambda txn: txn.put(key, sound[:-1] + b"?"))
         found = (await service.list_sessions(**ME)).sessions

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
 from memcore.adapters.langgraph import MemcoreSaver
+from memcore.checkpoint.graph import store_of
 from memcore.keys import Kind
 
 
@@ -63,7 +64,7 @@ def test_a_value_that_cannot_be_decoded(path: Path) -> None:
             start, stop = bytes((Kind.CHUNK,)), bytes((Kind.CHUNK + 1,))
             txn.delete(next(key for key, _ in txn.scan(start, stop) if len(key) > 17))
 
-        saver.database.backing.store.transact(lose)
+        store_of(saver._graph).transact(lose)
         found = saver.check()
 
     assert any("channel 'messages': its version '1' cannot be read" in what for what in found)

@@ -19,6 +19,7 @@ from memcore import keys
 from memcore.adapters.openai_agents import MemcoreSession
 from memcore.errors import UnreadableItemsError
 from memcore.keys import Row
+from memcore.session.handle import store_of
 from memcore.store.leader import Leader
 from messages import user
 from raw import rows
@@ -136,7 +137,7 @@ def test_a_manual_compaction_of_what_is_damaged(tmp_path):
         native = session.native().sync
         log = native._address.resolve()
         key = keys.session_row(*log.place, Row.ITEM, 1)
-        native.store.transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"~"))
+        store_of(native).transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"~"))
         await compacting(session).run_compaction({"force": True})
         return await session.get_items()
 
@@ -148,7 +149,7 @@ def test_a_cancelled_replacement_is_settled_before_who_comes_next(session):
     async def work():
         await session.add_items([user("a"), user("b")])
         snapshot = await session._get_compaction_snapshot(9)
-        queue = session.native().sync.store._env.queue
+        queue = store_of(session.native().sync)._env.queue
         lead = queue.claim(5)
         replacing = asyncio.create_task(snapshot.replace_suffix(1, [SUMMARY]))
         await asyncio.sleep(0)
@@ -447,7 +448,7 @@ def test_large_content_that_is_damaged_stops_no_expiry(tmp_path):
         await session.add_items([user("old")])
         clock.us += 9_000_000
         await session.add_items([user("x" * 1_000_000), user("new")])
-        assert session.native().sync.store.transact(lose)
+        assert store_of(session.native().sync).transact(lose)
         clock.us += 2_000_000
         assert await session.get_items() == [user("new")]
         return await session.pop_item()

@@ -129,3 +129,12 @@ def test_a_session_that_was_just_changed_is_not_cleaned_up(db, clock):
         return len(await session.get_items())
 
     assert run(work()) == 2
+
+
+def test_an_application_named_like_tables_is_another_one(db: memcore.Database) -> None:
+    async def run() -> None:
+        item: Any = {"role": "user", "content": "secret"}
+        await MemcoreSession("s", db, "a", "b", app="shop").add_items([item])
+        assert await MemcoreSession("s", db, app='shop ["a", "b"]').get_items() == []
+
+    asyncio.run(run())

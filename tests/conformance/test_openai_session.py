@@ -22,6 +22,7 @@ import memcore
 from memcore import keys
 from memcore.adapters.openai_agents import MemcoreSession
 from memcore.keys import Row
+from memcore.session.handle import store_of
 from messages import user
 
 
@@ -336,7 +337,7 @@ def damage(session: MemcoreSession, *seqs: int) -> None:
             key = keys.session_row(*log.place, Row.ITEM, seq)
             txn.put(key, txn.get(key)[:-1] + b"~")
 
-    native.store.transact(flip)
+    store_of(native).transact(flip)
 
 
 def test_damaged_items_hide_no_others_and_count_for_no_limit(tmp_path, caplog):
@@ -528,7 +529,7 @@ def test_a_session_goes_on_in_the_child_of_a_fork(path):
 
 def test_a_cancelled_add_waits_for_its_outcome(session):
     async def work():
-        queue = session.native().sync.store._env.queue
+        queue = store_of(session.native().sync)._env.queue
         lead = queue.claim(5)
         task = asyncio.create_task(session.add_items([user("a")]))
         await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from memcore.codec import encode_json
 from memcore.compaction import Reduction, Visible
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
 from memcore.log.saved import read_saved
+from memcore.session.handle import store_of
 from memcore.tokens import get_counter
 from memcore.views import view_chain
 
@@ -544,7 +545,7 @@ def _position(
         chain = view_chain(txn, scope, *found.view) if found is not None else ()
         return tuple(_told(stored.view) for stored in chain)[::-1]
 
-    views = session.store.read(told)
+    views = store_of(session).read(told)
     tags = tuple(tag_in(item.message["content"]) for item in items)
     return saved.name, tags, views, tuple(session.state.at(saved.state or 0).get("notes", ()))
 

@@ -15,6 +15,7 @@ import memcore.aio
 import raw
 from memcore import keys
 from memcore.codec import seal_value
+from memcore.session.handle import store_of
 from messages import assistant, call, messages_of, result, texts, turns, user
 
 
@@ -379,7 +380,7 @@ def test_counts_are_those_of_the_items_and_not_of_their_places(session):
         reader.join()
 
     seen: list[int] = []
-    session.store.transact(change)
+    store_of(session).transact(change)
     assert seen == [short.tokens]
     assert session.tokens == fork.tokens
     assert [item.tokens for item in session] == [item.tokens for item in fork]
@@ -396,8 +397,8 @@ def test_a_batch_may_be_run_again(branched):
         raise KeyError
 
     with pytest.raises(KeyError):
-        branched.store.transact(fail)
-    branched.store.transact(closure)
+        store_of(branched).transact(fail)
+    store_of(branched).transact(closure)
     assert [found.name for found in batch.checkpoints] == ["once"]
     assert len(list(branched.checkpoints())) == 3
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.session.handle import store_of
 from memcore.store.txn import WriteTxn
 from messages import assistant, call, result, texts, turns, user
 
@@ -614,6 +615,6 @@ def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(sessi
         reader.start()
         reader.join()
 
-    session.store.transact(change)
+    store_of(session).transact(change)
     assert seen == ["openai_chat"]
     assert session.policy == "langchain"

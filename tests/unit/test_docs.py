@@ -21,12 +21,10 @@ OPTIONAL = {
 """Pages whose examples need a package that is no dependency."""
 RUN = [
     "README.md",
-    "docs/concepts.md",
-    "docs/compaction.md",
-    "docs/format.md",
-    "docs/state.md",
-    "docs/state.md",
-    "docs/audit.md",
+    *(
+        f"docs/{page}.md"
+        for page in ["concepts", "compaction", "format", "state", "audit", "isolation", "leases"]
+    ),
     *OPTIONAL,
 ]
 LINKED = [

@@ -19,6 +19,7 @@ from memcore.session import resume_removals
 from memcore.session.appending import PLAIN
 from memcore.session.bulk import Recall
 from memcore.session.ending import message_of
+from memcore.session.handle import store_of
 from messages import user
 from raw import rows
 from together import together
@@ -49,7 +50,7 @@ def damage(session: memcore.Session, *seqs: int) -> None:
             value[-3] ^= 1
             txn.put(key, bytes(value))
 
-    session.store.transact(flip)
+    store_of(session).transact(flip)
 
 
 def contents(session: memcore.Session) -> list[Any]:
@@ -62,14 +63,14 @@ def prepared(session: memcore.Session, *messages: dict[str, Any]) -> list[Any]:
 
 
 def take(session: memcore.Session, check: Any = None) -> Any:
-    return session.store.transact(session.ending.take(check))
+    return store_of(session).transact(session.ending.take(check))
 
 
 def replace(session: memcore.Session, tail: Any, start: int, *messages: Any, **options: Any) -> Any:
     closure = session.ending.replace(tail, start, prepared(session, *messages), **options)
-    done, rest = session.store.transact(closure)
+    done, rest = store_of(session).transact(closure)
     if rest:
-        resume_removals(session.store)
+        resume_removals(store_of(session))
     return done
 
 
@@ -225,7 +226,7 @@ def test_a_whole_history_is_overwritten_whatever_it_is(open_db, tmp_path):
     session = kept(db)
 
     def overwrite(*messages: dict[str, Any]) -> None:
-        session.store.transact(session.ending.overwrite(prepared(session, *messages)))
+        store_of(session).transact(session.ending.overwrite(prepared(session, *messages)))
 
     overwrite()
     assert not session.exists()
@@ -259,7 +260,7 @@ def test_what_is_expired_at_the_beginning_goes_for_good(db):
     assert session.revision > revision
     assert session.state.all() == state
     assert kept(db).append(user("f")).seq == 6
-    assert not any(b"secret" in value for value in rows(session.store).values())
+    assert not any(b"secret" in value for value in rows(store_of(session)).values())
 
 
 def test_a_fork_keeps_what_its_parent_lost(db):
@@ -270,7 +271,7 @@ def test_a_fork_keeps_what_its_parent_lost(db):
     assert contents(session) == []
     assert contents(fork) == [user("old"), user("b")]
     db.delete_session("other")
-    assert not any(b"old" in value for value in rows(session.store).values())
+    assert not any(b"old" in value for value in rows(store_of(session)).values())
 
 
 # --- age ------------------------------------------------------------------------------------------
@@ -283,8 +284,8 @@ class Clock:
 
 
 def expire(session: memcore.Session, since_us: int) -> int:
-    gone, _ = session.store.transact(session.ending.expire(since_us))
-    resume_removals(session.store)
+    gone, _ = store_of(session).transact(session.ending.expire(since_us))
+    resume_removals(store_of(session))
     return gone
 
 
@@ -303,7 +304,7 @@ def test_old_items_are_left_out_and_removed(db):
     assert expire(session, since) == 0
     assert contents(session) == [fc("1"), fo("1"), user("new")]
     assert [item.created_at * 1e6 for item in session] == [since - 10, since, since]
-    assert not any(b"secret" in value for value in rows(session.store).values())
+    assert not any(b"secret" in value for value in rows(store_of(session)).values())
 
 
 def test_everything_may_be_old(db):

@@ -10,6 +10,7 @@ import pytest
 import memcore
 from memcore.checkpoint import GraphStore, JsonCoder, NewCheckpoint, NewWrites
 from memcore.checkpoint.cache import Recent
+from memcore.checkpoint.graph import store_of
 from memcore.checkpoint.steps import take
 from memcore.limits import VALUES_CACHED_BYTES
 
@@ -86,6 +87,6 @@ def test_what_changes_before_the_commit_is_not_stored_under_the_id_of_what_it_wa
     closure = next(steps)
     value[:] = b"b" * 100
     with pytest.raises(StopIteration):
-        steps.send(graph.store.transact(closure))
-    take(graph.store, graph.plan_put("t", "", new("2", bytearray(b"a" * 100)), coder))
+        steps.send(store_of(graph).transact(closure))
+    take(store_of(graph), graph.plan_put("t", "", new("2", bytearray(b"a" * 100)), coder))
     assert value_of(graph, "t", coder) == b"a" * 100

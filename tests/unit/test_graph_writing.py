@@ -11,6 +11,7 @@ import pytest
 
 import memcore
 from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, keep_rule, rows
+from memcore.checkpoint.graph import store_of
 from memcore.checkpoint.steps import Stale, Steps
 from memcore.store.base import Txn
 
@@ -49,7 +50,7 @@ def run_twice(graph: GraphStore, steps: Steps[None]) -> None:
     with pytest.raises(StopIteration):
         while True:
             try:
-                result = graph.store.transact(again(closure))
+                result = store_of(graph).transact(again(closure))
             except Stale as exc:
                 closure = steps.throw(exc)
             else:

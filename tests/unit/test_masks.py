@@ -12,6 +12,7 @@ import memcore
 from memcore import keys
 from memcore.codec import decode_json, encode_json, open_value, seal_value
 from memcore.compaction import ElideOutputs
+from memcore.session.handle import store_of
 from messages import assistant, call, illegal, recount, result, system, user
 
 LONG = " ".join(f"word{n}" for n in range(100))
@@ -227,7 +228,7 @@ def test_a_sealed_view_that_makes_no_sense_is_a_damaged_one(name: str, value: An
             body, flags = encode_json({**decode_json(body, flags), name: value})
             txn.put(key, seal_value(key, body, flags))
 
-        session.store.transact(damage)
+        store_of(session).transact(damage)
         log.forget_all()
         for ask in (session.context, session.masks, session.views, lambda: list(db.export())):
             with pytest.raises(memcore.CorruptValueError):

@@ -18,6 +18,7 @@ from memcore.log.item import split_body
 from memcore.session import Session
 from memcore.session.appending import ItemOptions
 from memcore.session.changes import Closure, Settled
+from memcore.session.handle import store_of
 
 if TYPE_CHECKING:
     from memcore.adapters.adk.storing import Storing
@@ -118,7 +119,7 @@ class Appending:
         """
         session, rows, encoded = self._session, storing.rows, storing.encoded
         content = [encoded.identity] if encoded.identity else _content(rows)
-        request = request_of(storing.event.id, content, seed=session.store.seed, ttl_ms=None)
+        request = request_of(storing.event.id, content, seed=store_of(session).seed, ttl_ms=None)
         change = session.state.plan() if encoded.delta else None
         if change is not None:
             change.update(encoded.delta)

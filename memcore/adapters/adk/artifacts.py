@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final
 
 from google.adk.artifacts import artifact_util
@@ -16,6 +17,7 @@ from google.genai import types
 from typing_extensions import override
 
 from memcore import blobs
+from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
 from memcore.adapters.adk.places import (
     VERSION_MAX,
@@ -75,6 +77,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         artifact: types.Part | dict[str, Any],
         session_id: str | None = None,
         custom_metadata: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> int:
         """Store a new version; its number, from 0 on.
 
@@ -85,8 +88,11 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             artifact: a Part or dict with data, text or a file's URI.
             session_id: the session; None: the artifact is the user's.
             custom_metadata: JSON that is stored with the version.
+            idempotency_key: the same key saves the same artifact once, within a week, and returns
+                the number that it was given; for who tries again.
 
         Raises:
+            DuplicateRequestError: the key was used for another artifact.
             InputValidationError: a name, the artifact or the metadata is not legal.
         """
         place = place_of(session_id, filename, saving=True)
@@ -96,12 +102,23 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             given, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
         )
         row, content = encode_part(part)
+        once_by = None
+        if idempotency_key is not None:
+            told = (place.start, row, json_metadata(custom_metadata))
+            said = repr(told).encode("utf-8", "surrogatepass") + (content or b"")
+            once_by = idempotency_key, blake2b(said, digest_size=32).digest()
         # As ADK's own services take the time, which tests of its users may hold.
         row["at"] = ArtifactVersion(version=0, canonical_uri="").create_time
         row["metadata"] = json_metadata(custom_metadata)
         if not place.is_told:
             row["name"] = place.name
-        return await commit_with(kv, [content], lambda held: _saving(place, row, held[0]))
+        return await commit_with(
+            kv,
+            [content],
+            lambda held: _saving(place, row, held[0]),
+            is_choosy=once_by is not None,
+            once_by=once_by,
+        )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -250,12 +267,12 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         found = self._handles.get((app_name, user_id))
-        if found is None:
+        if found is None or self.database.backing.access is not None:
             artifact_util.validate_path_segment(app_name, "app_name")
             artifact_util.validate_path_segment(user_id, "user_id")
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
+            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
 

@@ -6,6 +6,7 @@ from threading import Lock
 from typing import Final
 
 from memcore.database import Database, Scope
+from memcore.database.scope import need_access
 from memcore.session import Session
 
 __all__ = ["Handles", "id_of", "name_of"]
@@ -39,9 +40,15 @@ class Handles:
         return self._database.scope(app=name_of(app), user=name_of(user))
 
     def get(self, app: str, user: str, session_id: str) -> Session:
-        """The handle of a session, whether there is one or not."""
+        """The handle of a session, whether there is one or not.
+
+        Raises:
+            AccessDeniedError: the authorizer refused it; it is asked each time.
+        """
         key = (app, user, session_id)
         found = self._kept.get(key)
+        if found is not None and self._database.backing.access is not None:
+            need_access(self.scope(app, user), "session", session_id)
         if found is None:
             found = self.scope(app, user).session(session_id, orphans="keep")
             with self._lock:

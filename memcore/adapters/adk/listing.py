@@ -11,6 +11,7 @@ from memcore.adapters.adk.events import Stored
 from memcore.adapters.adk.markers import marker_of
 from memcore.codec import decode_json, encode_json
 from memcore.database import Scope
+from memcore.database.scope import backing_of
 from memcore.errors import CorruptValueError
 from memcore.log import Head, History
 from memcore.log.head import head_key
@@ -38,8 +39,9 @@ class Listed(NamedTuple):
 def listed(scope: Scope) -> Iterator[list[Listed]]:
     """The sessions of a user, in pages; each page is one snapshot."""
     after: str | None = None
+    store = backing_of(scope).store
     while True:
-        page, after = scope.backing.store.read(lambda txn, after=after: _page(scope, txn, after))  # type: ignore[misc]
+        page, after = store.read(lambda txn, after=after: _page(scope, txn, after))  # type: ignore[misc]
         yield page
         if after is None:
             return

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from math import log
 from typing import Final, TypeVar
 
@@ -16,6 +17,7 @@ from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 from typing_extensions import override
 
+from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.memories import (
     Memory,
     adding,
@@ -36,6 +38,7 @@ from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
+from memcore.options import checked_idempotency_key
 from memcore.session.removal import resume_removals
 
 __all__ = ["MemcoreMemoryService"]
@@ -170,6 +173,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         user_id: str,
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
         """Remember entries as they are; one that has the id of another entry takes its place.
 
@@ -180,6 +184,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             user_id: the user.
             memories: the entries.
             custom_metadata: JSON that is found with each, beside what it has itself.
+            idempotency_key: entries without an id get one made of it and of their place, so that
+                they are the same when they come again.
 
         Raises:
             InvalidItemError: metadata is no JSON; nothing is stored.
@@ -187,7 +193,9 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         kv = self._kv(app_name, user_id)
         if _wants_none(kv):
             return
-        given = [(entry, entry.id or platform_uuid.new_uuid()) for entry in memories]
+        given = [
+            (entry, entry.id or _made_id(idempotency_key, at)) for at, entry in enumerate(memories)
+        ]
         made = await _prepared(
             sum(chars_of(entry.content) for entry in memories),
             lambda: [Memory.of_entry(entry, id_, custom_metadata) for entry, id_ in given],
@@ -264,10 +272,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         found = self._handles.get((app_name, user_id))
-        if found is None:
+        if found is None or self.database.backing.access is not None:
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=app_name, user=user_id).kv(_NAMESPACE)
+            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
 
@@ -278,6 +286,13 @@ def _wants_none(kv: KeyValue) -> bool:
         return False
     _logger.info("the user opted out of memory: nothing was remembered")
     return True
+
+
+def _made_id(key: str | None, at: int) -> str:
+    if key is None:
+        return str(platform_uuid.new_uuid())
+    named = checked_idempotency_key(key).encode("utf-8", "surrogatepass")
+    return blake2b(named, digest_size=16, salt=at.to_bytes(8, "little")).hexdigest()
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:

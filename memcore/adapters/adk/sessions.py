@@ -32,6 +32,7 @@ from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
 from memcore.session import Session as Native
+from memcore.session.handle import store_of
 
 __all__ = ["MemcoreSessionService"]
 
@@ -250,7 +251,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             if storing.is_large:
                 done = await storing.commit_large()
             else:
-                done = await commit_to(native.store, storing.closure)
+                done = await commit_to(store_of(native), storing.closure)
         except asyncio.CancelledError:
             if storing.done is not None and await storing.is_last(self._cache):
                 self._show(session, storing, storing.done)

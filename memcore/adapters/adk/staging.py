@@ -32,6 +32,7 @@ async def commit_with(
     *,
     large: bool = False,
     is_choosy: bool = False,
+    once_by: tuple[str, bytes] | None = None,
 ) -> T:
     """Run the closure for these contents in one commit; what it returned.
 
@@ -41,6 +42,7 @@ async def commit_with(
         closure_of: makes the closure of the contents as it is to put them, before all else.
         large: the closure computes for more than a millisecond.
         is_choosy: the closure may pass contents over.
+        once_by: an idempotency key with its content: the closure is run once by it.
 
     Raises:
         StoreLockedError: staged contents were collected again and again.
@@ -52,7 +54,8 @@ async def commit_with(
                 is_large = content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX
                 held.append(await _staged(kv, content) if is_large else content)
             loop = asyncio.get_running_loop()
-            result = await settled(kv.submit(closure_of(held), loop, large=large))
+            future = kv.submit(closure_of(held), loop, large=large, once_by=once_by)
+            result = await settled(future)
         except StagedBlobLost:
             continue  # collected, or freed by its last entry, before the commit
         except BaseException:

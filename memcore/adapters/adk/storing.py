@@ -25,6 +25,7 @@ from memcore.log import Prepared
 from memcore.session import Session
 from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
+from memcore.session.handle import store_of
 
 __all__ = ["Storing"]
 
@@ -120,7 +121,7 @@ class Storing:
         for _ in range(STAGE_ATTEMPTS):
             await settled(in_thread(self.session.appending.stage, self.rows))
             with suppress(StagedBlobLost):
-                return await commit_to(self.session.store, self.closure, large=True)
+                return await commit_to(store_of(self.session), self.closure, large=True)
         msg = "large content was collected again and again before it could be referred to"
         raise StorageError(msg)
 

@@ -7,6 +7,7 @@ import os
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, Self
 
@@ -37,7 +38,8 @@ from memcore.adapters.deepagents.files import Files, Upload
 from memcore.adapters.deepagents.listing import Listing, rooted
 from memcore.adapters.deepagents.matching import lines_with, matched
 from memcore.adapters.deepagents.namespaces import Namespace, named
-from memcore.adapters.deepagents.rows import FileRow
+from memcore.adapters.deepagents.once import Repeated, once_of
+from memcore.adapters.deepagents.rows import FileRow, encoding_of
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.errors import InvalidItemError, ReadOnlyError, StorageError
@@ -217,28 +219,39 @@ class MemcoreBackend(Opened, BackendProtocol):
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(path=file_path)
 
-    def append(self, file_path: str, content: str) -> WriteResult:
-        """Put text behind a file's, which is made if it is missing; costs what is put there."""
-        files = self._files
+    def append(
+        self, file_path: str, content: str, *, idempotency_key: str | None = None
+    ) -> WriteResult:
+        """Put text behind a file's, which is made if it is missing; costs what is put there.
+
+        The same ``idempotency_key`` puts the same text there once, within a week.
+        """
+        files, once = self._files, once_of(idempotency_key, "append", file_path, content)
         try:
             more = content.encode("utf-8")
             for _ in range(_ATTEMPTS):
                 row = files.row(file_path)
                 if row is None:
-                    done = files.create(Upload(file_path, more, "utf-8"))
+                    done = files.create(Upload(file_path, more, "utf-8"), once=once)
                 elif row.encoding == "base64":
                     return WriteResult(error=_BINARY)
                 else:
-                    done = files.grow(file_path, row, more)
+                    done = files.grow(file_path, row, more, once=once)
                 if done:
                     return WriteResult(path=file_path)
+        except Repeated:
+            return WriteResult(path=file_path)
         except _REFUSED as error:
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(error=_contended(file_path))
 
-    async def aappend(self, file_path: str, content: str) -> WriteResult:
+    async def aappend(
+        self, file_path: str, content: str, *, idempotency_key: str | None = None
+    ) -> WriteResult:
         """As ``append``."""
-        return await asyncio.to_thread(self.append, file_path, content)
+        return await asyncio.to_thread(
+            self.append, file_path, content, idempotency_key=idempotency_key
+        )
 
     def edit(
         self,
@@ -246,25 +259,44 @@ class MemcoreBackend(Opened, BackendProtocol):
         old_string: str,
         new_string: str,
         replace_all: bool = False,
+        *,
+        idempotency_key: str | None = None,
     ) -> EditResult:
-        """Replace text in a file: what it was read as is what is replaced, whoever else writes."""
+        """Replace text in a file: what it was read as is what is replaced, whoever else writes.
+
+        The same ``idempotency_key`` makes the same edit once, within a week.
+        """
         files = self._files
+        once = once_of(idempotency_key, "edit", file_path, old_string, new_string, replace_all)
         try:
+            if once is not None and (told := files.told(once)) is not None:
+                raise Repeated(told)
             for _ in range(_ATTEMPTS):
                 found = files.file(file_path)
                 if found is None:
                     return EditResult(error=f"Error: File '{file_path}' not found")
                 row, text = found
-                if row.encoding == "base64":
-                    return EditResult(error=_BINARY)
-                made = perform_string_replacement(text, old_string, new_string, replace_all)
+                made = (
+                    _BINARY
+                    if row.encoding == "base64"
+                    else perform_string_replacement(text, old_string, new_string, replace_all)
+                )
                 if isinstance(made, str):
+                    if once is not None and (told := files.told(once)) is not None:
+                        raise Repeated(told)  # another one of the same request was faster
                     return EditResult(error=made)
-                if files.turn(file_path, row, text, made[0]):
+                noted = once and replace(once, result=int(made[1]))
+                if files.turn(file_path, row, text, made[0], once=noted):
                     return EditResult(path=file_path, occurrences=int(made[1]))
+        except Repeated as again:
+            return EditResult(path=file_path, occurrences=again.result)
         except _REFUSED as error:
             return EditResult(error=f"Error editing file '{file_path}': {error}")
         return EditResult(error=_contended(file_path))
+
+    async def aedit(self, *args: Any, **options: Any) -> EditResult:
+        """As ``edit``."""
+        return await asyncio.to_thread(self.edit, *args, **options)
 
     def delete(self, file_path: str) -> DeleteResult:
         """Remove a file, or a directory with all below it."""
@@ -277,7 +309,7 @@ class MemcoreBackend(Opened, BackendProtocol):
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Whole files from bytes; what is no UTF-8 is binary. Small ones share a commit."""
-        uploads = [Upload(path, payload, _encoding_of(payload)) for path, payload in files]
+        uploads = [Upload(path, payload, encoding_of(payload)) for path, payload in files]
         return self._put_all(uploads)
 
     def import_files(self, files: Mapping[str, FileData]) -> list[FileUploadResponse]:
@@ -350,11 +382,3 @@ def _file_data(row: FileRow, text: str) -> FileData:
     if row.modified_at is not None:
         data["modified_at"] = row.modified_at
     return data
-
-
-def _encoding_of(payload: bytes) -> str:
-    try:
-        payload.decode("utf-8")
-    except UnicodeDecodeError:
-        return "base64"
-    return "utf-8"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from memcore.adapters.deepagents.contents import (
@@ -20,6 +20,7 @@ from memcore.adapters.deepagents.contents import (
     shown,
 )
 from memcore.adapters.deepagents.listing import Listing
+from memcore.adapters.deepagents.once import Once
 from memcore.adapters.deepagents.rows import (
     FILES,
     HEAD,
@@ -161,10 +162,12 @@ class Files:
         """Write whole contents in one commit."""
         self._put(uploads, over=True)
 
-    def _put(self, uploads: Sequence[Upload], *, over: bool) -> bool:
+    def _put(self, uploads: Sequence[Upload], *, over: bool, once: Once | None = None) -> bool:
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
             if not over and any(txn.get(file_key(upload.path)) for upload in uploads):
                 return None
+            if once is not None:
+                once.note(txn)
             head = _head_of(txn)
             number, changes = head.numbers, list[Change]()
             for upload in uploads:
@@ -190,12 +193,23 @@ class Files:
                 self._texts.keep(change[1], upload.payload.decode("utf-8"))
         return True
 
-    def replace(self, path: str, row: FileRow, payload: bytes) -> bool:
+    def told(self, once: Once) -> Any:
+        """What a request returned; None if it was not carried out yet.
+
+        Raises:
+            DuplicateRequestError: its key was used for another one.
+        """
+        found = self._kv.read(lambda view: view.recall(once.key, once.content))
+        return None if found is None else found[0]
+
+    def replace(self, path: str, row: FileRow, payload: bytes, *, once: Once | None = None) -> bool:
         """Write another content under a file's encoding; False if it is not at ``row`` any more."""
 
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
             if not _is_at(txn, path, row):
                 return None
+            if once is not None:
+                once.note(txn)
             head = _head_of(txn)
             number = head.numbers + 1
             parts, tail = put_parts(txn, number, payload)
@@ -207,23 +221,27 @@ class Files:
 
         return self._commit_if(closure) is not None
 
-    def create(self, upload: Upload) -> bool:
+    def create(self, upload: Upload, *, once: Once | None = None) -> bool:
         """Write a new file; False if there is one of that path."""
-        return self._put([upload], over=False)
+        return self._put([upload], over=False, once=once)
 
-    def turn(self, path: str, row: FileRow, text: str, new: str) -> bool:
+    def turn(
+        self, path: str, row: FileRow, text: str, new: str, *, once: Once | None = None
+    ) -> bool:
         """Give a file whose text is ``text`` another; False if it is not at ``row`` any more."""
         if new.startswith(text):
-            return self.grow(path, row, new[len(text) :].encode("utf-8"))
-        return self.replace(path, row, new.encode("utf-8"))
+            return self.grow(path, row, new[len(text) :].encode("utf-8"), once=once)
+        return self.replace(path, row, new.encode("utf-8"), once=once)
 
-    def grow(self, path: str, row: FileRow, more: bytes) -> bool:
+    def grow(self, path: str, row: FileRow, more: bytes, *, once: Once | None = None) -> bool:
         """Write what comes behind a content; False if the file is not at ``row`` any more."""
         now = now_iso()
 
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
             if not _is_at(txn, path, row):
                 return None
+            if once is not None:
+                once.note(txn)
             head = _head_of(txn)
             parts, tail = lengthen(txn, row, more)
             size = row.size + len(more)

@@ -8,7 +8,17 @@ from typing import Any, Final, Self
 
 from memcore.limits import KV_KEY_BYTES_MAX
 
-__all__ = ["FILES", "HEAD", "LONG_FILES", "Change", "FileRow", "Head", "file_key", "part_key"]
+__all__ = [
+    "FILES",
+    "HEAD",
+    "LONG_FILES",
+    "Change",
+    "FileRow",
+    "Head",
+    "encoding_of",
+    "file_key",
+    "part_key",
+]
 
 HEAD: Final = "g"
 FILES: Final = "f"
@@ -126,3 +136,12 @@ def _packed(change: Change) -> Any:
         return None
     path, row = change
     return path, None if row is None else row.packed(path)
+
+
+def encoding_of(payload: bytes) -> str:
+    """The encoding under which a content is kept."""
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return "base64"
+    return "utf-8"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Self, cast
+from typing import Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
-from memcore.aio import AsyncDatabase
-from memcore.aio.source import Opened, scope_of
+from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
-from memcore.database import Database
+from memcore.database.scope import backing_of
 
 __all__ = ["Handle"]
 
@@ -22,18 +21,17 @@ class Handle(Opened, BaseCheckpointSaver[str]):
 
     def __init__(
         self,
-        database: Database | AsyncDatabase | str | os.PathLike[str],
+        database: Source,
         *,
         serde: SerializerProtocol | None = None,
-        user: str = "default",
-        app: str = "default",
+        user: str | None = None,
+        app: str | None = None,
         durability: str | None = None,
         compare_parent: bool = False,
     ) -> None:
         super().__init__(serde=serde)
         scope, self._owned = scope_of(database, app=app, user=user, durability=durability)
-        given = database.sync if isinstance(database, AsyncDatabase) else database
-        self.database = given if isinstance(given, Database) else cast("Database", self._owned)
+        self._backing = backing_of(scope)
         self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
         self._last_coder: SerdeCoder | None = None
@@ -45,8 +43,8 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         *,
         serde: SerializerProtocol | None = None,
         durability: str | None = None,
-        user: str = "default",
-        app: str = "default",
+        user: str | None = None,
+        app: str | None = None,
         compare_parent: bool = False,
     ) -> Self:
         """A saver over the file at a path, for ``with`` and ``async with``.

@@ -10,6 +10,7 @@ from memcore.adapters.langgraph.handle import Handle
 from memcore.adapters.langgraph.messages import channel_messages, message_faults, messages_context
 from memcore.aio.commit import commit_to
 from memcore.checkpoint import Rule, ThreadEntry, keep_rule, run_rule
+from memcore.checkpoint.graph import store_of
 from memcore.errors import HistoryNeededError, InvalidOptionError
 from memcore.model import Context
 from memcore.tokens import TokenCounter
@@ -59,7 +60,7 @@ class Retaining(Handle):
             ContextOverflowError: even the smallest legal context is larger.
         """
         messages = channel_messages(self, thread_id, checkpoint_ns, checkpoint_id, channel)
-        by = self.database.backing.counter if counter is None else counter
+        by = self._backing.counter if counter is None else counter
         return messages_context(
             messages, budget_tokens, reserve_tokens=reserve_tokens, policy=policy, counter=by
         )
@@ -100,7 +101,7 @@ class Retaining(Handle):
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As ``copy_thread``."""
         closure = self._graph.plan_copy_thread(str(source_thread_id), str(target_thread_id))
-        await commit_to(self._graph.store, closure)
+        await commit_to(store_of(self._graph), closure)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs (``run_id`` of the metadata), and their writes.

@@ -27,6 +27,7 @@ from memcore.checkpoint import (
     NewCheckpoint,
     NewWrites,
 )
+from memcore.checkpoint.graph import store_of
 
 __all__ = ["AsyncMemcoreSaver", "MemcoreSaver"]
 
@@ -43,7 +44,8 @@ class MemcoreSaver(Retaining):
     have a ``serde`` of its own, which is read at every call.
 
     Args:
-        database: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
+        database: an open Database or AsyncDatabase, a Scope, or the path of a file (which ``close``
+            closes).
         serde: LangGraph's serialiser; by default JsonPlusSerializer. An EncryptedSerializer
             encrypts all content; ids of threads, checkpoints and tasks, namespaces, channel names,
             versions and names of types stay in clear.
@@ -167,7 +169,9 @@ class MemcoreSaver(Retaining):
         """As ``put``; cancelled, it waits for the outcome all the same."""
         thread, namespace = _place(config)
         new = self._new(config, checkpoint, metadata, new_versions)
-        await drive(self._graph.store, self._graph.plan_put(thread, namespace, new, self._coder))
+        await drive(
+            store_of(self._graph), self._graph.plan_put(thread, namespace, new, self._coder)
+        )
         return _made(config, checkpoint)
 
     def _new(
@@ -227,7 +231,7 @@ class MemcoreSaver(Retaining):
         thread, namespace = _place(config)
         new = _writes(config, writes, task_id, task_path)
         await drive(
-            self._graph.store, self._graph.plan_put_writes(thread, namespace, new, self._coder)
+            store_of(self._graph), self._graph.plan_put_writes(thread, namespace, new, self._coder)
         )
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:  # noqa: ARG002

@@ -16,6 +16,7 @@ from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
+from memcore.database.scope import backing_of
 
 __all__ = ["MemcoreStore"]
 
@@ -64,7 +65,7 @@ class MemcoreStore(Opened, BaseStore):
         self.ttl_config = ttl
         self._index = Index(index) if index else None
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
-        self._backing = scope.backing
+        self._backing = backing_of(scope)
         self._kv = scope.kv(namespace)
         self._sweeper = Sweeper(self.sweep_ttl)
 

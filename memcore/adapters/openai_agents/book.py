@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from memcore import names
 from memcore.adapters.openai_agents.place import MAIN, branch_name_of, digest_of
 from memcore.database import Scope
+from memcore.database.scope import backing_of
 from memcore.kv.lent import KeyValueTxn, KeyValueView
 from memcore.kv.namespace import Reader, Writer
 from memcore.session import Address, start_removal
@@ -144,12 +145,12 @@ class Book:
 
     def reading(self, txn: ReadTxn) -> Page:
         """The rows as a snapshot has them."""
-        reader = Reader(txn, self._find, self._scope.backing.now_ms())
+        reader = Reader(txn, self._find, backing_of(self._scope).now_ms())
         return Page(KeyValueView(lambda: reader), self._prefix)
 
     def writing(self, txn: Txn) -> WritablePage:
         """The rows, to be changed."""
-        writer = Writer(txn, self._find, self._ensure, self._scope.backing.now_ms())
+        writer = Writer(txn, self._find, self._ensure, backing_of(self._scope).now_ms())
         return WritablePage(KeyValueTxn(lambda: writer), self._prefix, self._session_id)
 
     def _find(self, txn: ReadTxn) -> tuple[int, int] | None:
@@ -180,7 +181,7 @@ def clearing(
     Returns:
         Whether there was something, and what is left to remove, for ``resume_removals``.
     """
-    book, backing = Book(scope, session_id), scope.backing
+    book, backing = Book(scope, session_id), backing_of(scope)
 
     def closure(txn: Txn) -> tuple[bool, list[bytes]]:
         number = names.scope_of(txn, scope.app, scope.user)

@@ -18,6 +18,7 @@ from memcore.adapters.openai_agents.turns import USERS, Spot, moment_of, spot_of
 from memcore.adapters.openai_agents.usage import Usage
 from memcore.aio.commit import commit_to
 from memcore.database import Scope
+from memcore.database.scope import backing_of
 from memcore.log import SessionLog
 from memcore.model import ItemKind
 from memcore.session import Address, Changes, Reading, start_removal
@@ -79,7 +80,7 @@ class Branches(Usage):
                 raise ValueError(msg)
             branching = self._branching(scope, bound, spot, (turn_number, branch_name))
             try:
-                branch_id, generation = await commit_to(scope.backing.store, branching)
+                branch_id, generation = await commit_to(backing_of(scope).store, branching)
             except (BranchGone, Moved):
                 continue
             self.enter_branch(scope, branch_id, generation)
@@ -108,7 +109,7 @@ class Branches(Usage):
             target = address.beside(branch_name_of(self.session_id, branch_id), policy=None)
             changes.fork(target, spot.before)(txn)
             try:
-                return branch_id, page.add_branch(branch_id, now_us=scope.backing.now_us())
+                return branch_id, page.add_branch(branch_id, now_us=backing_of(scope).now_us())
             except BaseException:
                 txn.spoil()
                 raise
@@ -140,7 +141,7 @@ class Branches(Usage):
         scope = self.scope_for(wrapper)
         book = self.book_of(scope)
         # The generation first: a clear behind it is found out with the branch's first use.
-        generation = scope.backing.store.read(lambda txn: book.reading(txn).generation())
+        generation = backing_of(scope).store.read(lambda txn: book.reading(txn).generation())
         if not self._seen(scope, branch_id).items:
             raise _unknown(branch_id)
         old = self.branch_in(scope)
@@ -181,7 +182,7 @@ class Branches(Usage):
                 raise _unknown(branch_id)
             await self.switch_to_branch(MAIN, wrapper=wrapper)
         deleting = self._deleting(scope, branch_id)
-        usage, rest = await commit_to(scope.backing.store, deleting, makes_room=True)
+        usage, rest = await commit_to(backing_of(scope).store, deleting, makes_room=True)
         self._logger.info("Deleted branch '%s': %s usage entries", branch_id, usage)
         await finish_removal(self.bound_in(scope), rest)
 
@@ -195,7 +196,7 @@ class Branches(Usage):
                 raise _unknown(branch_id)
             number = draft.log.scope
             usage = book.writing(txn).delete_usage(branch_id)
-            return usage, start_removal(txn, scope.backing, number, address.name)[1]
+            return usage, start_removal(txn, backing_of(scope), number, address.name)[1]
 
         return closure
 
@@ -211,7 +212,7 @@ class Branches(Usage):
         """
         scope = self.scope_for(wrapper)
         book, current = self.book_of(scope), self.branch_in(scope)
-        used = scope.backing.store.read(lambda txn: book.reading(txn).branches())
+        used = backing_of(scope).store.read(lambda txn: book.reading(txn).branches())
         found = []
         for branch_id in (MAIN, *(branch.branch_id for branch in used)):
             seen = self._seen(scope, branch_id)
@@ -239,7 +240,7 @@ class Branches(Usage):
 
     def _address_of(self, scope: Scope, branch_id: str) -> Address:
         name = branch_name_of(self.session_id, branch_id)
-        return Address(scope.backing, scope.app, scope.user, name, options_in(scope))
+        return Address(backing_of(scope), scope.app, scope.user, name, options_in(scope))
 
 
 def _unused(page: WritablePage, turn: int, wanted: str | None) -> str:

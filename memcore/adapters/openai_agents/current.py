@@ -12,6 +12,7 @@ from memcore.adapters.openai_agents.book import Book
 from memcore.adapters.openai_agents.history import Bound, History, Place, options_in
 from memcore.adapters.openai_agents.place import MAIN, branch_name_of
 from memcore.database import Scope
+from memcore.database.scope import backing_of
 from memcore.errors import NotFoundError
 from memcore.log import Draft
 from memcore.session import Address
@@ -39,7 +40,7 @@ class BranchAddress(Address):
     __slots__ = ("_book", "_generation")
 
     def __init__(self, scope: Scope, name: str, book: Book, generation: int) -> None:
-        super().__init__(scope.backing, scope.app, scope.user, name, options_in(scope))
+        super().__init__(backing_of(scope), scope.app, scope.user, name, options_in(scope))
         self._book = book
         self._generation = generation
 
@@ -110,7 +111,7 @@ class Current(History):
         if branch_id is None or branch_id == self.branch_in(scope):
             return self.bound_in(scope)
         name = branch_name_of(self.session_id, branch_id)
-        address = Address(scope.backing, scope.app, scope.user, name, options_in(scope))
+        address = Address(backing_of(scope), scope.app, scope.user, name, options_in(scope))
         return self.bound_to(address, branch_id)
 
     def _pointer_in(self, scope: Scope) -> Pointer | None:
@@ -119,7 +120,7 @@ class Current(History):
             return None
         book = self.book_of(scope)
         if (
-            scope.backing.store.read(lambda txn: book.reading(txn).generation())
+            backing_of(scope).store.read(lambda txn: book.reading(txn).generation())
             == pointer.generation
         ):
             return pointer

@@ -30,6 +30,7 @@ from memcore.aio import AsyncDatabase, AsyncSession
 from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, scope_of
 from memcore.database import Database, Scope
+from memcore.database.scope import backing_of, need_access, scope_beside
 from memcore.errors import (
     ClosedError,
     CorruptValueError,
@@ -42,6 +43,7 @@ from memcore.session import Address, Session, SessionOptions, resume_removals
 from memcore.session.appending import PLAIN
 from memcore.session.bulk import Recall
 from memcore.session.ending import Tail, message_of
+from memcore.session.handle import store_of
 from memcore.store.base import Store
 
 __all__ = ["Bound", "History", "Place", "finish_removal", "options_in", "unreadable_error"]
@@ -142,7 +144,7 @@ class History(Opened):
         if self._closed:
             return False
         try:
-            self._scope.backing.store.read(lambda _: None)
+            backing_of(self._scope).store.read(lambda _: None)
         except ClosedError:
             return False
         return True
@@ -175,19 +177,20 @@ class History(Opened):
         app = app_of(scope.app, self.sessions_table, self.messages_table)
         if app == scope.app:
             return scope
-        return Database(scope.backing).scope(app=app, user=scope.user)
+        return scope_beside(scope, app=app, user=scope.user)
 
     def place_in(self, scope: Scope) -> Place:
         """Which session a scope's calls work on, of whichever file it is."""
-        return scope.backing.store, scope.app, scope.user, self.session_id
+        return backing_of(scope).store, scope.app, scope.user, self.session_id
 
     def bound_in(self, scope: Scope) -> Bound:
         """Where the calls of a scope work."""
         last, place = self._last, self.place_in(scope)
+        need_access(scope, "session", self.session_id)
         if last is not None and last[0] == place:
             return last[1]
         address = Address(
-            scope.backing, scope.app, scope.user, name_of(self.session_id), options_in(scope)
+            backing_of(scope), scope.app, scope.user, name_of(self.session_id), options_in(scope)
         )
         bound = self.bound_to(address, MAIN)
         self._last = place, bound
@@ -296,7 +299,7 @@ class History(Opened):
         """Items that are older than this time are expired; 0: none are."""
         if self._ttl_us is None:
             return 0
-        return max(self._scope.backing.now_us() - self._ttl_us, 1)
+        return max(backing_of(self._scope).now_us() - self._ttl_us, 1)
 
     async def remove_expired(self, *, wrapper: Any = None) -> int:
         """Remove the items that are older than ``ttl_seconds`` from the file; how many went.
@@ -314,7 +317,7 @@ class History(Opened):
             await self._remove_expired(bound, since_us)
 
     async def _remove_expired(self, bound: Bound, since_us: int) -> int:
-        store = bound.session.sync.store
+        store = store_of(bound.session.sync)
         gone, rest = await commit_to(store, bound.session.sync.ending.expire(since_us))
         if gone:
             self._logger.info("session %r: %d expired items removed", self.session_id, gone)
@@ -344,12 +347,12 @@ class History(Opened):
 async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
     """Remove what a commit left to remove."""
     if rest:
-        await asyncio.to_thread(resume_removals, bound.session.sync.store)
+        await asyncio.to_thread(resume_removals, store_of(bound.session.sync))
 
 
 def options_in(scope: Scope) -> SessionOptions:
     """How the sessions of a scope are opened: whatever comes is stored."""
-    return SessionOptions("openai_responses", None, "keep", recount=scope.backing.recount)
+    return SessionOptions("openai_responses", None, "keep", recount=backing_of(scope).recount)
 
 
 def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:

@@ -10,7 +10,9 @@ from memcore.adapters.openai_agents.current import BranchGone, Current
 from memcore.adapters.openai_agents.history import Bound, finish_removal, unreadable_error
 from memcore.adapters.openai_agents.items import Unreadable
 from memcore.aio.commit import commit_to
+from memcore.database.scope import backing_of
 from memcore.session.changes import Closure
+from memcore.session.handle import store_of
 
 __all__ = ["Methods"]
 
@@ -101,7 +103,7 @@ class Methods(Current):
                 except Exception as exc:
                     raise _Refused(exc) from exc
 
-        store = bound.session.sync.store
+        store = store_of(bound.session.sync)
         try:
             taken = await commit_to(store, self.taking(bound, look), makes_room=True)
         except _Refused as refused:
@@ -120,6 +122,6 @@ class Methods(Current):
         scope = self.scope_for(wrapper)
         self.leave_branch(scope)
         closure = clearing(scope, self.session_id)
-        _, rest = await commit_to(scope.backing.store, closure, makes_room=True)
+        _, rest = await commit_to(backing_of(scope).store, closure, makes_room=True)
         self.leave_branch(scope)
         await finish_removal(self.bound_in(scope), rest)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from agents.exceptions import UserError
 
-from memcore.database import Database, Scope
+from memcore.database import Scope
+from memcore.database.scope import scope_beside
 from memcore.limits import NAME_CHARS_MAX
 
 __all__ = [
@@ -32,6 +34,7 @@ ScopeOf: TypeAlias = Callable[[Any], Scope | tuple[str, str]]
 MAIN: Final = "main"
 """The branch that a session begins with."""
 
+_TABLED: Final = re.compile(r' \["(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*"\]\Z', re.DOTALL)
 _ESCAPE: Final = "\0"
 _BRANCH: Final = _ESCAPE + "@"
 
@@ -72,8 +75,9 @@ def digest_of(text: str) -> str:
 
 def app_of(app: str, sessions_table: str, messages_table: str) -> str:
     """The application of a pair of tables: another pair is another space, as in SQLite."""
-    if (sessions_table, messages_table) == (SESSIONS_TABLE, MESSAGES_TABLE):
-        return app
+    is_default = (sessions_table, messages_table) == (SESSIONS_TABLE, MESSAGES_TABLE)
+    if is_default and not _TABLED.search(app):
+        return app  # one that looks as if tables were named gets them named, too
     return f"{app} {json.dumps([sessions_table, messages_table])}"  # no two pairs are written alike
 
 
@@ -94,6 +98,6 @@ def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
     if isinstance(found, Scope):
         return found
     if isinstance(found, tuple) and [type(part) for part in found] == [str, str]:
-        return Database(base.backing).scope(app=found[0], user=found[1])
+        return scope_beside(base, app=found[0], user=found[1])
     msg = f"scope_of: expected a Scope or (app, user), got {found!r:.80}"
     raise TypeError(msg)

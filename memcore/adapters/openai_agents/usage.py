@@ -13,10 +13,12 @@ from memcore.adapters.openai_agents.current import BranchGone
 from memcore.adapters.openai_agents.history import Bound
 from memcore.adapters.openai_agents.turns import USERS, Turns
 from memcore.aio.commit import commit_to
+from memcore.database.scope import backing_of
 from memcore.errors import CorruptValueError
 from memcore.log import Draft, History, SessionLog
 from memcore.model import ItemKind
 from memcore.session.changes import Closure
+from memcore.session.handle import store_of
 from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn, Txn
 
@@ -81,7 +83,7 @@ class Usage(Turns):
             book.writing(txn).put_usage(bound.branch, said)
 
         try:
-            await commit_to(bound.session.sync.store, closure)
+            await commit_to(store_of(bound.session.sync), closure)
         except BranchGone:
             self._logger.debug(
                 "session %r was cleared: usage of a run is left out", self.session_id
@@ -144,7 +146,7 @@ class Usage(Turns):
     def _usage_rows(self, branch_id: str | None, wrapper: Any) -> list[dict[str, Any]]:
         scope = self.scope_for(wrapper)
         book = self.book_of(scope)
-        return scope.backing.store.read(lambda txn: list(book.reading(txn).usage(branch_id)))
+        return backing_of(scope).store.read(lambda txn: list(book.reading(txn).usage(branch_id)))
 
     def taking(self, bound: Bound, look: Callable[[Any], None]) -> Closure[Any]:
         """As ``Methods.taking``; the usage of a turn goes with its first item."""

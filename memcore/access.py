@@ -1,0 +1,138 @@
+"""Who may open what: the authorizer of an open database, asked before anything is looked at."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from memcore.errors import AccessDeniedError, InvalidOptionError
+
+__all__ = ["Access", "AccessRequest", "Authorizer", "checked_actor", "checked_authorizer"]
+
+_log: Final = logging.getLogger("memcore.access")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRequest:
+    """What is about to be opened or done, and for whom."""
+
+    actor: str | None
+    """Who asks: what ``as_user`` or the opening of the database was given."""
+    app: str | None
+    """The application whose data it is about; None: of all."""
+    user: str | None
+    """The user whose data it is about; None: of all, or what all users of the application share."""
+    action: str
+    """``scope``, ``session``, ``kv``, ``blobs``, ``graph``, ``state``, ``app_state``, ``sessions``,
+    ``delete_session``; of the administrator ``scopes``, ``export``, ``import``, ``check``, ..."""
+    name: str | None = None
+    """The session or namespace."""
+
+
+Authorizer = Callable[[AccessRequest], bool]
+"""True lets it pass; anything else, and any exception, refuses it."""
+Recorder = Callable[[AccessRequest, bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An authorizer, and the actor whom it is asked about."""
+
+    authorizer: Authorizer
+    actor: str | None = None
+    record: list[Recorder] | None = None
+    """What is told of every answer, before it has any effect; shared by all actors."""
+
+    def of(self, actor: str | None) -> Access:
+        """The same authorizer, asked about another actor."""
+        return replace(self, actor=actor)
+
+    def need(
+        self, action: str, *, app: str | None, user: str | None, name: str | None = None
+    ) -> None:
+        """Ask; returns only if it is allowed. No lock is held and no transaction open meanwhile.
+
+        Raises:
+            AccessDeniedError: it is not allowed, or the authorizer failed (its exception is the
+                cause). What was asked for need not exist.
+        """
+        request = AccessRequest(self.actor, app, user, action, name)
+        try:
+            answer: Any = self.authorizer(request)
+        except Exception as exc:
+            self._tell(request, allowed=False, why=f"the authorizer raised {type(exc).__name__}")
+            raise denied(request) from exc
+        if answer is True:
+            self._tell(request, allowed=True, why="")
+            return
+        if inspect.iscoroutine(answer):
+            answer.close()
+        why = "" if answer is False else f"the authorizer returned {type(answer).__name__}"
+        self._tell(request, allowed=False, why=why)
+        raise denied(request)
+
+    def _tell(self, request: AccessRequest, *, allowed: bool, why: str) -> None:
+        level = logging.DEBUG if allowed else logging.WARNING
+        if _log.isEnabledFor(level):
+            _log.log(
+                level,
+                "%s %s%s",
+                "allowed" if allowed else "denied",
+                words_of(request),
+                f": {why}" if why else "",
+                extra={"memcore_access": request, "memcore_allowed": allowed},
+            )
+        for recorder in self.record or ():
+            recorder(request, allowed)
+
+
+def denied(request: AccessRequest) -> AccessDeniedError:
+    """The error of a request: what was asked for, and nothing else."""
+    return AccessDeniedError(f"access denied: {words_of(request)}; ask whoever runs the database")
+
+
+def words_of(request: AccessRequest) -> str:
+    """A request in words, of bounded length; quoted, so that no name makes a line of its own."""
+    whose = f"of user {_short(request.user)} in app {_short(request.app)}"
+    named = "" if request.name is None else f" {_short(request.name)}"
+    return f"{request.action}{named} {whose} for actor {_short(request.actor)}"
+
+
+def _short(name: str | None) -> str:
+    if name is None:
+        return "(any)"
+    return ascii(name if len(name) <= 80 else f"{name[:80]}...")  # noqa: PLR2004
+
+
+def checked_actor(actor: Any) -> str | None:
+    """``actor`` if it is a str or None.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if actor is not None and not isinstance(actor, str):
+        msg = f"actor: expected a str or None, got {type(actor).__name__}"
+        raise InvalidOptionError(msg)
+    return actor
+
+
+def checked_authorizer(authorizer: Any) -> Authorizer | None:
+    """``authorizer`` if it can be called as it will be; None stays None.
+
+    Raises:
+        InvalidOptionError: it cannot, or it is a coroutine function, which nobody would await.
+    """
+    if authorizer is None:
+        return None
+    call = getattr(authorizer, "__call__", None)  # noqa: B004 - an object with async __call__
+    if not callable(authorizer):
+        msg = f"authorizer: expected a callable or None, got {type(authorizer).__name__}"
+        raise InvalidOptionError(msg)
+    if inspect.iscoroutinefunction(authorizer) or inspect.iscoroutinefunction(call):
+        msg = "authorizer: a coroutine function cannot be asked: handles are opened without await"
+        raise InvalidOptionError(msg)
+    found: Authorizer = authorizer
+    return found
