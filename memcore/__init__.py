@@ -103,6 +103,15 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
+    from memcore.retention import (
+        RETENTION_PRESETS,
+        Retention,
+        RetentionRule,
+        Sweeper,
+        SweepReport,
+        read_rules,
+        retention_rules,
+    )
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -138,6 +147,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "RETENTION_PRESETS",
     "AnthropicSummarizer",
     "Branch",
     "BytesEstimate",
@@ -200,6 +210,8 @@ __all__ = [
     "Repair",
     "RepairResult",
     "RestoreReport",
+    "Retention",
+    "RetentionRule",
     "RevisionConflict",
     "SalvageReport",
     "SalvagedSession",
@@ -223,6 +235,8 @@ __all__ = [
     "SummarizerError",
     "SummaryRequest",
     "SummaryStyle",
+    "SweepReport",
+    "Sweeper",
     "TiktokenCounter",
     "TokenCounter",
     "Trigger",
@@ -244,7 +258,9 @@ __all__ = [
     "open",
     "policy_mapping",
     "read_policy",
+    "read_rules",
     "restore",
+    "retention_rules",
     "safe_cuts",
     "salvage",
     "truncate",
@@ -253,6 +269,7 @@ __all__ = [
 
 _HOMES = {
     "PRESETS": "memcore.compaction",
+    "RETENTION_PRESETS": "memcore.retention",
     "AnthropicSummarizer": "memcore.compaction",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
@@ -315,6 +332,8 @@ _HOMES = {
     "Repair": "memcore.model",
     "RepairResult": "memcore.model",
     "RestoreReport": "memcore.database",
+    "Retention": "memcore.retention",
+    "RetentionRule": "memcore.retention",
     "RevisionConflict": "memcore.errors",
     "SalvageReport": "memcore.database",
     "SalvagedSession": "memcore.database",
@@ -338,6 +357,8 @@ _HOMES = {
     "SummarizerError": "memcore.errors",
     "SummaryRequest": "memcore.model",
     "SummaryStyle": "memcore.compaction",
+    "SweepReport": "memcore.retention",
+    "Sweeper": "memcore.retention",
     "TiktokenCounter": "memcore.tokens",
     "TokenCounter": "memcore.tokens",
     "Trigger": "memcore.compaction",
@@ -357,7 +378,9 @@ _HOMES = {
     "merge_entries": "memcore.state",
     "policy_mapping": "memcore.compaction",
     "read_policy": "memcore.compaction",
+    "read_rules": "memcore.retention",
     "restore": "memcore.database",
+    "retention_rules": "memcore.retention",
     "safe_cuts": "memcore.context",
     "salvage": "memcore.database",
     "truncate": "memcore.counting",

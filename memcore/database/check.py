@@ -12,6 +12,7 @@ from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
+from memcore.database.expiries import check_expiries, check_terms
 from memcore.database.references import check_references
 from memcore.database.shared import check_shared, scopes_with_state
 from memcore.errors import (
@@ -34,6 +35,7 @@ from memcore.model import ItemKind
 from memcore.session import Backing, check_removals, is_leaving
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
+from memcore.terms import session_terms
 from memcore.tokens import TokenCounter
 from memcore.usage import read_usage
 from memcore.views import view_chain
@@ -80,6 +82,7 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
         named.update(_names_of(backing, scope, findings))
         findings += check_threads(backing.store.read, scope)
         findings += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+    findings += check_expiries(backing)
     for scope in sorted(set(backing.store.read(scopes_with_state)) - set(scopes)):
         findings.append(f"scope {scope} has a state, but no row names it")
     sessions = backing.store.read(sessions_of)
@@ -226,6 +229,9 @@ class SessionCheck:
         yield from self._usage(txn, head)
         pinned = saved_states(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
+        said = txn.get(key := session_terms(self.scope, self.session))
+        if said is not None:
+            yield from check_terms(txn, key, said)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""

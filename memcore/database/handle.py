@@ -17,6 +17,7 @@ from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.importing import Imported, import_lines
+from memcore.database.retained import Retained
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
 from memcore.database.sharing import export_shared
@@ -32,11 +33,8 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database:
+class Database(Retained):
     """An open memcore file. Use it as a context manager, or close it."""
-
-    def __init__(self, backing: Backing) -> None:
-        self._backing = backing
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +77,7 @@ class Database:
 
     def close(self) -> None:
         """Close the handle; the last one of a process closes the file. Idempotent."""
+        self._stop_sweepers()
         self._backing.store.close()
 
     # --- scopes and sessions ----------------------------------------------------------------------

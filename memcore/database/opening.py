@@ -21,6 +21,7 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_MAX,
 )
 from memcore.options import checked_bool, checked_int
+from memcore.retention import retention_rules
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
@@ -40,6 +41,7 @@ def open_database(
     policy: str = "openai_chat",
     compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
     embed: Embed | None = None,
+    retention: Any = None,
     allow_unsafe: bool = False,
     map_bytes: int = MAP_BYTES_DEFAULT,
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
@@ -62,6 +64,8 @@ def open_database(
         compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
             ``memcore.PRESETS``; None: ``"default"``.
         embed: gives a vector for each of a list of texts; for reducers that compare by meaning.
+        retention: rules to store for the whole database: a preset of ``memcore.RETENTION_PRESETS``,
+            a mapping or a list of RetentionRule; None leaves those that it has.
         allow_unsafe: consent to ``durability="none"``.
         map_bytes: virtual address space to map at first; it grows by itself.
         steady_interval_ms: how long after a change a ``"relaxed"`` file begins to make it durable.
@@ -85,6 +89,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    rules = None if retention is None else retention_rules(retention)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -98,7 +103,10 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    db = _opened(store, Backing(store, by, preset, recount, rule, embed))
+    if rules is not None and not read_only:
+        db.retention.set(rules)
+    return db
 
 
 def _need_file(file: str) -> None:

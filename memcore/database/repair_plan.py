@@ -141,6 +141,7 @@ _KINDS: Final = {
     Kind.THREAD: Damage.THREAD,
     Kind.CHUNK: Damage.THREAD,
     Kind.STATE: Damage.STATE,
+    Kind.CARE: Damage.MARK,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,
@@ -155,11 +156,12 @@ _ROWS: Final = {
     Row.CHECKPOINT: Damage.CHECKPOINT,
     Row.STATE: Damage.STATE,
     Row.MOMENT: Damage.STATE,
+    Row.TERMS: Damage.MARK,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
-        (r"is listed for removal, but in use", Damage.MARK),
+        (r"is listed for removal, but in use|the index by expiry|^the terms", Damage.MARK),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),
         (r"field .* of its state|counter \d+ of its state|its state is said", Damage.STATE),

@@ -43,6 +43,7 @@ _ACTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 """What a provider asks for in Responses items beside ids and texts."""
 
+
 def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
     """A message of the same kind, with the same calls and results, and nothing that was said.
 
@@ -53,8 +54,8 @@ def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
         text: what stands in the place of all texts of it that are not empty.
     """
     if message.get("type") == "constructor" and isinstance(message.get("kwargs"), dict):
-        kept = {key: message[key] for key in ("lc", "type", "id") if key in message}
-        return kept | {"kwargs": _nested(message["kwargs"], message, text)}
+        named: Message = {key: message[key] for key in ("lc", "type", "id") if key in message}
+        return named | {"kwargs": _nested(message["kwargs"], message, text)}
     if isinstance(message.get("data"), dict) and not isinstance(message.get("role"), str):
         kept = _kept(message)
         return kept | {"data": _nested(message["data"], message, text)}

@@ -3,9 +3,9 @@
 It serves what is regular. Where a row is damaged, missing, large, or was written by the standard
 library's JSON, ``Ending.read`` looks at each.
 
-What a session's seq stands for never changes but by a rewriting, which makes another epoch and leaves
-a flag in the head: then all is forgotten. Else what was decoded once is never out of date; which
-seqs are live is asked of the head every time. Whoever reads gets copies.
+What a session's seq stands for never changes but by a rewriting, which makes another epoch and
+leaves a flag in the head: then all is forgotten. Else what was decoded once is never out of date;
+which seqs are live is asked of the head every time. Whoever reads gets copies.
 """
 
 from __future__ import annotations
