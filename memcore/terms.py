@@ -21,6 +21,7 @@ from memcore.store.base import ReadTxn, Txn
 __all__ = [
     "Terms",
     "drop_terms",
+    "index_row",
     "is_terms",
     "move_terms",
     "read_terms",
@@ -156,6 +157,18 @@ def write_terms(txn: Txn, key: bytes, terms: Terms) -> None:
     if due is not None:
         row = keys.expiry_row(due, key)
         txn.put(row, seal_value(row, b""))
+
+
+def index_row(key: bytes, value: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The row of the index that leads to a row of terms; nothing for a row of another sort.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    due = terms_of(key, value).due_ms if is_terms(key) else None
+    if due is not None:
+        row = keys.expiry_row(due, key)
+        yield row, seal_value(row, b"")
 
 
 def _leave_index(txn: Txn, key: bytes, before: bytes | None, due: int | None) -> None:

@@ -28,9 +28,11 @@ from memcore.cli import (
     recover,
     repair,
     restore,
+    retention,
     salvage,
     show,
     stats,
+    sweep,
     tree,
 )
 from memcore.cli.entry import Settings
@@ -124,6 +126,8 @@ for _name, _verb in (
     ("recover", recover.recover_session),
     ("recount", recount.recount_sessions),
     ("prune", prune.prune_threads),
+    ("retention", retention.keep),
+    ("sweep", sweep.sweep_store),
     ("stats", stats.show_stats),
     ("check", check.check_store),
     ("doctor", doctor.examine_store),

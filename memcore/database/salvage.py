@@ -39,6 +39,7 @@ from memcore.store.creation import new_record
 from memcore.store.file import exclusively, open_locked, publish
 from memcore.store.format import Format
 from memcore.store.wreck import Wreck
+from memcore.terms import index_row, is_terms
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["SalvageReport", "SalvagedSession", "salvage"]
@@ -177,6 +178,10 @@ class _Salvage:
             if kind == Kind.SESSION:
                 if self._is_kept(key):
                     yield key, sieve.value(key)
+                    yield from index_row(key, sieve.value(key))
+            elif kind == Kind.CARE and is_terms(key):
+                yield key, sieve.value(key)
+                yield from index_row(key, sieve.value(key))
             elif kind == Kind.KV:
                 yield from self._entry(key, sieve.value(key))
             elif kind == Kind.BLOB_ADDRESS:

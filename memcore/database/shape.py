@@ -25,6 +25,7 @@ from memcore.log.item import split_body
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
 from memcore.state import is_moment, is_state_row
+from memcore.terms import is_terms, terms_of
 from memcore.usage import unpack_usage
 
 __all__ = ["is_row"]
@@ -152,6 +153,10 @@ def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     return bool(unpack_saved(key, body, value[1]))
 
 
+def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
+    return not is_terms(key) or bool(terms_of(key, value))
+
+
 _Shape = Callable[[bytes, bytes, bytes], bool]
 _SHAPES: Final[dict[int, _Shape]] = {
     Kind.COUNTER: _is_number,
@@ -169,6 +174,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.THREAD: _is_thread_row,
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
+    Kind.CARE: _is_terms,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,
@@ -178,5 +184,6 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.TOKENS: _is_token_page,
     Row.USAGE: _is_usage,
     Row.CHECKPOINT: _is_checkpoint,
+    Row.TERMS: _is_terms,
     Row.MOMENT: _is_moment,
 }

@@ -104,7 +104,9 @@ def _carry_out(
         run.archive(lambda exporter: exporter.items(*place, seqs))
     for piece, mark in _marked(planned, settled.mark, begun):
         done = run.backing.store.transact(
-            lambda txn, piece=piece, mark=mark: _write(txn, run, place, rule, piece, mark),  # type: ignore[misc]
+            lambda txn, piece=piece, mark=mark: _write(  # type: ignore[misc]
+                txn, run, place, rule, piece=piece, mark=mark
+            ),
             makes_room=True,
         )
         if done is None:
@@ -133,6 +135,7 @@ def _write(
     run: Run,
     place: tuple[int, int],
     rule: RetentionRule,
+    *,
     piece: list[Rewriting],
     mark: int,
 ) -> Rewritten | None:

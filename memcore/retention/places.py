@@ -234,8 +234,9 @@ def _old_checkpoints(run: Run, place: tuple[int, int], rules: Sequence[Retention
 
 
 def _sweep_audit(run: Run, scope: int, session: int, rules: Sequence[RetentionRule]) -> None:
+    if run.audit is None or run.dry:
+        return
     for rule in rules:
         since_ms = rule.since_ms(run.now_ms)
-        if rule.what == "audit" and since_ms is not None and run.audit is not None and run.left:
-            if not run.dry:
-                run.report.audit += run.audit(run.backing, scope, session, since_ms, run.left)
+        if rule.what == "audit" and since_ms is not None and run.left:
+            run.report.audit += run.audit(run.backing, scope, session, since_ms, run.left)

@@ -11,8 +11,8 @@ from memcore.session import Backing
 __all__ = ["AuditSweep", "Exporter", "Run", "SweepReport"]
 
 AuditSweep = Callable[[Backing, int, int, int, int], int]
-"""Removes entries of an audit: ``(backing, scope, session, before ms, at most) -> how many``; session
-0 is the scope's own audit, scope 0 the database's."""
+"""Removes entries of an audit: ``(backing, scope, session, before ms, at most) -> how many``; 0 as
+session is the scope's own audit, 0 as scope the database's."""
 
 
 class Exporter(Protocol):
