@@ -103,15 +103,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
-    from memcore.retention import (
-        RETENTION_PRESETS,
-        Retention,
-        RetentionRule,
-        Sweeper,
-        SweepReport,
-        read_rules,
-        retention_rules,
-    )
+    from memcore.retention import RetentionRule, SweepReport
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -147,7 +139,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
-    "RETENTION_PRESETS",
     "AnthropicSummarizer",
     "Branch",
     "BytesEstimate",
@@ -210,7 +201,6 @@ __all__ = [
     "Repair",
     "RepairResult",
     "RestoreReport",
-    "Retention",
     "RetentionRule",
     "RevisionConflict",
     "SalvageReport",
@@ -236,7 +226,6 @@ __all__ = [
     "SummaryRequest",
     "SummaryStyle",
     "SweepReport",
-    "Sweeper",
     "TiktokenCounter",
     "TokenCounter",
     "Trigger",
@@ -258,9 +247,7 @@ __all__ = [
     "open",
     "policy_mapping",
     "read_policy",
-    "read_rules",
     "restore",
-    "retention_rules",
     "safe_cuts",
     "salvage",
     "truncate",
@@ -269,7 +256,6 @@ __all__ = [
 
 _HOMES = {
     "PRESETS": "memcore.compaction",
-    "RETENTION_PRESETS": "memcore.retention",
     "AnthropicSummarizer": "memcore.compaction",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
@@ -332,7 +318,6 @@ _HOMES = {
     "Repair": "memcore.model",
     "RepairResult": "memcore.model",
     "RestoreReport": "memcore.database",
-    "Retention": "memcore.retention",
     "RetentionRule": "memcore.retention",
     "RevisionConflict": "memcore.errors",
     "SalvageReport": "memcore.database",
@@ -358,7 +343,6 @@ _HOMES = {
     "SummaryRequest": "memcore.model",
     "SummaryStyle": "memcore.compaction",
     "SweepReport": "memcore.retention",
-    "Sweeper": "memcore.retention",
     "TiktokenCounter": "memcore.tokens",
     "TokenCounter": "memcore.tokens",
     "Trigger": "memcore.compaction",
@@ -378,9 +362,7 @@ _HOMES = {
     "merge_entries": "memcore.state",
     "policy_mapping": "memcore.compaction",
     "read_policy": "memcore.compaction",
-    "read_rules": "memcore.retention",
     "restore": "memcore.database",
-    "retention_rules": "memcore.retention",
     "safe_cuts": "memcore.context",
     "salvage": "memcore.database",
     "truncate": "memcore.counting",

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-import memcore
 from memcore.cli.exits import ExitCode
 from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, reading, writing
 from memcore.cli.output import complain, emit_json
 from memcore.cli.sweep import show_report
+from memcore.retention import read_rules, retention_rules
 
 __all__ = ["keep"]
 
@@ -70,8 +70,8 @@ def _rules(given: str) -> Any:
     if given == "none":
         return None
     if os.path.exists(given):
-        return memcore.read_rules(given)
-    return memcore.retention_rules(given)
+        return read_rules(given)
+    return retention_rules(given)
 
 
 def _show(terms: dict[str, Any], *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
@@ -21,13 +21,15 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_MAX,
 )
 from memcore.options import checked_bool, checked_int
-from memcore.retention import retention_rules
+from memcore.retention import RetentionRule, retention_rules
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
+
+Rules: TypeAlias = tuple[RetentionRule, ...] | None
 
 
 def open_database(
@@ -64,8 +66,7 @@ def open_database(
         compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
             ``memcore.PRESETS``; None: ``"default"``.
         embed: gives a vector for each of a list of texts; for reducers that compare by meaning.
-        retention: rules to store for the whole database: a preset of ``memcore.RETENTION_PRESETS``,
-            a mapping or a list of RetentionRule; None leaves those that it has.
+        retention: rules to store for the database, as ``Retention.set`` takes; None: those it has.
         allow_unsafe: consent to ``durability="none"``.
         map_bytes: virtual address space to map at first; it grows by itself.
         steady_interval_ms: how long after a change a ``"relaxed"`` file begins to make it durable.
@@ -88,8 +89,7 @@ def open_database(
     check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
-    _check_embed(embed)
-    rules = None if retention is None else retention_rules(retention)
+    rules = _checked_rest(embed, retention)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -103,10 +103,7 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    db = _opened(store, Backing(store, by, preset, recount, rule, embed))
-    if rules is not None and not read_only:
-        db.retention.set(rules)
-    return db
+    return _opened(store, Backing(store, by, preset, recount, rule, embed), rules)
 
 
 def _need_file(file: str) -> None:
@@ -120,17 +117,22 @@ def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
     _check_within("steady_interval_ms", steady_interval_ms, 1, STEADY_INTERVAL_MS_MAX)
 
 
-def _check_embed(embed: object) -> None:
+def _checked_rest(embed: object, retention: object) -> Rules:
+    """Refuse an ``embed`` that cannot be called; the rules of ``retention``."""
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
         raise InvalidOptionError(msg)
+    return None if retention is None else retention_rules(retention)
 
 
-def _opened(store: LmdbStore, backing: Backing) -> Database:
+def _opened(store: LmdbStore, backing: Backing, rules: Rules) -> Database:
     """The database, when deletions that were cut short have been gone on with."""
+    db = Database(backing)
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-    return Database(backing)
+        if rules is not None and rules != db.retention.get():
+            db.retention.set(rules)
+    return db
 
 
 def _check_flags(**flags: bool) -> None:
