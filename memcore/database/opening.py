@@ -90,10 +90,8 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     rules = _checked_rest(embed, retention)
-    if (read_only or not create) and not in_memory:
-        _need_file(file)
-    if not (in_memory or allow_network_fs):
-        refuse_network(os.path.realpath(file))
+    if not in_memory:
+        _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     store = open_store(
         file,
         read_only=read_only,
@@ -106,10 +104,13 @@ def open_database(
     return _opened(store, Backing(store, by, preset, recount, rule, embed), rules)
 
 
-def _need_file(file: str) -> None:
-    if not os.path.lexists(file):
+def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
+    """Refuse a file that is missing, if it has to be there, or lies on a network file system."""
+    if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
+    if not any_fs:
+        refuse_network(os.path.realpath(file))
 
 
 def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:

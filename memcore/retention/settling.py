@@ -7,7 +7,7 @@ item whose clock went back waits for those before it, and none goes before its t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -111,7 +111,8 @@ class Settler:
         since_ms = rule.since_ms(self._now_ms)
         since_us = 0 if since_ms is None else since_ms * 1000
         if rule.tools:
-            self._learn(txn, max(start - _BACK_ROWS, self.first), start - 1)
+            lo = max(start - _BACK_ROWS, self.first)
+            self._learn(txn, [(0, self._session, lo, start - 1)])
         exempt: _Exempt | None = None
         settled = True
         last = min(stop - 1, start + _LOOK_ROWS - 1)
@@ -168,14 +169,13 @@ class Settler:
             found |= {self._names[key] for key in closes if key in self._names}
         return found
 
-    def _learn(self, txn: ReadTxn, lo: int, hi: int) -> None:
+    def _learn(self, txn: ReadTxn, spans: Iterable[tuple[int, int, int, int]]) -> None:
         """The names of the tools that are called in these rows."""
-        for row in self._rows(txn, lo, hi) if lo <= hi else ():
-            if not isinstance(row, CorruptValueError) and row[3][0] != ItemKind.EVENT:
-                try:
-                    self._tools_of(opened(txn, self._scope, row)[0])
-                except CorruptValueError:
-                    continue  # it names nothing; check() reports it
+        for at, owner, lo, hi in spans:
+            for row in read_rows(txn, self._scope, owner, position=at, lo=lo, hi=hi):
+                if not isinstance(row, CorruptValueError) and row[3][0] != ItemKind.EVENT:
+                    with suppress(CorruptValueError):  # it names nothing; check() reports it
+                        self._tools_of(opened(txn, self._scope, row)[0])
 
     def _cut(self, txn: ReadTxn, rule: RetentionRule) -> int:
         """The seq up to which items are beyond the rule's count or size; 0: none is."""
@@ -184,6 +184,8 @@ class Settler:
         history = History(self._head.all_segments(txn, self._scope))
         count = size = 0
         for stop in range(history.count, 0, -_PAGE):
+            if rule.tools:  # a result is met before its call
+                self._learn(txn, history.spans(max(stop - _PAGE - _BACK_ROWS, 0), stop))
             rows = [
                 row
                 for at, owner, lo, hi in history.spans(max(stop - _PAGE, 0), stop)
