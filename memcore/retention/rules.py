@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
@@ -113,8 +114,7 @@ class RetentionRule:
     @property
     def id(self) -> str:
         """What tells the rule from all others."""
-        told = json.dumps(self.mapping(), sort_keys=True).encode()
-        return blake2b(told, digest_size=8).hexdigest()
+        return _id_of(self)
 
     def since_ms(self, now_ms: int) -> int | None:
         """What was made before this time is too old; None: nothing is."""
@@ -124,6 +124,12 @@ class RetentionRule:
 _DEFAULTS: Final = {
     each.name: each.default for each in fields(RetentionRule) if each.default is not MISSING
 }
+
+
+@lru_cache(maxsize=256)
+def _id_of(rule: RetentionRule) -> str:
+    told = json.dumps(rule.mapping(), sort_keys=True).encode()
+    return blake2b(told, digest_size=8).hexdigest()
 
 
 def _need_one_of(name: str, value: object, wanted: Iterable[str]) -> None:

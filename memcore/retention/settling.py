@@ -110,6 +110,8 @@ class Settler:
         cut = self._cut(txn, rule)
         since_ms = rule.since_ms(self._now_ms)
         since_us = 0 if since_ms is None else since_ms * 1000
+        if cut < start and not since_us:
+            return found
         if rule.tools:
             lo = max(start - _BACK_ROWS, self.first)
             self._learn(txn, [(0, self._session, lo, start - 1)])
@@ -182,6 +184,9 @@ class Settler:
         if rule.keep_last is None and rule.max_bytes is None:
             return 0
         history = History(self._head.all_segments(txn, self._scope))
+        if rule.max_bytes is None and not (rule.kinds or rule.types or rule.tools):
+            before = history.count - (rule.keep_last or 0)
+            return history.seq_at(before - 1) if before > 0 else 0
         count = size = 0
         for stop in range(history.count, 0, -_PAGE):
             if rule.tools:  # a result is met before its call
