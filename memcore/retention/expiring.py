@@ -47,16 +47,17 @@ def expire_items(run: Run, scope: int, session: int, rules: Sequence[RetentionRu
     """Let the items of a session expire that are beyond one of the rules."""
     for rule in rules:
         mark: int | None = None
+        seen = 0
         while run.left:
-            found = _look(run, (scope, session), rule, mark)
+            found = _look(run, (scope, session), rule, mark, seen)
             if found is None:
                 break
             settled, begun = found
             run.report.damaged += settled.damaged
             if not _carry_out(run, (scope, session), rule, begun, settled):
                 break
-            mark = settled.mark
-            if not settled.more or mark == begun:
+            mark, seen = settled.mark, settled.seen
+            if not settled.more:
                 break
         if not run.left:
             run.report.complete = False
@@ -64,7 +65,7 @@ def expire_items(run: Run, scope: int, session: int, rules: Sequence[RetentionRu
 
 
 def _look(
-    run: Run, place: tuple[int, int], rule: RetentionRule, mark: int | None
+    run: Run, place: tuple[int, int], rule: RetentionRule, mark: int | None, seen: int
 ) -> tuple[Settled, int] | None:
     """What is due behind the mark, and the mark; None if there is no session."""
 
@@ -77,7 +78,7 @@ def _look(
             begun = read_terms(txn, session_terms(*place)).marks.get(rule.id, 0)
         settler = Settler(run.backing, place, head, run.now_ms)
         limit = min(run.left, _PLAN_ITEMS)
-        return settler.settle(txn, rule, begun, limit), begun
+        return settler.settle(txn, rule, begun, limit, seen=seen), begun
 
     try:
         return run.backing.store.read(look)

@@ -66,6 +66,8 @@ class Settled:
     planned: list[Rewriting] = field(default_factory=list)
     mark: int = 0
     """The seq up to which all is settled, once the planned is done."""
+    seen: int = 0
+    """The last seq that was looked at."""
     more: bool = False
     """Whether it ended before the end because it had enough."""
     damaged: int = 0
@@ -97,14 +99,19 @@ class Settler:
         """The first seq that the session owns."""
         return self._head.parent_seq + 1
 
-    def settle(self, txn: ReadTxn, rule: RetentionRule, mark: int, limit: int) -> Settled:
+    def settle(
+        self, txn: ReadTxn, rule: RetentionRule, mark: int, limit: int, *, seen: int = 0
+    ) -> Settled:
         """Plan what is to expire behind a mark, at most ``limit`` items.
+
+        Where an open call holds the mark up, ``seen`` tells how far the last look came.
 
         Raises:
             CorruptValueError: the index or the segments of the session are damaged.
         """
         found = Settled(mark=max(mark, self.first - 1))
-        start, stop = found.mark + 1, self._head.next_seq
+        found.seen = max(seen, found.mark)
+        start, stop = found.seen + 1, self._head.next_seq
         if start >= stop:
             return found
         cut = self._cut(txn, rule)
@@ -116,7 +123,7 @@ class Settler:
             lo = max(start - _BACK_ROWS, self.first)
             self._learn(txn, [(0, self._session, lo, start - 1)])
         exempt: _Exempt | None = None
-        settled = True
+        settled = found.seen == found.mark
         last = min(stop - 1, start + _LOOK_ROWS - 1)
         records = index.records(txn, self._scope, self._session, start, last)
         for seq, row in enumerate(self._rows(txn, start, last), start):
@@ -131,6 +138,7 @@ class Settler:
                     settled = False  # it is looked at again until its result is there
                 elif seq > exempt.pins:
                     self._plan(txn, rule, row, record, found)
+            found.seen = seq
             if settled:
                 found.mark = seq
             if len(found.planned) >= limit:

@@ -189,6 +189,16 @@ def test_an_open_call_waits_and_pins_stay(db, session, clock) -> None:
     assert texts(session)[0] == LONG
 
 
+def test_an_open_call_holds_nothing_up_behind_it(db, session) -> None:
+    session.append(call("c1"))
+    session.extend([user(LONG) for _ in range(4500)])
+    db.retention.set([{"what": "items", "keep_last": 1}])
+    while not db.sweep(limit=1500).complete:
+        pass
+    assert db.sweep().total == 0
+    assert [seq for seq, text in enumerate(texts(session), 1) if text == LONG] == [4501]
+
+
 @pytest.mark.parametrize(("summaries", "stays"), [("keep", True), ("drop", False)])
 def test_summaries_of_what_expired(db, session, clock, summaries, stays) -> None:
     session.extend(turns(20))
