@@ -121,6 +121,22 @@ def test_other_handles_and_forks_see_what_stays(db, open_db, session, clock) -> 
     other.close()
 
 
+def test_what_was_remembered_decoded_is_forgotten(db, session) -> None:
+    from memcore.session.bulk import Recall
+
+    session.extend(turns(3))
+    fork = session.fork("branch")
+    recalls = [
+        Recall(each._reading, lambda found: found, most_bytes=10**6) for each in (session, fork)
+    ]
+    for recall in recalls:
+        assert asyncio.run(recall.last(None))[0][0]["content"] == "q0"
+    db.retention.set([{"what": "items", "keep_last": 0}], app="default", session="chat")
+    assert db.sweep().items == 6
+    for recall in recalls:
+        assert asyncio.run(recall.last(None)) is None  # each row needs a look of its own
+
+
 def test_items_of_a_parent_that_was_deleted_expire_too(db, session, clock) -> None:
     session.extend([user(LONG), assistant(LONG)])
     fork = session.fork("branch")
