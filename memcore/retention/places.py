@@ -13,8 +13,8 @@ from memcore import keys, names
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import Kind
 from memcore.log.saved import read_saved, saved_numbers
+from memcore.retention.departing import remove_beginning, remove_session
 from memcore.retention.expiring import expire_items, head_of_session
-from memcore.retention.removing import remove_beginning, remove_session
 from memcore.retention.report import Run
 from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.retention.states import drop_checkpoints

@@ -10,9 +10,9 @@ from memcore import blobs, keys, kv, names
 from memcore.checkpoint import removal as threads
 from memcore.errors import CorruptValueError
 from memcore.keys import Kind
+from memcore.retention.departing import remove_session
 from memcore.retention.guarding import is_held
 from memcore.retention.places import keep_scope, keep_session
-from memcore.retention.removing import remove_session
 from memcore.retention.report import Run
 from memcore.retention.states import expire_fields
 from memcore.session import resume_removals

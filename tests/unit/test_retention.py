@@ -382,14 +382,14 @@ def test_threads_of_graphs_go_at_their_time(db, clock) -> None:
 
 
 def test_what_is_held_stays(db, session, clock, monkeypatch) -> None:
-    from memcore.retention import expiring, removing, states, sweeping
+    from memcore.retention import departing, expiring, states, sweeping
 
     session.extend(turns(2))
     db.scope().kv("n").put("k", 1, ttl_seconds=1)
     db.retention.set([{"what": "items", "keep_last": 0}])
     db.retention.expire_session("chat", 1)
     clock.set(10)
-    for module in (expiring, removing, states, sweeping):
+    for module in (departing, expiring, states, sweeping):
         monkeypatch.setattr(module, "is_held", lambda *_: True)
     report = db.sweep()
     assert (report.total, report.held) == (0, 6)
