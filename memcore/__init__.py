@@ -117,7 +117,7 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.privacy.provider import KeyProvider
-    from memcore.retention import ErasureReceipt, Hold, verify_receipt
+    from memcore.retention import ErasureReceipt, Hold, RetentionRule, SweepReport, verify_receipt
     from memcore.session import Compactor, Lease, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -230,6 +230,7 @@ __all__ = [
     "Repair",
     "RepairResult",
     "RestoreReport",
+    "RetentionRule",
     "RevisionConflict",
     "Rotation",
     "SalvageReport",
@@ -254,6 +255,7 @@ __all__ = [
     "SummarizerError",
     "SummaryRequest",
     "SummaryStyle",
+    "SweepReport",
     "TamperedError",
     "TiktokenCounter",
     "TokenCounter",
@@ -319,7 +321,7 @@ _NAMES = {
         "SummaryRequest View Violation"
     ),
     "memcore.privacy.provider": "KeyProvider",
-    "memcore.retention": "ErasureReceipt Hold verify_receipt",
+    "memcore.retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
     "memcore.session": "Compactor Lease Session SessionState",
     "memcore.session.recovered": "Recovery RecoveryStep",
     "memcore.state": (

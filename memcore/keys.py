@@ -57,6 +57,7 @@ class Care:
 
     HOLD: Final = 0x01
     ERASURE: Final = 0x02
+    TERMS: Final = 0x03
     AUDIT: Final = 0x04
 
 
@@ -77,6 +78,7 @@ class Row:
     MOMENT: Final = 0x0C
     AUDIT: Final = 0x0D
     LEASE: Final = 0x0E
+    TERMS: Final = 0x10
 
 
 _AUDIT: Final = bytes((Care.AUDIT,))
@@ -358,6 +360,11 @@ def audit_care(scope: int) -> bytes:
     return scoped(Kind.CARE, scope, _AUDIT)
 
 
+def care_rows(scope: int, which: int) -> bytes:
+    """``12 | scope u64 | which u8``: rows of the care of a scope; scope 0: of the database."""
+    return scoped(Kind.CARE, scope, bytes((which,)))
+
+
 def counter(which: int) -> bytes:
     """``01 | which u8``."""
     return bytes((Kind.COUNTER, which))
@@ -391,11 +398,6 @@ def chunk_prefix(scope: int, pool: int) -> bytes:
 def kv_prefix(scope: int, namespace: int) -> bytes:
     """``0B | scope u64 | namespace u64``: the packed key of an entry follows."""
     return _U64_2.pack(Kind.KV, scope, namespace)
-
-
-def care_rows(scope: int, which: int) -> bytes:
-    """``12 | scope u64 | which u8``: the prefix of rows of one sort of care."""
-    return scoped(Kind.CARE, scope, bytes((which,)))
 
 
 def expiry_row(expires_ms: int, key: bytes) -> bytes:

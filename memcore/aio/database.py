@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.database.branches import Branch
 from memcore.database.difference import Difference
 from memcore.model import SessionEntry
-from memcore.retention import ErasureReceipt, Hold
+from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
 from memcore.session.checkpointing import Position
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
@@ -142,6 +143,24 @@ class AsyncDatabase:
     ) -> Difference:
         """As ``Database.compare``, in a thread."""
         return await asyncio.to_thread(self._database.compare, a.sync, b.sync, **positions)
+
+    @property
+    def retention(self) -> Retention:
+        """As ``Database.retention``; its calls are short commits."""
+        return self._database.retention
+
+    async def sweep(self, **options: Any) -> SweepReport:
+        """As ``Database.sweep``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.sweep(**options))
+
+    @asynccontextmanager
+    async def sweeper(self, **options: Any) -> AsyncIterator[Sweeper]:
+        """``async with db.sweeper(interval_seconds=60):``; as ``Database.sweeper``."""
+        made = self._database.sweeper(**options)
+        try:
+            yield made
+        finally:
+            await asyncio.to_thread(made.stop)
 
     async def stats(self) -> dict[str, Any]:
         """As ``Database.stats``."""

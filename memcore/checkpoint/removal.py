@@ -16,6 +16,7 @@ from memcore.keys import Kind
 from memcore.limits import PIECE_ROWS
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
+from memcore.terms import drop_terms, thread_terms
 
 __all__ = ["is_unused", "remove_piece", "start_removal", "under_way"]
 
@@ -30,6 +31,7 @@ def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[b
     row = read_pool(txn, scope, pool)
     names.drop_thread_name(txn, scope, name)
     txn.delete(threads.head_key(scope, number))
+    drop_terms(txn, thread_terms(scope, number))
     work = [_mark(txn, keys.thread_prefix(scope, number))]
     if row is None or row.members > 1:
         if row is not None:

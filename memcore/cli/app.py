@@ -33,9 +33,11 @@ from memcore.cli import (
     recover,
     repair,
     restore,
+    retention,
     salvage,
     show,
     stats,
+    sweep,
     tree,
 )
 from memcore.cli.entry import Settings
@@ -131,6 +133,8 @@ for _name, _verb in (
     ("prune", prune.prune_threads),
     ("erase", erase.erase_user),
     ("hold", hold.hold_data),
+    ("retention", retention.keep),
+    ("sweep", sweep.sweep_store),
     ("stats", stats.show_stats),
     ("check", check.check_store),
     ("doctor", doctor.examine_store),

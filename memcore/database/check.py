@@ -10,8 +10,9 @@ from typing import Final
 from memcore import blobs, keys, names
 from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
-from memcore.codec import FLAG_BLOB, open_value
+from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN, open_value
 from memcore.database.checkpoints import chained, check_checkpoints
+from memcore.database.expiries import check_expiries, check_terms
 from memcore.database.references import check_references
 from memcore.database.shared import check_shared, scopes_with_state
 from memcore.errors import (
@@ -29,12 +30,14 @@ from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
 from memcore.log.positions import History
+from memcore.log.rewriting import same_calls
 from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.retention.care import check_care
 from memcore.session import Backing, check_removals, is_leaving
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
+from memcore.terms import session_terms
 from memcore.tokens import TokenCounter
 from memcore.tombstone import buried
 from memcore.usage import read_usage
@@ -83,6 +86,7 @@ def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -
         named.update(_names_of(backing, scope, findings))
         findings += check_threads(backing.store.read, scope)
         findings += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+    findings += check_expiries(backing)
     for scope in sorted(set(backing.store.read(scopes_with_state)) - dead - set(scopes)):
         findings.append(f"scope {scope} has a state, but no row names it")
     sessions = [place for place in backing.store.read(sessions_of) if place[0] not in dead]
@@ -230,6 +234,9 @@ class SessionCheck:
         read_lease(txn, self.scope, self.session)
         pinned = saved_states(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
+        said = txn.get(key := session_terms(self.scope, self.session))
+        if said is not None:
+            yield from check_terms(txn, key, said)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""
@@ -314,7 +321,8 @@ class SessionCheck:
             return
         if item.kind == ItemKind.EVENT:
             return
-        if pack_facts(item.message, self.backing.seed) != record[index.RECORD.size :]:
+        facts, known = pack_facts(item.message, self.backing.seed), record[index.RECORD.size :]
+        if facts != known and not (flags & FLAG_REWRITTEN and same_calls(facts, known)):
             yield f"item {seq}: its index record names other calls than the item does"
 
     def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:

@@ -21,6 +21,7 @@ from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
 from memcore.database.importing import Imported, import_lines
 from memcore.database.keying import Keyed
+from memcore.database.retained import Retained
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
 from memcore.database.sharing import export_shared
@@ -37,7 +38,7 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database(Entrance, Audited, Forgetting, Keyed):
+class Database(Entrance, Retained, Audited, Forgetting, Keyed):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Self:
@@ -81,6 +82,7 @@ class Database(Entrance, Audited, Forgetting, Keyed):
 
     def close(self) -> None:
         """Close the handle; the last one of a process closes the file. Idempotent."""
+        self._stop_sweepers()
         self._backing.store.close()
 
     # --- scopes and sessions ----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from memcore.access import Access, Authorizer, checked_actor, checked_authorizer
 from memcore.audit import Audit, start_audit
@@ -24,13 +24,15 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int
 from memcore.privacy.provider import Key
-from memcore.retention import resume_erasures
+from memcore.retention import RetentionRule, resume_erasures, retention_rules
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
+
+Rules: TypeAlias = tuple[RetentionRule, ...] | None
 
 
 def open_database(
@@ -44,6 +46,7 @@ def open_database(
     policy: str = "openai_chat",
     compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
     embed: Embed | None = None,
+    retention: Any = None,
     allow_unsafe: bool = False,
     map_bytes: int = MAP_BYTES_DEFAULT,
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
@@ -71,6 +74,7 @@ def open_database(
         compaction: how sessions are compacted: a CompactionPolicy, a mapping or the name of one of
             ``memcore.PRESETS``; None: ``"default"``.
         embed: gives a vector for each of a list of texts; for reducers that compare by meaning.
+        retention: rules to store for the database, as ``Retention.set`` takes; None: those it has.
         allow_unsafe: consent to ``durability="none"``.
         map_bytes: virtual address space to map at first; it grows by itself.
         steady_interval_ms: how long after a change a ``"relaxed"`` file begins to make it durable.
@@ -105,15 +109,16 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_objects(embed, audit)
+    rules = None if retention is None else retention_rules(retention)
     if not in_memory:
-        _check_place(file, make=create and not read_only, allow_network_fs=allow_network_fs)
+        _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
     store = open_store(
         file, read_only=read_only, create=create and not read_only, durability=durability,
         map_bytes=map_bytes, steady_interval_ms=steady_interval_ms, verify=verify,
         access=access_of(key, key_file),
     )  # fmt: skip
     backing = Backing(store, by, preset, recount, rule, embed, audit=audit, access=access)
-    return _opened(store, backing)
+    return _opened(store, backing, rules)
 
 
 def _access(authorizer: object, actor: object) -> Access | None:
@@ -121,11 +126,12 @@ def _access(authorizer: object, actor: object) -> Access | None:
     return None if asked is None else Access(asked, who, [])
 
 
-def _check_place(file: str, *, make: bool, allow_network_fs: bool) -> None:
-    if not make and not os.path.lexists(file):
+def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
+    """Refuse a file that is missing, if it has to be there, or lies on a network file system."""
+    if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
-    if not allow_network_fs:
+    if not any_fs:
         refuse_network(os.path.realpath(file))
 
 
@@ -138,13 +144,12 @@ def _check_objects(embed: object, audit: object) -> None:
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
         raise InvalidOptionError(msg)
-
     if audit is not None and not isinstance(audit, Audit):
         msg = f"audit: expected a memcore.Audit or None, got {type(audit).__name__}"
         raise InvalidOptionError(msg)
 
 
-def _opened(store: LmdbStore, backing: Backing) -> Database:
+def _opened(store: LmdbStore, backing: Backing, rules: Rules) -> Database:
     """The database, when deletions that were cut short have been gone on with.
 
     Raises:
@@ -155,10 +160,13 @@ def _opened(store: LmdbStore, backing: Backing) -> Database:
     except BaseException:
         store.close()
         raise
+    db = Database(backing)
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
-    return Database(backing)
+        if rules is not None and rules != db.retention.get():
+            db.retention.set(rules)
+    return db
 
 
 def _check_flags(**flags: bool) -> None:

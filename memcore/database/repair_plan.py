@@ -152,6 +152,7 @@ _KINDS: Final = {
     Kind.CHUNK: Damage.THREAD,
     Kind.STATE: Damage.STATE,
     Kind.CARE: Damage.CARE,
+    Kind.CARE: Damage.MARK,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,
@@ -167,11 +168,12 @@ _ROWS: Final = {
     Row.STATE: Damage.STATE,
     Row.MOMENT: Damage.STATE,
     Row.LEASE: Damage.LEASE,
+    Row.TERMS: Damage.MARK,
 }
 _WORDS: Final = tuple(
     (re.compile(words), damage)
     for words, damage in (
-        (r"is listed for removal, but in use", Damage.MARK),
+        (r"is listed for removal, but in use|the index by expiry|^the terms", Damage.MARK),
         (r"erased scope|holds and erasures|the holds of the database", Damage.CARE),
         (r"as a fork|it was forked, does not list it", Damage.RELATION),
         (r"token counts|\brecount \d+|was not counted by", Damage.TOKENS),

@@ -44,6 +44,7 @@ from memcore.store.format import AUDITED, ENCRYPTED, Format
 from memcore.store.unlocking import vault_for_copy
 from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
+from memcore.terms import index_row, is_terms
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["SalvageReport", "SalvagedSession", "salvage"]
@@ -197,6 +198,10 @@ class _Salvage:
             if kind == Kind.SESSION:
                 if self._is_kept(key):
                     yield key, sieve.value(key)
+                    yield from index_row(key, sieve.value(key))
+            elif kind == Kind.CARE and is_terms(key):
+                yield key, sieve.value(key)
+                yield from index_row(key, sieve.value(key))
             elif kind == Kind.KV:
                 yield from self._entry(key, sieve.value(key))
             elif kind == Kind.BLOB_ADDRESS:

@@ -14,7 +14,7 @@ from memcore._fast import record_spans
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, unpack_header
 from memcore.checkpoint.parts import is_pool_row, is_thread_row
-from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, HEADER_BYTES, decode_json, is_proven
+from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, body_of, decode_json, is_proven
 from memcore.errors import MemcoreError
 from memcore.held import is_hold_row
 from memcore.keys import Care, Kind, Row
@@ -27,6 +27,7 @@ from memcore.log.item import split_body
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
 from memcore.state import is_moment, is_state_row
+from memcore.terms import is_terms, terms_of
 from memcore.usage import unpack_usage
 
 __all__ = ["is_row"]
@@ -54,7 +55,7 @@ def is_row(key: bytes, value: bytes) -> bool:
     fits = _SHAPES.get(kind)
     try:
         return len(key) == _KEY_BYTES.get(kind, len(key)) and (
-            fits is None or fits(key, value, value[HEADER_BYTES:])
+            fits is None or fits(key, value, body_of(value))
         )
     except (MemcoreError, ValueError):
         return False
@@ -163,6 +164,10 @@ def _is_care(key: bytes, value: bytes, _: bytes) -> bool:
     return not is_hold or is_hold_row(key, value)
 
 
+def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
+    return not is_terms(key) or bool(terms_of(key, value))
+
+
 _Shape = Callable[[bytes, bytes, bytes], bool]
 _SHAPES: Final[dict[int, _Shape]] = {
     Kind.COUNTER: _is_number,
@@ -181,6 +186,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
     Kind.CARE: _is_care,
+    Kind.CARE: _is_terms,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,
@@ -190,6 +196,7 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.TOKENS: _is_token_page,
     Row.USAGE: _is_usage,
     Row.CHECKPOINT: _is_checkpoint,
+    Row.TERMS: _is_terms,
     Row.MOMENT: _is_moment,
     Row.LEASE: _is_lease,
 }

@@ -8,7 +8,14 @@ The entry alone decides what is visible: expired entries are hidden at once, swe
 expiry row that does not match its entry is only litter.
 """
 
-from memcore.kv.entries import clear_scope, reference_in, references, sweep
+from memcore.kv.entries import (
+    clear_scope,
+    entry_of,
+    expire_rows,
+    reference_in,
+    references,
+    sweep,
+)
 from memcore.kv.handle import KeyValue
 from memcore.kv.lent import KeyValueTxn, KeyValueView
 from memcore.kv.requests import REQUESTS, Requests
@@ -20,6 +27,8 @@ __all__ = [
     "KeyValueView",
     "Requests",
     "clear_scope",
+    "entry_of",
+    "expire_rows",
     "reference_in",
     "references",
     "sweep",

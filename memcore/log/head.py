@@ -32,6 +32,9 @@ FLAG_UNFINISHED: Final = 2
 FLAG_LEASED: Final = 4
 """The session has a lease row that is to be looked at before it is changed."""
 
+FLAG_REWRITTEN: Final = 8
+"""Items that it shows were rewritten in their place, under another epoch."""
+
 
 class Segment(NamedTuple):
     """Seqs ``lo .. hi`` (both included) of the rows that ``session`` owns."""

@@ -1,5 +1,7 @@
-"""What must go and what must stay: erasures with receipts, legal holds, opting out of memory."""
+"""What stays how long, and what must go: rules and times, the sweep, legal holds, erasures."""
 
+from memcore.retention.archive import ArchiveTarget, archive_to
+from memcore.retention.background import Sweeper
 from memcore.retention.compacting import marking_gone
 from memcore.retention.erasing import (
     Asked,
@@ -10,14 +12,33 @@ from memcore.retention.erasing import (
     would_erase,
 )
 from memcore.retention.hold import Hold, hold, holds, release
+from memcore.retention.keeping import Retention
 from memcore.retention.opting import opt_in, opt_out, opted_out
 from memcore.retention.receipt import ErasureReceipt, verify_receipt
+from memcore.retention.report import AuditSweep, Exporter, Run, SweepReport
+from memcore.retention.rules import (
+    RETENTION_PRESETS,
+    RetentionRule,
+    read_rules,
+    retention_rules,
+)
 from memcore.retention.signing import receipt_key
+from memcore.retention.sweeping import sweep
 
 __all__ = [
+    "RETENTION_PRESETS",
+    "ArchiveTarget",
     "Asked",
+    "AuditSweep",
     "ErasureReceipt",
+    "Exporter",
     "Hold",
+    "Retention",
+    "RetentionRule",
+    "Run",
+    "SweepReport",
+    "Sweeper",
+    "archive_to",
     "count_pending",
     "erase",
     "finish_erasures",
@@ -27,9 +48,12 @@ __all__ = [
     "opt_in",
     "opt_out",
     "opted_out",
+    "read_rules",
     "receipt_key",
     "release",
     "resume_erasures",
+    "retention_rules",
+    "sweep",
     "verify_receipt",
     "would_erase",
 ]

@@ -30,6 +30,7 @@ from memcore.session.tenure import Tenure, admit_raw
 from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
+from memcore.terms import drop_terms, session_terms
 
 __all__ = [
     "check_removals",
@@ -39,6 +40,8 @@ __all__ = [
     "resume_removals",
     "start_removal",
 ]
+
+_TERMS = bytes((Row.TERMS,))
 
 
 def delete_session(
@@ -225,7 +228,7 @@ def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]
     stop = keys.after(keys.session_prefix(scope, session))
     piece = Piece()
     found: list[blobs.BlobRef] = []
-    until = stop
+    until, is_said = stop, False
     for key, value in txn.scan(start, stop):
         ref = _blob_of(key, value)
         if not piece.admits(len(value), more_pages=0 if ref is None else blobs.pages_of(ref.size)):
@@ -233,6 +236,9 @@ def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]
             break
         if ref is not None:
             found.append(ref)
+        is_said = is_said or key[17:18] == _TERMS
+    if is_said:
+        drop_terms(txn, session_terms(scope, session))
     txn.delete_range(start, until)
     return until is stop, [row for ref in found for row in blobs.let_go(txn, scope, ref)]
 

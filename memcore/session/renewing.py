@@ -17,6 +17,7 @@ from memcore.session.address import Address
 from memcore.session.removal import remove_nameless
 from memcore.state import inherit
 from memcore.store.base import Txn
+from memcore.terms import move_terms
 from memcore.usage import inherit_usage
 
 __all__ = ["renew"]
@@ -47,6 +48,7 @@ def renew(txn: Txn, address: Address, draft: Draft, kept: Sequence[Prepared]) ->
     fresh.finish(now_ms=backing.now_ms())
     inherit(txn, scope, number, session, seq=head.next_seq)
     inherit_usage(txn, scope, number, session, at=0)
+    move_terms(txn, scope, number, session)
     rest = remove_nameless(txn, scope, number)
     txn.on_commit(lambda: address.settle(scope, session))
     return rest

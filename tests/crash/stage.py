@@ -20,7 +20,7 @@ from .audits import audit_beside
 from .children import Children, ending
 from .controls import Control
 from .recording import Recorder
-from .verbs import SHARED, VERBS, Place, State, Step, tag_in
+from .verbs import GONE, SHARED, VERBS, Place, State, Step, tag_in, told_in
 from .workloads import Lane, Operation, Workload
 
 FILE = "agent.memcore"
@@ -205,7 +205,10 @@ def _ends(db: memcore.Database) -> list[tuple[str, int]]:
         scope = db.scope(user=user)
         for entry in scope.sessions():
             for item in scope.session(entry.session_id).tail(1 if user != SHARED else 3):
-                lane, number, *_ = tag_in(item.message["content"]).split("|")
+                told = told_in(item)
+                if told == GONE:
+                    continue
+                lane, number, *_ = told.split("|")
                 found.append((lane, int(number)))
         for _, value in scope.kv("facts").scan(reverse=True, limit=_KEYS):
             found.append((user, int(tag_in(value).split("|")[1])))

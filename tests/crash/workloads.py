@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from . import erasures as _erasures  # noqa: F401 - registers its verb
-from . import graphs as _graphs  # noqa: F401 - registers its verbs
+from . import expiries as _expiries  # noqa: F401 - registers its verbs
+from . import graphs as _graphs  # noqa: F401 - as above
 from . import services as _services  # noqa: F401 - as above
 from .verbs import State
 
@@ -300,6 +301,34 @@ def service_kills(lane: Lane) -> Iterator[Operation]:
         yield "replace", "own", lane.rng.randrange(lane.live("own")), 400, 500
         if turn % 4 == 3:
             yield "withdraw", "file"
+
+
+@workload()
+def expiries(lane: Lane) -> Iterator[Operation]:
+    """Items, keys and sessions whose time has come, forks that share them, appends between."""
+    for turn in range(14):
+        name = f"s{turn % 2}"
+        sizes = [lane.rng.choice((60, 900, 6000)) for _ in range(lane.rng.randint(2, 5))]
+        if turn % 4 == 1:
+            sizes.append(40 * KIB)
+        yield "append", name, *sizes
+        if turn % 3 == 1:
+            yield "fork", name, f"f{turn}", lane.live(name)
+        if turn % 2:
+            yield "expire", name, lane.rng.randrange(lane.live(name))
+            yield "lend", f"k{turn}", 300, f"l{turn}", 3000
+        if turn % 4 == 3:
+            yield ("lapse",)
+        if turn % 5 == 4:
+            yield "outlive", name
+
+
+@workload(kills=4)
+def expiry_kills(lane: Lane) -> Iterator[Operation]:
+    """A process that is killed while items expire."""
+    for _ in range(10):
+        yield "append", "own", *[lane.rng.choice((60, 900, 40 * KIB))] * lane.rng.randint(1, 4)
+        yield "expire", "own", lane.rng.randrange(lane.live("own"))
 
 
 @workload()

@@ -23,7 +23,16 @@ RUN = [
     "README.md",
     *(
         f"docs/{page}.md"
-        for page in ["concepts", "compaction", "format", "state", "audit", "isolation", "leases"]
+        for page in [
+            "concepts",
+            "compaction",
+            "format",
+            "state",
+            "retention",
+            "audit",
+            "isolation",
+            "leases",
+        ]
     ),
     *OPTIONAL,
 ]

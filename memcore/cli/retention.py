@@ -1,0 +1,83 @@
+"""``memcore retention``: the rules that say what stays how long."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, reading, writing
+from memcore.cli.output import complain, emit_json
+from memcore.cli.sweep import show_report
+from memcore.retention import read_rules, retention_rules
+
+__all__ = ["keep"]
+
+
+class Action(StrEnum):
+    """What to do with rules."""
+
+    SHOW = "show"
+    SET = "set"
+
+
+Session = Annotated[str | None, typer.Option(metavar="SESSION", help="Those of this session.")]
+
+
+def keep(
+    store: StorePath,
+    action: Annotated[Action, typer.Argument(help="Show the rules, or set them.")] = Action.SHOW,
+    rules: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RULES]", help="A preset, a TOML or JSON file, or 'none' to take them back."
+        ),
+    ] = None,
+    *,
+    user: User = None,
+    app: App = None,
+    session: Session = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set the rules of the database, of a user, or of a session.
+
+    --dry-run shows what a sweep would remove by them now.
+    """
+    where = {"user": user, "app": app, "session": session}
+    if action is Action.SET:
+        if rules is None or not yes:
+            complain("set: name the rules and say --yes; 'memcore sweep --dry-run' shows the rest")
+            raise typer.Exit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
+        with writing(store) as db:
+            db.retention.set(_rules(rules), **where)
+            _show(db.retention.terms(**where), as_json=as_json)
+        return
+    with reading(store) as db:
+        if dry_run:
+            report = db.sweep(dry_run=True)
+            show_report(report.mapping(), verb="retention", as_json=as_json)
+            return
+        _show(db.retention.terms(**where), as_json=as_json)
+
+
+def _rules(given: str) -> Any:
+    if given == "none":
+        return None
+    if os.path.exists(given):
+        return read_rules(given)
+    return retention_rules(given)
+
+
+def _show(terms: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        emit_json("retention", {"terms": terms})
+        return
+    print(
+        json.dumps(terms, indent=2, ensure_ascii=False) if terms else "no rules: everything stays"
+    )

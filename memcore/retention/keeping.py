@@ -1,0 +1,329 @@
+"""Retention: the handle that says what stays how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from memcore import names
+from memcore.checkpoint.threads import thread_of
+from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
+from memcore.log.saved import read_saved, saved_numbers
+from memcore.retention.places import rules_in
+from memcore.retention.rules import RetentionRule, retention_rules
+from memcore.session import Backing
+from memcore.state import APP, TEMPORARY, USER, packed_field, prefix_of
+from memcore.store.base import ReadTxn, Txn
+from memcore.terms import (
+    Terms,
+    read_terms,
+    scope_terms,
+    session_terms,
+    thread_terms,
+    write_terms,
+)
+
+__all__ = ["Retention"]
+
+_TTL_SECONDS_MAX = 2**40
+Edit = Callable[[Terms], Terms]
+
+
+class Retention:
+    """What stays how long; ``Database.sweep`` removes the rest. Made by ``db.retention``.
+
+    Rules and times are stored in the file, so every process that sweeps it goes by them.
+    """
+
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        rules: Any,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        session: str | None = None,
+    ) -> tuple[RetentionRule, ...] | None:
+        """Give rules to the database, a user in an application, or one of their sessions.
+
+        Args:
+            rules: a preset's name, a mapping, a RetentionRule or a list; ``[]``: everything stays
+                there, whatever is said elsewhere; None: what is said elsewhere applies again.
+            user: whose sessions; with ``app``.
+            app: of which application; ``"default"`` if only ``user`` is given.
+            session: one session of them.
+
+        Raises:
+            InvalidOptionError: they are no rules.
+            NotFoundError: there is no such session.
+            ReadOnlyError, StorageError
+        """
+        found = None if rules is None else retention_rules(rules)
+        stored = None if found is None else tuple(rule.mapping() for rule in found)
+        ids = {rule.id for rule in found or ()}
+
+        def edit(terms: Terms) -> Terms:
+            marks = {rule: seq for rule, seq in terms.marks.items() if rule in ids}
+            return replace(terms, rules=stored, marks=marks)
+
+        self._edit(user, app, session, edit)
+        return found
+
+    def get(
+        self, *, user: str | None = None, app: str | None = None, session: str | None = None
+    ) -> tuple[RetentionRule, ...] | None:
+        """The rules that the database, a user or a session was given itself; None: none."""
+
+        def look(txn: ReadTxn) -> Terms | None:
+            key = self._find(txn, user, app, session)
+            return None if key is None else read_terms(txn, key)
+
+        terms = self._backing.store.read(look)
+        return None if terms is None or terms.rules is None else rules_in(terms)
+
+    # --- times ------------------------------------------------------------------------------------
+
+    def expire_session(
+        self,
+        session: str,
+        ttl_seconds: float | None,
+        *,
+        user: str = "default",
+        app: str = "default",
+    ) -> int | None:
+        """Let a session go at a time, whatever is done with it until then; None: it stays.
+
+        Returns:
+            When it goes, in milliseconds since 1970.
+
+        Raises:
+            NotFoundError: there is none.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        at = self._at(ttl_seconds)
+        self._edit(user, app, session, lambda terms: replace(terms, expires_ms=at))
+        return at
+
+    def expire_field(
+        self,
+        field: str,
+        ttl_seconds: float | None,
+        *,
+        session: str | None = None,
+        user: str = "default",
+        app: str = "default",
+    ) -> int | None:
+        """Let a field of a state go at a time, with all the values it had; None: it stays.
+
+        Args:
+            field: its name; ``user:`` and ``app:`` fields are those that sessions share.
+            ttl_seconds: how long it stays, whatever is written to it until then.
+            session: whose state, for a field without prefix.
+            user: who owns it.
+            app: which application's.
+
+        Raises:
+            NotFoundError: there is no such session.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        at, prefix = self._at(ttl_seconds), prefix_of(field)
+        if prefix == TEMPORARY or (not prefix and session is None):
+            msg = f"field {field[:80]!r}: expected one that is stored; of a session, name it, too"
+            raise InvalidOptionError(msg)
+        bare = field[len(prefix) :]
+        packed_field(bare)
+
+        def edit(terms: Terms) -> Terms:
+            kept = {name: ms for name, ms in terms.fields.items() if name != bare}
+            return replace(terms, fields=kept if at is None else {**kept, bare: at})
+
+        if prefix == APP:
+            self._edit_key(lambda txn: scope_terms(names.ensure_app_scope(txn, app)), edit)
+        elif prefix == USER:
+            self._edit_key(lambda txn: scope_terms(names.ensure_scope(txn, app, user)), edit)
+        else:
+            self._edit(user, app, session, edit)
+        return at
+
+    def expire_checkpoint(
+        self,
+        session: str,
+        checkpoint: int | str,
+        ttl_seconds: float | None,
+        *,
+        user: str = "default",
+        app: str = "default",
+    ) -> int | None:
+        """Let a checkpoint of a session go at a time, by number or the newest of a name.
+
+        Raises:
+            NotFoundError: there is no such session or checkpoint.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        at = self._at(ttl_seconds)
+        self._need_writable()
+
+        def closure(txn: Txn) -> None:
+            key = self._need(txn, user, app, session)
+            scope = names.scope_of(txn, app, user) or 0
+            place = scope, names.session_of(txn, scope, session) or 0
+            number = _checkpoint_of(txn, place, checkpoint)
+            terms = read_terms(txn, key)
+            kept = {n: ms for n, ms in terms.checkpoints.items() if n != number}
+            if at is not None:
+                kept[number] = at
+            write_terms(txn, key, replace(terms, name=session, checkpoints=kept))
+
+        self._backing.store.transact(closure)
+        return at
+
+    def expire_thread(
+        self,
+        thread: str,
+        ttl_seconds: float | None,
+        *,
+        user: str = "default",
+        app: str = "default",
+    ) -> int | None:
+        """Let a thread of a graph go at a time, with all its checkpoints; None: it stays.
+
+        Raises:
+            NotFoundError: there is none.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        at = self._at(ttl_seconds)
+        self._need_writable()
+
+        def closure(txn: Txn) -> None:
+            scope = names.scope_of(txn, app, user)
+            found = None if scope is None else thread_of(txn, scope, thread)
+            if scope is None or found is None:
+                msg = f"there is no thread {thread[:80]!r} of user {user!r} in app {app!r}"
+                raise NotFoundError(msg)
+            key = thread_terms(scope, found.place.thread)
+            write_terms(txn, key, replace(read_terms(txn, key), name=thread, expires_ms=at))
+
+        self._backing.store.transact(closure)
+        return at
+
+    def terms(
+        self, *, user: str | None = None, app: str | None = None, session: str | None = None
+    ) -> dict[str, Any]:
+        """All that is said of the database, a user or a session, as a mapping; empty: nothing."""
+
+        def look(txn: ReadTxn) -> Terms | None:
+            key = self._find(txn, user, app, session)
+            return None if key is None else read_terms(txn, key)
+
+        found = self._backing.store.read(look)
+        return {} if found is None else mapping_of(found)
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def _find(
+        self, txn: ReadTxn, user: str | None, app: str | None, session: str | None
+    ) -> bytes | None:
+        if user is None and app is None and session is None:
+            return scope_terms(0)
+        scope = names.scope_of(txn, app or "default", user or "default")
+        if scope is None or session is None:
+            return None if scope is None else scope_terms(scope)
+        number = names.session_of(txn, scope, session)
+        return None if number is None else session_terms(scope, number)
+
+    def _need(self, txn: ReadTxn, user: str | None, app: str | None, session: str) -> bytes:
+        key = self._find(txn, user, app, session)
+        if key is None:
+            msg = (
+                f"there is no session {session[:80]!r} of user {user or 'default'!r} in app "
+                f"{app or 'default'!r}"
+            )
+            raise NotFoundError(msg)
+        return key
+
+    def _edit(self, user: str | None, app: str | None, session: str | None, edit: Edit) -> None:
+        for name, what in ((user, "user"), (app, "app"), (session, "session")):
+            if name is not None:
+                names.check_name(name, what)
+
+        def place(txn: Txn) -> bytes:
+            if session is not None:
+                return self._need(txn, user, app, session)
+            if user is None and app is None:
+                return scope_terms(0)
+            return scope_terms(names.ensure_scope(txn, app or "default", user or "default"))
+
+        named = "" if session is None else session
+        self._edit_key(place, lambda terms: replace(edit(terms), name=named))
+
+    def _edit_key(self, place: Callable[[Txn], bytes], edit: Edit) -> None:
+        self._need_writable()
+
+        def closure(txn: Txn) -> None:
+            key = place(txn)
+            before = _readable(txn, key)
+            after = edit(before)
+            if after != before:
+                write_terms(txn, key, after)
+
+        self._backing.store.transact(closure)
+
+    def _at(self, ttl_seconds: float | None) -> int | None:
+        if ttl_seconds is None:
+            return None
+        is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+        if not is_number or not 0 < ttl_seconds <= _TTL_SECONDS_MAX:
+            msg = f"ttl_seconds: expected more than 0 seconds or None, got {ttl_seconds!r}"
+            raise InvalidOptionError(msg)
+        return self._backing.now_ms() + math.ceil(ttl_seconds * 1000)
+
+    def _need_writable(self) -> None:
+        if self._backing.store.read_only:
+            msg = "the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)
+
+
+def _readable(txn: ReadTxn, key: bytes) -> Terms:
+    """The terms of a place; damaged ones are written anew by who says what is to be."""
+    try:
+        return read_terms(txn, key)
+    except CorruptValueError:
+        return Terms()
+
+
+def _checkpoint_of(txn: ReadTxn, place: tuple[int, int], which: int | str) -> int:
+    for number in _numbers(txn, place, which):
+        try:
+            saved = read_saved(txn, *place, number)
+        except CorruptValueError:
+            continue  # its name is not known
+        if saved is not None and which in (number, saved.checkpoint.name):
+            return number
+    msg = f"the session has no checkpoint {which!r:.80}; session.checkpoints() lists them"
+    raise NotFoundError(msg)
+
+
+def _numbers(txn: ReadTxn, place: tuple[int, int], which: int | str) -> Iterator[int]:
+    if isinstance(which, int):
+        return iter((which,))
+    return saved_numbers(txn, *place, newest_first=True)
+
+
+def mapping_of(terms: Terms) -> dict[str, Any]:
+    """What terms say, as JSON has it."""
+    found: dict[str, Any] = {}
+    if terms.rules is not None:
+        found["rules"] = list(terms.rules)
+    if terms.expires_ms is not None:
+        found["expires_ms"] = terms.expires_ms
+    if terms.fields:
+        found["fields"] = dict(terms.fields)
+    if terms.checkpoints:
+        found["checkpoints"] = {str(number): at for number, at in terms.checkpoints.items()}
+    return found

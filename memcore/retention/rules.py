@@ -1,0 +1,240 @@
+"""Rules of retention: what stays, as data; of mappings, TOML and JSON.
+
+```toml
+[[rules]]
+what = "items"
+max_age_seconds = 2592000
+tools = ["search"]
+[[rules]]
+what = "sessions"
+keep_last = 100
+```
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from functools import lru_cache
+from hashlib import blake2b
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.model import ItemKind
+from memcore.options import checked_optional_int
+
+__all__ = ["RETENTION_PRESETS", "RetentionRule", "read_rules", "retention_rules"]
+
+_WHATS: Final = ("sessions", "items", "checkpoints", "audit")
+_LIMITS: Final = ("max_age_seconds", "keep_last", "max_bytes")
+_CLASSES: Final = ("kinds", "types", "tools")
+_KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
+_AGE_SECONDS_MAX: Final = 2**40
+_DAY: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRule:
+    """What goes: whatever is beyond one of the limits.
+
+    Raises:
+        InvalidOptionError: a field is out of range, or does not fit what the rule is about.
+    """
+
+    what: str
+    """``items`` of a session, ``sessions`` of a scope, ``checkpoints`` of a session, or entries of
+    the ``audit``."""
+    max_age_seconds: float | None = None
+    """Older ones go: sessions by their last change, all others by when they were made."""
+    keep_last: int | None = None
+    """All but so many of the last ones go, of the classes below; sessions by their last change."""
+    max_bytes: int | None = None
+    """Items: those before the last ones that take so many bytes go."""
+    kinds: tuple[str, ...] = ()
+    """Items: only those of these kinds, as ``result``; empty: of any."""
+    types: tuple[str, ...] = ()
+    """Items: only those whose envelope or event is of these types; empty: of any."""
+    tools: tuple[str, ...] = ()
+    """Items: only calls and results of these tools; empty: all."""
+    action: str = "expire"
+    """Items: ``expire`` leaves their place and calls, ``remove`` takes the beginning of a history
+    away where nothing else refers to it, and else expires it."""
+    summaries: str = "keep"
+    """Items: whether compaction's summaries of what expires stay (``keep``) or go (``drop``)."""
+
+    def __post_init__(self) -> None:
+        _need_one_of("what", self.what, _WHATS)
+        for name in _CLASSES:
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        for kind in self.kinds:
+            _need_one_of("kinds", kind, _KINDS)
+        _need_one_of("action", self.action, ("expire", "remove"))
+        _need_one_of("summaries", self.summaries, ("keep", "drop"))
+        checked_optional_int("keep_last", self.keep_last)
+        checked_optional_int("max_bytes", self.max_bytes)
+        age = self.max_age_seconds
+        if age is not None and (
+            isinstance(age, bool)
+            or not isinstance(age, int | float)
+            or not 0 <= age <= _AGE_SECONDS_MAX
+        ):
+            msg = f"max_age_seconds: expected 0 to {_AGE_SECONDS_MAX} seconds, got {age!r}"
+            raise InvalidOptionError(msg)
+        self._need_sense()
+
+    def _need_sense(self) -> None:
+        if all(getattr(self, name) is None for name in _LIMITS):
+            msg = f"a rule about {self.what} needs a limit: one of {', '.join(_LIMITS)}"
+            raise InvalidOptionError(msg)
+        for name in ("max_bytes", *_CLASSES, "action", "summaries"):
+            if self.what != "items" and getattr(self, name) != _DEFAULTS[name]:
+                msg = f"{name}: is for rules about items, this one is about {self.what}"
+                raise InvalidOptionError(msg)
+        if self.what == "audit" and self.keep_last is not None:
+            msg = "keep_last: the audit is kept by max_age_seconds alone"
+            raise InvalidOptionError(msg)
+        if self.action == "remove" and any(getattr(self, name) for name in _CLASSES):
+            msg = "action: 'remove' takes the beginning of a history, so it asks for no classes"
+            raise InvalidOptionError(msg)
+
+    def mapping(self) -> dict[str, Any]:
+        """The mapping that makes an equal rule."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in found.items()
+            if name == "what" or value != _DEFAULTS[name]
+        }
+
+    @property
+    def id(self) -> str:
+        """What tells the rule from all others."""
+        return _id_of(self)
+
+    def since_ms(self, now_ms: int) -> int | None:
+        """What was made before this time is too old; None: nothing is."""
+        return None if self.max_age_seconds is None else now_ms - int(self.max_age_seconds * 1000)
+
+
+_DEFAULTS: Final = {
+    each.name: each.default for each in fields(RetentionRule) if each.default is not MISSING
+}
+
+
+@lru_cache(maxsize=256)
+def _id_of(rule: RetentionRule) -> str:
+    told = json.dumps(rule.mapping(), sort_keys=True).encode()
+    return blake2b(told, digest_size=8).hexdigest()
+
+
+def _need_one_of(name: str, value: object, wanted: Iterable[str]) -> None:
+    listed = tuple(wanted)
+    if value not in listed:
+        near = get_close_matches(str(value), listed, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
+        raise InvalidOptionError(msg)
+
+
+def _texts(name: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    msg = f"{name}: expected a list of str, got {given!r:.80}"
+    raise InvalidOptionError(msg)
+
+
+def _transient() -> tuple[RetentionRule, ...]:
+    return (RetentionRule(what="sessions", max_age_seconds=_DAY),)
+
+
+def _standard() -> tuple[RetentionRule, ...]:
+    return (
+        RetentionRule(what="items", max_age_seconds=30 * _DAY, kinds=("result",)),
+        RetentionRule(what="items", max_age_seconds=90 * _DAY),
+        RetentionRule(what="sessions", max_age_seconds=365 * _DAY),
+        RetentionRule(what="audit", max_age_seconds=180 * _DAY),
+    )
+
+
+def _minimal() -> tuple[RetentionRule, ...]:
+    return (
+        RetentionRule(what="items", max_age_seconds=7 * _DAY, summaries="drop"),
+        RetentionRule(what="sessions", max_age_seconds=30 * _DAY),
+        RetentionRule(what="audit", max_age_seconds=30 * _DAY),
+    )
+
+
+RETENTION_PRESETS: Final[Mapping[str, Callable[[], tuple[RetentionRule, ...]]]] = {
+    "transient": _transient,
+    "standard": _standard,
+    "minimal": _minimal,
+}
+"""Rules by name: sessions of a day; a year with contents of 90 days; a month with those of 7."""
+
+
+def retention_rules(given: object) -> tuple[RetentionRule, ...]:
+    """Rules from a preset's name, a mapping ``{"rules": [...]}``, a rule, or a list of rules.
+
+    Raises:
+        InvalidOptionError: an unknown name or key (with the near match), or a bad value.
+    """
+    if isinstance(given, str):
+        _need_one_of("retention preset", given, RETENTION_PRESETS)
+        return RETENTION_PRESETS[given]()
+    if isinstance(given, RetentionRule):
+        return (given,)
+    if isinstance(given, Mapping):
+        _known("retention", given, ("rules", "preset"))
+        preset = given.get("preset")
+        begun = () if preset is None else retention_rules(preset)
+        return begun + retention_rules(given.get("rules", ()))
+    if isinstance(given, list | tuple):
+        return tuple(_rule(each) for each in given)
+    msg = (
+        "retention: expected a preset's name, a mapping, a RetentionRule or a list of them; got "
+        f"{type(given).__name__}"
+    )
+    raise InvalidOptionError(msg)
+
+
+def _rule(given: object) -> RetentionRule:
+    if isinstance(given, RetentionRule):
+        return given
+    if not isinstance(given, Mapping):
+        msg = f"retention rule: expected a mapping, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    _known("retention rule", given, [each.name for each in fields(RetentionRule)])
+    if "what" not in given:
+        msg = f"retention rule: 'what' is missing; one of {', '.join(_WHATS)}"
+        raise InvalidOptionError(msg)
+    return RetentionRule(**given)
+
+
+def _known(what: str, given: Mapping[Any, Any], names: Iterable[str]) -> None:
+    for name in given:
+        _need_one_of(what, name, names)
+
+
+def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
+    """Rules from a file: TOML, or JSON if its name ends so.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidOptionError: it is no TOML or JSON, or as ``retention_rules``.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError as exc:
+        msg = f"retention rules: there is no file {str(file)!r}"
+        raise NotFoundError(msg) from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        msg = f"retention rules: cannot read {str(file)!r}: {exc}"
+        raise InvalidOptionError(msg) from exc
+    return retention_rules(found)

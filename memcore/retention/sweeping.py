@@ -1,0 +1,176 @@
+"""The sweep: what the index says is due, in its order, and what rules say of all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from memcore import blobs, keys, kv, names
+from memcore.checkpoint import removal as threads
+from memcore.errors import CorruptValueError
+from memcore.held import is_held
+from memcore.keys import Kind
+from memcore.retention.departing import remove_session
+from memcore.retention.places import keep_scope, keep_session
+from memcore.retention.report import Run
+from memcore.retention.states import expire_fields
+from memcore.session import resume_removals
+from memcore.store.base import ReadTxn, Txn
+from memcore.terms import Terms, drop_terms, is_terms, read_terms, write_terms
+
+__all__ = ["sweep"]
+
+_PAGE: Final = 256
+"""Rows of the index that one snapshot looks at."""
+
+
+def sweep(run: Run) -> None:
+    """Remove what is due, at most ``run.limit`` things; each row of the index is looked at once."""
+    start: bytes | None = keys.expiry_row(0, b"")
+    while start is not None:
+        page, start = run.backing.store.read(lambda txn, start=start: _page(txn, run, start))  # type: ignore[misc]
+        entries = [row for row in page if keys.split_expiry_row(row)[1][:1] == bytes((Kind.KV,))]
+        _sweep_entries(run, entries)
+        for row in page:
+            key = keys.split_expiry_row(row)[1]
+            if is_terms(key):
+                if not run.left:
+                    break
+                _sweep_terms(run, key)
+        if not run.left and (page or start is not None):
+            run.report.complete = False
+            return
+
+
+def _page(txn: ReadTxn, run: Run, start: bytes) -> tuple[list[bytes], bytes | None]:
+    """Rows of the index whose time has come, and where the next page begins."""
+    stop = keys.expiry_row(run.now_ms + 1, b"")
+    rows = [row for row, _ in txn.scan(start, stop, limit=_PAGE)] if start < stop else []
+    return rows, rows[-1] + b"\x00" if len(rows) == _PAGE else None
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def _sweep_entries(run: Run, rows: list[bytes]) -> None:
+    due, store = rows[: run.left], run.backing.store
+    free = store.read(lambda txn: [row for row in due if not _is_held_entry(txn, row)])
+    run.report.held += len(due) - len(free)
+    if run.dry:
+        found = store.read(lambda txn: list(_entries(txn, free)))
+        run.report.entries += len(found)
+        run.report.bytes += sum(len(value) for _, value in found)
+        return
+    if run.write is not None and free:
+        found = store.read(lambda txn: list(_entries(txn, free)))
+        run.archive(lambda exporter: (exporter.entry(*row) for row in found))
+    while free:
+        gone, size, free, leaving = store.transact(
+            lambda txn, free=free: _expire_entries(txn, run, free),  # type: ignore[misc]
+            makes_room=True,
+        )
+        blobs.finish_leaving(store, leaving)
+        run.report.entries += gone
+        run.report.bytes += size
+
+
+def _is_held_entry(txn: ReadTxn, row: bytes) -> bool:
+    return is_held(txn, keys.split_scoped(keys.split_expiry_row(row)[1])[0])
+
+
+def _entries(txn: ReadTxn, rows: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The entries behind rows of the index, if they are due by their own account."""
+    for row in rows:
+        expires_ms, key = keys.split_expiry_row(row)
+        value = txn.get(key)
+        try:
+            if value is not None and kv.entry_of(key, value).expires_ms == expires_ms:
+                yield key, value
+        except CorruptValueError:
+            continue  # check() reports it
+
+
+def _expire_entries(
+    txn: Txn, run: Run, rows: list[bytes]
+) -> tuple[int, int, list[bytes], list[bytes]]:
+    leaving: list[bytes] = []
+    free = [row for row in rows if not _is_held_entry(txn, row)]
+    sizes = [len(txn.get(keys.split_expiry_row(row)[1]) or b"") for row in free]
+    gone, rest = kv.expire_rows(txn, free, run.now_ms, leaving)
+    return gone, sum(sizes[: len(free) - len(rest)]), rest, leaving
+
+
+# --- terms ----------------------------------------------------------------------------------------
+
+
+def _sweep_terms(run: Run, key: bytes) -> None:
+    try:
+        terms = run.backing.store.read(lambda txn: read_terms(txn, key))
+    except CorruptValueError:
+        run.report.damaged += 1
+        return
+    scope = keys.split_scoped(key)[0]
+    if key[0] == Kind.SESSION:
+        _sweep_session(run, key, terms)
+    elif key[10:]:
+        _sweep_thread(run, key, terms)
+    else:
+        expire_fields(run, key, (scope, 0))
+        keep_scope(run, scope, terms)
+
+
+def _sweep_session(run: Run, key: bytes, terms: Terms) -> None:
+    scope, session = keys.split_session_prefix(key)
+    if _is_due(run, terms):
+        if remove_session(run, scope, session, terms.name) or run.dry:
+            return
+        if _is_named(run, scope, session, terms.name):
+            return  # held, or somebody used it meanwhile: the next sweep looks again
+        _forget_expiry(run, key)
+    expire_fields(run, key, (scope, session))
+    keep_session(run, scope, session, terms)
+
+
+def _is_due(run: Run, terms: Terms) -> bool:
+    return terms.expires_ms is not None and terms.expires_ms <= run.now_ms
+
+
+def _is_named(run: Run, scope: int, session: int, name: str) -> bool:
+    return run.backing.store.read(lambda txn: names.session_of(txn, scope, name) == session)
+
+
+def _forget_expiry(run: Run, key: bytes) -> None:
+    """What was to go has no name any more: forks alone keep it."""
+    if not run.dry:
+        run.backing.store.transact(
+            lambda txn: write_terms(txn, key, replace(read_terms(txn, key), expires_ms=None)),
+            makes_room=True,
+        )
+
+
+def _sweep_thread(run: Run, key: bytes, terms: Terms) -> None:
+    if not _is_due(run, terms):
+        return
+    scope, thread = keys.split_scoped(key)[0], int.from_bytes(key[10:], "big")
+    if run.backing.store.read(lambda txn: is_held(txn, scope)):
+        run.report.held += 1
+        return
+    if run.write is not None:
+        run.report.kept += 1
+        return
+    if run.dry:
+        run.report.threads += 1
+        return
+
+    def closure(txn: Txn) -> bool:
+        if is_held(txn, scope) or not _is_due(run, read_terms(txn, key)):
+            return False
+        if names.thread_of(txn, scope, terms.name) != thread:
+            drop_terms(txn, key)  # it was deleted by who knows no terms
+            return False
+        threads.start_removal(txn, scope, terms.name)
+        return True
+
+    run.report.threads += run.backing.store.transact(closure, makes_room=True)
+    resume_removals(run.backing.store)

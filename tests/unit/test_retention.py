@@ -1,0 +1,650 @@
+"""Rules and times of retention, and what a sweep leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import memcore
+from memcore import aio, blobs, keys, names
+from memcore.codec import FLAG_REWRITTEN
+from memcore.errors import InvalidItemError
+from memcore.formats.expired import EXPIRED_TEXT
+from memcore.keys import Kind, Row
+from memcore.retention import RETENTION_PRESETS, Retention, read_rules, retention_rules
+from memcore.session.rewriting import rewrite_items
+from messages import assistant, call, result, system, texts, turns, user
+
+START_US = 1_700_000_000_000_000
+LONG = "a sentence that is worth more than what stands in its place later on"
+
+
+class Clock:
+    """Sets the time of a database, in seconds from its beginning on."""
+
+    def __init__(self, db: memcore.Database) -> None:
+        self._db = db
+        self.set(0)
+
+    def set(self, seconds: float) -> None:
+        self.now = START_US / 1e6 + seconds
+        self._db.backing.now_us = lambda: int(self.now * 1e6)
+
+
+@pytest.fixture
+def clock(db):
+    return Clock(db)
+
+
+def place_of(db, name="chat") -> tuple[int, int]:
+    def look(txn: Any) -> tuple[int, int]:
+        scope = names.scope_of(txn, "default", "default")
+        return scope, names.session_of(txn, scope, name)
+
+    return db.backing.store.read(look)
+
+
+def index_rows(db) -> list[tuple[int, bytes]]:
+    rows = (keys.expiry_row(0, b""), keys.expiry_row(2**63, b""))
+    found = db.backing.store.read(lambda txn: [row for row, _ in txn.scan(*rows)])
+    return [keys.split_expiry_row(row) for row in found]
+
+
+def raw(db, seq: int, name="chat") -> bytes:
+    key = keys.session_row(*place_of(db, name), Row.ITEM, seq)
+    return db.backing.store.read(lambda txn: txn.get(key))
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+def test_old_items_keep_their_place_and_calls(db, session, clock) -> None:
+    session.append(system("be kind"))
+    session.extend([user(LONG), call("c1"), result("c1", LONG * 3)], meta={"who": "x"})
+    clock.set(100)
+    session.extend([user("new"), assistant("new too")])
+    before, checkpoint = session.context().messages, session.checkpoint("then")
+    tokens = session.context().tokens
+    db.retention.set([{"what": "items", "max_age_seconds": 50}])
+
+    report = db.sweep()
+
+    assert (report.items, report.complete, report.bytes > len(LONG) * 4) == (2, True, True)
+    assert texts(session) == ["be kind", EXPIRED_TEXT, None, EXPIRED_TEXT, "new", "new too"]
+    after = session.context()
+    assert [m["role"] for m in after.messages] == [m["role"] for m in before]
+    assert after.messages[2]["tool_calls"][0]["id"] == after.messages[3]["tool_call_id"] == "c1"
+    assert (after.repairs, after.tokens <= tokens) == ((), True)
+    assert session.get(2).meta is None
+    assert raw(db, 4)[1] & FLAG_REWRITTEN
+    assert list(session.checkpoints()) == [checkpoint]
+    assert db.sweep().total == 0
+
+
+def test_what_is_expired_is_not_in_the_row(db, session, clock) -> None:
+    session.append(user("SECRET " * 20), meta={"note": "SECRET"})
+    session.record("planner", {"plan": "SECRET"})
+    session.append(user("SECRET" * 10_000))
+    clock.set(10)
+    scope, _ = place_of(db)
+    db.retention.set([{"what": "items", "max_age_seconds": 1}])
+    assert db.sweep().items == 3
+
+    rows = db.backing.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff")))
+    assert not [key for key, value in rows if b"SECRET" in value]
+    assert db.backing.store.read(lambda txn: blobs.check(txn, scope)) == []
+    assert [key for key, _ in rows if key[0] in (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)] == []
+
+
+def test_other_handles_and_forks_see_what_stays(db, open_db, session, clock) -> None:
+    session.extend(turns(3))
+    other, second = open_db(counter="bytes/4"), None
+    second = other.session("chat")
+    fork = session.fork("branch")
+    fork.append(user("mine"))
+    assert texts(second)[0] == texts(fork)[0] == "q0"
+    clock.set(10)
+    db.retention.set([{"what": "items", "max_age_seconds": 5}], app="default", session="chat")
+    assert db.sweep().items == 6
+
+    assert set(texts(second)) == {"."}
+    assert texts(fork)[-1] == "mine"
+    assert set(texts(fork)[:-1]) == {"."}
+    assert (len(second.context().messages), len(fork.context().messages)) == (6, 7)
+    assert second.undo(1)[0].message["content"] == "."
+    other.close()
+
+
+def test_what_was_remembered_decoded_is_forgotten(db, session) -> None:
+    from memcore.session.bulk import Recall
+
+    session.extend(turns(3))
+    fork = session.fork("branch")
+    recalls = [
+        Recall(each._reading, lambda found: found, most_bytes=10**6) for each in (session, fork)
+    ]
+    for recall in recalls:
+        assert asyncio.run(recall.last(None))[0][0]["content"] == "q0"
+    db.retention.set([{"what": "items", "keep_last": 0}], app="default", session="chat")
+    assert db.sweep().items == 6
+    for recall in recalls:
+        assert asyncio.run(recall.last(None)) is None  # each row needs a look of its own
+
+
+def test_items_of_a_parent_that_was_deleted_expire_too(db, session, clock) -> None:
+    session.extend([user(LONG), assistant(LONG)])
+    fork = session.fork("branch")
+    db.delete_session("chat")
+    clock.set(10)
+    db.retention.set([{"what": "items", "max_age_seconds": 5}])
+    assert db.sweep().items == 2
+    assert texts(fork) == [EXPIRED_TEXT, EXPIRED_TEXT]
+
+
+def test_the_last_items_stay(db, session, clock) -> None:
+    session.extend(turns(10))
+    db.retention.set([{"what": "items", "keep_last": 4}])
+    assert db.sweep(dry_run=True).items == 16
+    assert db.sweep().items == 16
+    session.undo(2)
+    session.append(user("later"))
+    assert db.sweep().items == 0
+    session.extend(turns(1, start=50))
+    assert db.sweep().items == 1
+    assert texts(session)[-4:] == ["a8", "later", "q50", "a50"]
+
+
+def test_the_last_bytes_stay(db, session) -> None:
+    session.extend([user("x" * 1000) for _ in range(10)])
+    db.retention.set([{"what": "items", "max_bytes": 3500}])
+    assert db.sweep().items == 7
+    assert [len(text) for text in texts(session)][-4:] == [len(EXPIRED_TEXT), 1000, 1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("classes", "gone"),
+    [
+        ({"kinds": ["result"]}, {3, 5}),
+        ({"tools": ["search"]}, {2, 3}),
+        ({"tools": ["nothing"]}, set()),
+        ({"types": ["tool_call"]}, {2, 4}),
+        ({"types": ["planner"]}, {6}),
+        ({"kinds": ["event", "user"]}, {1, 6}),
+    ],
+)
+def test_classes_of_items(db, session, classes, gone) -> None:
+    session.append(user(LONG))
+    for name in ("search", "fetch"):
+        message = call(f"c-{name}")
+        message["tool_calls"][0]["function"] = {"name": name, "arguments": json.dumps([LONG])}
+        session.extend([message, result(f"c-{name}", LONG)])
+    session.record("planner", LONG)
+    db.retention.set([{"what": "items", "keep_last": 0, **classes}])
+    assert db.sweep().items == len(gone)
+    assert {item.seq for item in session if LONG not in json.dumps(item.message)} == gone
+
+
+def test_an_open_call_waits_and_pins_stay(db, session, clock) -> None:
+    session.append(system(LONG))
+    message = call("c1")
+    message["tool_calls"][0]["function"]["arguments"] = '{"path": "secret"}'
+    session.extend([user(LONG), message, user(LONG)])
+    clock.set(10)
+    db.retention.set([{"what": "items", "max_age_seconds": 5}])
+    assert db.sweep().items == 2
+    assert session.get(3).message == message
+    session.append(result("c1", "fine"))
+    assert db.sweep().items == 1
+    assert session.get(3).message["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert texts(session)[0] == LONG
+
+
+def test_an_open_call_holds_nothing_up_behind_it(db, session) -> None:
+    session.append(call("c1"))
+    session.extend([user(LONG) for _ in range(4500)])
+    db.retention.set([{"what": "items", "keep_last": 1}])
+    while not db.sweep(limit=1500).complete:
+        pass
+    assert db.sweep().total == 0
+    assert [seq for seq, text in enumerate(texts(session), 1) if text == LONG] == [4501]
+
+
+@pytest.mark.parametrize(("summaries", "stays"), [("keep", True), ("drop", False)])
+def test_summaries_of_what_expired(db, session, clock, summaries, stays) -> None:
+    session.extend(turns(20))
+    session.compact(summarize=lambda _: LONG)
+    clock.set(10)
+    rule = {"what": "items", "max_age_seconds": 5, "summaries": summaries}
+    db.retention.set([rule])
+    assert db.sweep().items == 40
+    assert (LONG in json.dumps(session.context().messages)) is stays
+    assert (session.views()[-1].summary == LONG) is stays
+
+
+def test_a_clock_that_goes_back_expires_nothing_early(db, session, clock) -> None:
+    clock.set(1000)
+    session.append(user(LONG))
+    clock.set(0)
+    session.append(user(LONG))
+    rule = {"what": "items", "max_age_seconds": 50}
+    db.retention.set([rule])
+    clock.set(60)
+    assert db.sweep().items == 0  # the second one waits for the first
+    clock.set(1051)
+    assert db.sweep().items == 2
+    clock.set(0)
+    assert db.sweep().total == 0
+    assert texts(session) == [EXPIRED_TEXT] * 2
+
+
+def test_more_than_one_piece_and_a_limit(db, session) -> None:
+    session.extend([user(LONG) for _ in range(700)])
+    db.retention.set([{"what": "items", "keep_last": 10}])
+    first = db.sweep(limit=100)
+    assert (first.items, first.complete) == (100, False)
+    reports = [first]
+    while not reports[-1].complete:
+        reports.append(db.sweep(limit=250))
+    assert sum(each.items for each in reports) == 690
+    assert texts(session).count(LONG) == 10
+
+
+# --- the beginning of histories -------------------------------------------------------------------
+
+
+def test_the_beginning_is_removed_where_nothing_refers_to_it(db, session) -> None:
+    session.append(system("stay"))
+    session.extend(turns(10))
+    db.retention.set([{"what": "items", "keep_last": 4, "action": "remove"}])
+    assert db.sweep().items_removed == 16
+    assert texts(session) == ["stay", "q8", "a8", "q9", "a9"]
+    assert db.sweep().total == 0
+
+
+def test_checkpoints_keep_the_rows_of_what_is_beyond(db, session) -> None:
+    session.extend(turns(10))
+    session.checkpoint("here")
+    db.retention.set([{"what": "items", "keep_last": 4, "action": "remove"}])
+    report = db.sweep()
+    assert (report.items_removed, report.items) == (0, 16)
+    session.rewind("here")
+    assert len(session) == 20
+
+
+# --- whole things ---------------------------------------------------------------------------------
+
+
+def test_sessions_go_by_age_and_number(db, clock) -> None:
+    for at, name in enumerate("abcdef"):
+        clock.set(at * 100)
+        db.session(name).append(user(name))
+    db.retention.set([{"what": "sessions", "keep_last": 4, "max_age_seconds": 250}])
+    clock.set(500)
+    assert db.sweep(dry_run=True).sessions == 3
+    assert db.sweep().sessions == 3
+    assert [entry.session_id for entry in db.sessions()] == ["d", "e", "f"]
+
+
+def test_the_nearest_rules_apply(db, clock) -> None:
+    for owner in ("u", "v"):
+        for name in ("a", "b"):
+            db.session(name, user=owner).append(user(LONG))
+    retention = db.retention
+    retention.set([{"what": "items", "keep_last": 0}])
+    retention.set([], user="v")
+    retention.set([{"what": "items", "keep_last": 1}], user="u", session="b")
+    assert db.sweep().items == 1
+    left = {(o, n): texts(db.session(n, user=o))[0] == LONG for o in "uv" for n in "ab"}
+    assert left == {("u", "a"): False, ("u", "b"): True, ("v", "a"): True, ("v", "b"): True}
+    retention.set(None, user="v")
+    assert db.sweep().items == 2
+
+
+def test_times_of_single_things(db, session, clock) -> None:
+    scope, retention = db.scope(), db.retention
+    session.extend(turns(1))
+    session.state.put("mood", "good")
+    session.state.put("mood", "better")
+    session.state.put("name", "x")
+    scope.state.put("city", "Rome")
+    scope.app_state.put("motto", "go")
+    first, second = session.checkpoint("one"), session.checkpoint("two")
+    retention.expire_field("mood", 10, session="chat")
+    retention.expire_field("user:city", 10)
+    retention.expire_field("app:motto", 20)
+    retention.expire_checkpoint("chat", "one", 10)
+    scope.kv("n").put("k", 1, ttl_seconds=10)
+    assert len(index_rows(db)) == 4
+    clock.set(11)
+    report = db.sweep()
+    assert (report.fields, report.checkpoints, report.entries) == (2, 1, 1)
+    assert session.state.all(shared=False) == {"name": "x"}
+    assert "mood" not in session.state.at(1)
+    assert [each.number for each in session.checkpoints()] == [second.number] != [first.number]
+    assert (scope.state.all(), scope.app_state.all()) == ({}, {"motto": "go"})
+    assert len(index_rows(db)) == 1
+    retention.expire_field("app:motto", None)
+    assert index_rows(db) == []
+
+
+def test_a_session_goes_at_its_time_unless_it_is_told_to_stay(db, session, clock) -> None:
+    session.append(user("hi"))
+    db.retention.expire_session("chat", 10)
+    db.retention.expire_session("chat", 100)
+    assert len(index_rows(db)) == 1
+    clock.set(50)
+    assert db.sweep().sessions == 0
+    clock.set(101)
+    assert db.sweep().sessions == 1
+    assert index_rows(db) == []
+    assert not session.exists()
+    session.append(user("a new one"))
+    assert db.sweep().total == 0
+
+
+def test_who_deletes_takes_the_index_along(db, session, clock) -> None:
+    session.append(user("hi"))
+    db.retention.expire_session("chat", 10)
+    db.retention.set([{"what": "items", "keep_last": 3}], app="default", session="chat")
+    db.delete_session("chat")
+    assert index_rows(db) == []
+
+
+def test_a_fork_outlives_the_session_that_expired(db, session, clock) -> None:
+    session.append(user("hi"))
+    fork = session.fork("branch")
+    db.retention.expire_session("chat", 10)
+    clock.set(11)
+    assert db.sweep().sessions == 1
+    assert texts(fork) == ["hi"]
+    assert db.sweep().total == 0
+    assert index_rows(db) == []
+
+
+def test_threads_of_graphs_go_at_their_time(db, clock) -> None:
+    from memcore.checkpoint import JsonCoder, NewCheckpoint
+
+    graph = db.scope().graph
+    new = NewCheckpoint("1", None, {}, {"v": 1}, {}, {})
+    graph.put("t", "", new, JsonCoder())
+    db.retention.expire_thread("t", 10)
+    clock.set(11)
+    assert db.sweep(archive=lambda line: None).kept == 1
+    assert db.sweep().threads == 1
+    assert [entry.thread for entry in graph.threads()] == []
+    assert index_rows(db) == []
+
+
+def test_what_is_held_stays(db, session, clock, monkeypatch) -> None:
+    from memcore.retention import departing, expiring, states, sweeping
+
+    session.extend(turns(2))
+    db.scope().kv("n").put("k", 1, ttl_seconds=1)
+    db.retention.set([{"what": "items", "keep_last": 0}])
+    db.retention.expire_session("chat", 1)
+    clock.set(10)
+    for module in (departing, expiring, states, sweeping):
+        monkeypatch.setattr(module, "is_held", lambda *_: True)
+    report = db.sweep()
+    assert (report.total, report.held) == (0, 6)
+    monkeypatch.undo()
+    assert db.sweep().total == 6
+
+
+# --- the archive ----------------------------------------------------------------------------------
+
+
+def test_what_leaves_is_in_the_archive_and_can_be_imported(db, session, clock, tmp_path) -> None:
+    message = call("c1")
+    message["tool_calls"][0]["function"]["arguments"] = json.dumps({"q": LONG})
+    session.extend([user(LONG), message, result("c1", LONG)], meta={"who": 1})
+    db.scope().kv("n").put("k", {"a": 1}, ttl_seconds=1)
+    clock.set(10)
+    db.retention.set([{"what": "items", "max_age_seconds": 1}])
+    report = db.sweep(archive=tmp_path / "old.jsonl")
+    lines = (tmp_path / "old.jsonl").read_bytes().splitlines(keepends=True)
+    assert report.archived == len(lines) == 5
+    told = json.loads(lines[0])["expired"]
+    assert (told["namespace"], told["key"], told["value"]) == ("n", "k", {"a": 1})
+    with memcore.open(":memory:", counter="bytes/4") as other:
+        assert other.import_(lines[1:]).failures == []
+        assert texts(other.session("chat")) == [LONG, None, LONG]
+        assert other.session("chat").get(2).message == message
+
+
+def test_results_alone_are_archived_as_well(db, session, clock) -> None:
+    lines: list[bytes] = []
+    session.extend([user(LONG), call("c1"), result("c1", LONG), user(LONG)])
+    db.retention.set([{"what": "items", "keep_last": 0, "kinds": ["result"]}])
+    assert db.sweep(archive=lines.append).archived == len(lines) == 2
+    with memcore.open(":memory:", counter="bytes/4") as other:
+        assert other.import_(lines).failures == []
+        assert texts(other.session("chat")) == [LONG]
+
+
+def test_a_failing_archive_keeps_the_data(db, session, clock) -> None:
+    def broken(_: bytes) -> None:
+        msg = "no room"
+        raise OSError(msg)
+
+    session.extend(turns(2))
+    db.scope().kv("n").put("k", 1, ttl_seconds=100)
+    db.retention.set([{"what": "items", "keep_last": 0}, {"what": "sessions", "keep_last": 0}])
+    for what in ("items", "sessions"):
+        db.retention.set([{"what": what, "keep_last": 0}])
+        with pytest.raises(OSError, match="no room"):
+            db.sweep(archive=broken)
+    assert texts(session) == ["q0", "a0", "q1", "a1"]
+
+
+# --- rewriting ------------------------------------------------------------------------------------
+
+
+def test_items_are_rewritten_in_their_place(db, session) -> None:
+    session.extend([user(LONG), call("c1"), result("c1", "x" * 50_000)])
+    done = rewrite_items(db.backing, *place_of(db), {1: user("[X]"), 3: result("c1", "y" * 40_000)})
+    assert done.seqs == (1, 3)
+    assert texts(session) == ["[X]", None, "y" * 40_000]
+    rewrite_items(db.backing, *place_of(db), {3: result("c1", "z")})
+    assert texts(session)[2] == "z"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [assistant("no"), result("c1"), user(LONG + "more"), {"role": "user", "content": {1}}],
+)
+def test_an_item_does_not_become_another(db, session, message) -> None:
+    session.append(user("hello"))
+    with pytest.raises(InvalidItemError):
+        rewrite_items(db.backing, *place_of(db), {1: message})
+    with pytest.raises(memcore.NotFoundError):
+        rewrite_items(db.backing, *place_of(db), {9: user("x")})
+    assert texts(session) == ["hello"]
+
+
+def test_a_copy_and_a_salvage_keep_what_was_rewritten(open_db, tmp_path) -> None:
+    db = open_db(counter="bytes/4")
+    session = db.session("chat")
+    session.extend([user(LONG), assistant(LONG)])
+    db.retention.set([{"what": "items", "keep_last": 1}])
+    db.retention.expire_session("chat", 1000)
+    db.sweep()
+    db.backup(tmp_path / "copy")
+    db.copy_compact()
+    db.close()
+    memcore.salvage(tmp_path / "copy", tmp_path / "saved")
+    with memcore.open(tmp_path / "saved", counter="bytes/4") as saved:
+        assert saved.check() == []
+        assert texts(saved.session("chat")) == [EXPIRED_TEXT, LONG]
+        assert saved.retention.get()[0].keep_last == 1
+        assert len(index_rows(saved)) == 2
+
+
+def test_check_sees_an_index_that_leads_astray(open_db, path) -> None:
+    from memcore.codec import seal_value
+
+    with memcore.open(":memory:") as db:
+        db.session("chat").append(user("hi"))
+        db.scope().kv("n").put("k", 1, ttl_seconds=100)
+        db.retention.expire_session("chat", 100)
+        (kv_ms, kv_key), *_ = (row for row in index_rows(db) if row[1][0] == Kind.KV)
+        stray = keys.expiry_row(kv_ms + 1, kv_key)
+        lost = [keys.expiry_row(*row) for row in index_rows(db)]
+
+        def spoil(txn: Any) -> None:
+            txn.put(stray, seal_value(stray, b""))
+            for row in lost:
+                txn.delete(row)
+
+        db.backing.store.transact(spoil)
+        found = db.check()
+        assert len(found) == 3
+        assert all("index by expiry" in what for what in found)
+
+
+# --- rules as data --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"what": "itms", "keep_last": 1},
+        {"what": "items"},
+        {"what": "items", "keep_last": -1},
+        {"what": "items", "keep_last": True},
+        {"what": "items", "max_age_seconds": float("nan")},
+        {"what": "items", "max_age_seconds": -1},
+        {"what": "items", "keep_lst": 1},
+        {"what": "items", "keep_last": 1, "kinds": ["tools"]},
+        {"what": "items", "keep_last": 1, "tools": "search"},
+        {"what": "items", "keep_last": 1, "action": "remove", "kinds": ["user"]},
+        {"what": "sessions", "max_bytes": 1},
+        {"what": "sessions", "keep_last": 1, "tools": ["x"]},
+        {"what": "audit", "keep_last": 1},
+        3,
+    ],
+)
+def test_wrong_rules_are_refused(db, rule) -> None:
+    with pytest.raises(memcore.InvalidOptionError):
+        db.retention.set([rule])
+    assert db.retention.get() is None
+
+
+def test_rules_come_back_as_they_were(db, open_db, tmp_path) -> None:
+    for name in RETENTION_PRESETS:
+        rules = db.retention.set(name)
+        assert db.retention.get() == rules == retention_rules([rule.mapping() for rule in rules])
+    file = tmp_path / "rules.toml"
+    file.write_text('preset = "transient"\n[[rules]]\nwhat = "items"\nkeep_last = 5\n')
+    assert [rule.what for rule in read_rules(file)] == ["sessions", "items"]
+    again = open_db(counter="bytes/4", retention="minimal")
+    assert db.retention.get() == retention_rules("minimal")
+    again.close()
+    with pytest.raises(memcore.NotFoundError):
+        read_rules(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "1"])
+def test_wrong_times_are_refused(db, session, seconds) -> None:
+    session.append(user("hi"))
+    with pytest.raises(memcore.InvalidOptionError):
+        db.retention.expire_session("chat", seconds)
+    with pytest.raises(memcore.InvalidOptionError):
+        db.sweep(now=seconds if seconds != 0 else "now")
+    with pytest.raises(memcore.NotFoundError):
+        db.retention.expire_session("nobody", 1)
+    assert index_rows(db) == []
+
+
+# --- in the background ----------------------------------------------------------------------------
+
+
+def test_a_sweeper_works_until_the_database_is_closed(open_db) -> None:
+    db = open_db(counter="bytes/4")
+    swept, failed = threading.Event(), []
+    sweep = type(db).sweep
+
+    def watched(**options: Any) -> memcore.SweepReport:
+        report = sweep(db, **options)
+        swept.set()
+        return report
+
+    db.sweep = watched
+    db.session("chat").extend(turns(5))
+    db.retention.set([{"what": "items", "keep_last": 1}])
+    sweeper = db.sweeper(interval_seconds=3600, failed=failed.append)
+    assert swept.wait(30)
+    db.close()
+    assert (sweeper.running, failed, sweeper.last.items) == (False, [], 9)
+
+
+def test_the_asynchronous_handle_sweeps(path) -> None:
+    async def run() -> int:
+        async with aio.open(path, counter="bytes/4") as db:
+            await db.session("chat").append(user(LONG))
+            assert isinstance(db.retention, Retention)
+            db.retention.set([{"what": "items", "keep_last": 0}])
+            async with db.sweeper(interval_seconds=3600) as sweeper:
+                assert sweeper.running
+            assert not sweeper.running
+            return (await db.sweep()).total + sweeper.last.total
+
+    assert asyncio.run(run()) == 1
+
+
+def test_sweeps_beside_writers(db) -> None:
+    db.retention.set([{"what": "items", "keep_last": 5}, {"what": "checkpoints", "keep_last": 1}])
+
+    def write(name: str) -> None:
+        session = db.session(name)
+        for n in range(40):
+            session.extend([user(f"{n}"), assistant(f"{n}")])
+            if n % 10 == 5:
+                session.checkpoint()
+                session.undo(1)
+
+    threads = [threading.Thread(target=write, args=(f"s{at}",)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        db.sweep()
+    db.sweep()
+    for at in range(3):
+        found = texts(db.session(f"s{at}"))
+        assert (len(found), found[-5:]) == (76, ["37", "38", "38", "39", "39"])
+        assert set(found[:-5]) == {"."}
+
+
+_OTHER = """
+import sys, memcore
+from messages import turns
+db = memcore.open(sys.argv[1], counter="bytes/4")
+for at in range(6):
+    db.session("shared").extend(turns(1, start=at))
+    db.sweep()
+db.close()
+"""
+
+
+def test_sweeps_of_several_processes(db, path) -> None:
+    db.retention.set([{"what": "items", "keep_last": 4}])
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", _OTHER, str(path)], env={"PYTHONPATH": ":".join(sys.path)}
+        )
+        for _ in range(2)
+    ]
+    while any(other.poll() is None for other in others):
+        db.sweep()
+    assert [other.wait() for other in others] == [0, 0]
+    db.sweep()
+    found = texts(db.session("shared"))
+    assert (len(found), set(found[:-4])) == (24, {"."})
+    assert "." not in found[-4:]
