@@ -13,7 +13,7 @@ ANCHOR = "anchor.jsonl"
 
 def audit_beside(path: Path) -> memcore.Audit:
     """An audit that is anchored often, in the directory of the file."""
-    return memcore.Audit(key=KEY, anchor=path.with_name(ANCHOR), every_entries=5)
+    return memcore.Audit(key=KEY, anchor=path.with_name(ANCHOR), every_entries=9)
 
 
 def open_any(path: Path, **options: Any) -> memcore.Database:
