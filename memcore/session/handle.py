@@ -16,7 +16,7 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.appending import Appending
+from memcore.session.appending import AnyEnvelope, Appending
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
 from memcore.session.ending import Ending
@@ -88,6 +88,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append one item; it is stored when this returns.
 
@@ -98,6 +99,7 @@ class Session(Branched):
                 first receipt.
             request_id: kept beside the item.
             meta: a JSON object kept beside the item.
+            envelope: what is known of the item: an Envelope, or a mapping of its fields.
 
         Raises:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
@@ -110,6 +112,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -121,6 +124,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         return self.appending.store(
@@ -130,6 +134,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -142,6 +147,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
         return self.appending.store(
@@ -152,6 +158,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
