@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from memcore._fast import classify
 from memcore.errors import InvalidOptionError
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, USAGE_TOKENS_MAX
 
-__all__ = ["FAILED", "RESULT_TYPES", "TYPES", "Envelope", "checked_envelope", "derived_type", "stored_envelope"]
+__all__ = [
+    "FAILED",
+    "RESULT_TYPES",
+    "TYPES",
+    "Envelope",
+    "checked_envelope",
+    "derived_type",
+    "stored_envelope",
+]
 
 TYPES: Final = (
     "user_input",
@@ -48,6 +57,7 @@ _OF_KIND: Final = (
     "other",
 )
 """By the number of an ItemKind. What a model says without calling anything is its answer."""
+_ASSISTANT: Final = 3
 _TEXTS: Final = ("type", "request_id", "model", "tool", "status", "author", "agent", "owner")
 
 
@@ -158,6 +168,8 @@ def derived_type(kind: int, message: Mapping[str, Any]) -> str:
     if kind == len(_OF_KIND) - 1:
         found = message.get("type")
         return found if isinstance(found, str) else "other"
+    if kind == _ASSISTANT and classify(dict(message))[1]:
+        return "tool_call"
     return _OF_KIND[kind]
 
 

@@ -108,9 +108,7 @@ def _envelope(
     return bytes((flags,)) + encoded
 
 
-def _with_envelope(
-    told: Envelope, request_id: str | None, rest: dict[str, Any]
-) -> dict[str, Any]:
+def _with_envelope(told: Envelope, request_id: str | None, rest: dict[str, Any]) -> dict[str, Any]:
     """The envelope in front of the meta, which so begins at a place that can be found."""
     fields = told.mapping()
     its_request = fields.pop("request_id", None)
@@ -260,7 +258,7 @@ _LAST_META: Final = b',"meta":'
 def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[bytes, bytes]:
     """``(meta, message)`` of an item's row as JSON, as orjson writes it; meta is empty if absent.
 
-    Nothing is decoded where that is how it was written; a ``request_id`` needs an envelope for that.
+    Nothing is decoded where that is how it was written, unless there is a ``request_id`` alone.
 
     Raises:
         CorruptValueError: the row is sealed, but no item.

@@ -22,6 +22,7 @@ from memcore.session.branched import Branched
 from memcore.session.ending import Ending
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
+from memcore.session.voices import checked_voices
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
@@ -234,16 +235,29 @@ class Session(Branched):
     # --- reading ----------------------------------------------------------------------------------
 
     def items(
-        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        skip_corrupt: bool = False,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Iterator[Item]:
         """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+
+        ``authors`` and ``share``: as in ``context``; nothing shows of what is appended meanwhile.
 
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
         """
         checked_int("start", start)
         checked_optional_int("stop", stop)
-        return self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        voices = checked_voices(authors, share)
+        found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        if voices is None:
+            return found
+        shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
+        return (item for item in found if item.seq in shown)
 
     def __iter__(self) -> Iterator[Item]:
         return self.items()
@@ -281,6 +295,8 @@ class Session(Branched):
         calibrated: bool = False,
         model: str | None = None,
         view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Context:
         """What the model receives: legal for the policy and within the budget.
 
@@ -299,6 +315,11 @@ class Session(Branched):
             model: whose calibration to go by; None: that of the model reported last.
             view: one of ``views()`` or its number: show the history as under that compaction; 0: as
                 without any; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of the others only
+                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
+                left out together with their results. None: everybody's items.
+            share: ``"results"`` (None as well): of others what is of type ``final`` or
+                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -306,7 +327,12 @@ class Session(Branched):
             InvalidOptionError, CorruptValueError
         """
         return self.metering.context(
-            budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
+            budget_tokens,
+            reserve_tokens,
+            calibrated=calibrated,
+            model=model,
+            view=view,
+            voices=checked_voices(authors, share),
         )
 
     # --- settings ---------------------------------------------------------------------------------
