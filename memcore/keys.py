@@ -66,6 +66,7 @@ class Row:
     CHECKPOINT: Final = 0x0A
     STATE: Final = 0x0B
     MOMENT: Final = 0x0C
+    USES: Final = 0x0F
 
 
 class ThreadRow:

@@ -22,6 +22,7 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int
 from memcore.session import Backing, resume_removals
+from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
@@ -45,6 +46,9 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    item_bytes: int | None = None,
+    oversize: Oversize | None = None,
+    access_counts: bool = False,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -68,6 +72,10 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        item_bytes: how large an item may be as JSON; None: 64 MiB.
+        oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
+            texts are kept beside it and show their ends, or a function that makes a summary of one.
+        access_counts: count how often sessions and items are read (``Session.accessed``).
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -77,7 +85,7 @@ def open_database(
     file = _checked_path(path)
     _check_flags(
         read_only=read_only, create=create, verify=verify, recount=recount,
-        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
+        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs, access_counts=access_counts,
     )  # fmt: skip
     _check_recount(recount, counter, read_only=read_only)
     in_memory = file == ":memory:"
@@ -85,6 +93,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    guard = size_guard(item_bytes, oversize)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -98,7 +107,9 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    backing = Backing(store, by, preset, recount, rule, embed)
+    backing.size_guard, backing.access_counts = guard, access_counts
+    return _opened(store, backing)
 
 
 def _need_file(file: str) -> None:

@@ -69,6 +69,11 @@ class Prepared:
     staged: Any = None
     """The reference of the staged blob, once there is one."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the item's JSON."""
+        return len(split_body(self.body)[3] if self.payload is None else self.payload)
+
     def recount(self, counter: TokenCounter) -> None:
         """Count again: the session turned out to be counted by another counter."""
         if self.facts[0] != ItemKind.EVENT:

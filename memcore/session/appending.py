@@ -25,10 +25,11 @@ from memcore.log import (
     record_request,
 )
 from memcore.log.draft import revision_conflict
-from memcore.model import Receipt
+from memcore.model import ItemKind, Receipt
 from memcore.options import checked_optional_int
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure, Settled
+from memcore.session.sizes import OFFLOADED
 from memcore.session.reading import Reading
 from memcore.store.base import Txn
 from memcore.tokens import TokenCounter
@@ -88,7 +89,7 @@ class Appending:
         counter = self._counter()
         seed, now_us = backing.seed, backing.now_us()
         meta, request_id, envelope = options.meta, options.request_id, options.envelope
-        return [
+        prepared = [
             prepare_item(
                 item,
                 counter=counter,
@@ -100,6 +101,43 @@ class Appending:
             )
             for item in items
         ]
+        return prepared if backing.size_guard is None else self.guarded(prepared, options)
+
+    def guarded(self, prepared: list[Prepared], options: ItemOptions) -> list[Prepared]:
+        """The same with every item that is too large as two: an event with its texts, and the rest.
+
+        Raises:
+            InvalidItemError: one is refused; nothing else is stored then.
+        """
+        guard, backing = self._address.backing.size_guard, self._address.backing
+        if guard is None:
+            return prepared
+        found: list[Prepared] = []
+        for item in prepared:
+            size = item.size
+            if size <= guard.item_bytes:
+                found.append(item)
+                continue
+            is_event = item.facts[0] == ItemKind.EVENT
+            whole = item.message["payload"] if is_event else item.message
+            shown, texts = guard.replaced(whole, size, backing.seed)
+            beside = ItemOptions({OFFLOADED: texts["key"]}, options.request_id)
+            found.append(self.prepare_event(OFFLOADED, texts, beside))
+            if is_event:
+                found.append(self.prepare_event(item.message["type"], shown, options))
+                continue
+            found.append(
+                prepare_item(
+                    shown,
+                    counter=self._counter(),
+                    seed=backing.seed,
+                    now_us=backing.now_us(),
+                    meta=options.meta,
+                    request_id=options.request_id,
+                    envelope=options.envelope,
+                )
+            )
+        return found
 
     def _counter(self) -> TokenCounter:
         """The session's own counter, so that its counts are never mixed."""
@@ -234,7 +272,7 @@ class Appending:
     ) -> Planned:
         """What ``Session.record`` stores."""
         options = options_of(meta, request_id, envelope)
-        prepared = [self.prepare_event(event_type, payload, options)]
+        prepared = self.guarded([self.prepare_event(event_type, payload, options)], options)
         return prepared, self.append(
             prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )

@@ -98,7 +98,8 @@ class Batch:
     ) -> None:
         """Append an event."""
         options = options_of(meta, request_id, envelope)
-        prepared = [self._appending.prepare_event(type, payload, options)]
+        event = self._appending.prepare_event(type, payload, options)
+        prepared = self._appending.guarded([event], options)
         self._append(prepared, "keep")
 
     def _append(self, prepared: list[Prepared], orphans: str) -> None:

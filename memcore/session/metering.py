@@ -22,6 +22,7 @@ from memcore.session.address import Address
 from memcore.session.changes import Closure
 from memcore.session.picking import Ask, Pick, Picking
 from memcore.session.reading import Reading, head_of
+from memcore.session.uses import spans_of
 from memcore.session.voices import Voices, Voicing
 from memcore.store.base import ReadTxn, Txn
 from memcore.usage import read_usage, write_usage
@@ -122,6 +123,12 @@ class Metering:
             raise _overflow(exc, scale, budget) from exc
         if context is None:
             return Context([], 0, 1, 0)
+        uses = self._address.uses
+        if uses is not None:
+            seq = last[0].sent.seq
+            suffix = [(context.cut, seq)] if context.cut <= seq else []
+            spans = suffix if voices is None else spans_of(self.voicing.shown)
+            uses.note(last[0].sent.session, spans)
         _, sent, scale = last[0]
         self._sent.append(sent._replace(counted_tokens=context.tokens, cut_seq=context.cut))
         if scale is None:

@@ -145,12 +145,14 @@ class Marks:
 class Voicing:
     """The contexts of agents that share one session; all of it under the log's lock."""
 
-    __slots__ = ("_marks", "_picking", "_reading")
+    __slots__ = ("_marks", "_picking", "_reading", "shown")
 
     def __init__(self, reading: Reading, picking: Picking) -> None:
         self._reading = reading
         self._picking = picking
         self._marks: Marks | None = None
+        self.shown: list[int] = []
+        """Seqs of what was chosen last."""
 
     def marks(self, log: SessionLog, txn: ReadTxn) -> Marks:
         """What is known of all live items.
@@ -213,6 +215,7 @@ class Voicing:
         choice = choose(shown.ledger, policy, log.counter, demand)
         suffix = shown.places[choice.cut :]
         start = suffix[0] if suffix else history.count
+        self.shown = [history.seq_at(at) for at in suffix]
         kept = [at for at in kept if at < start]
         parts = [self._rows(log, txn, places) for places in (pins, kept, suffix)]
         regular = is_regular(shown.ledger, policy, choice.cut)

@@ -109,7 +109,8 @@ class Appending:
             if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
                 raise
         first = appending.prepare_event(REST, rest, ItemOptions())
-        return [first, *appending.prepare([content], ItemOptions({"adk": None}, *told))]
+        *before, item = appending.prepare([content], ItemOptions({"adk": None}, *told))
+        return [*before, first, item]
 
     def closure(self, storing: Storing, view: View) -> Closure[Appended]:
         """What stores the rows and the changes of the state, if the writer's view is current.
