@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from memcore.privacy import RedactionPolicy
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
+    from memcore.session.rules import LadderRules
     from memcore.state import (
         Command,
         Delete,
@@ -175,6 +176,7 @@ __all__ = [
     "Item",
     "ItemKind",
     "Keep",
+    "LadderRules",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
@@ -292,6 +294,7 @@ _HOMES = {
     "Item": "memcore.model",
     "ItemKind": "memcore.model",
     "Keep": "memcore.compaction",
+    "LadderRules": "memcore.session.rules",
     "LiteLLMSummarizer": "memcore.compaction",
     "Mask": "memcore.model",
     "Media": "memcore.tokens",

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from memcore.aio.branched import AsyncBranched
 from memcore.aio.compacting import recorded, summarized
+from memcore.aio.joined import AsyncJoined
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
@@ -46,7 +46,7 @@ _FEW: Final = 32
 """So many items may be appended on the loop's own thread."""
 
 
-class AsyncSession(AsyncBranched):
+class AsyncSession(AsyncJoined):
     """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``.
 
     If the session was opened with ``recount=True``, the first awaited call counts it anew in a
@@ -66,11 +66,6 @@ class AsyncSession(AsyncBranched):
 
     def __bool__(self) -> bool:
         return True
-
-    @property
-    def sync(self) -> Session:
-        """The synchronous handle of the same session."""
-        return self._session
 
     @property
     def id(self) -> str:

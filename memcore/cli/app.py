@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import memcore
 from memcore.cli import (
     backup,
+    bundle,
     check,
     compact,
     context,
@@ -119,6 +120,7 @@ for _name, _verb in (
     ("tree", tree.show_tree),
     ("diff", diff.show_difference),
     ("context", context.show_context),
+    ("bundle", bundle.bundle_session),
     ("compact", compact.compact_session),
     ("repair", repair.repair_session),
     ("recover", recover.recover_session),

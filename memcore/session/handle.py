@@ -16,10 +16,10 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.appending import AnyEnvelope, Appending
+from memcore.session.appending import AnyEnvelope
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.branched import Branched
 from memcore.session.ending import Ending
+from memcore.session.joined import Joined
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.session.voices import checked_voices
@@ -32,7 +32,7 @@ __all__ = ["Session"]
 T = TypeVar("T")
 
 
-class Session(Branched):
+class Session(Joined):
     """One append-only conversation in a scope. May be shared by threads.
 
     Made by ``db.session(...)``. A session comes into being with its first change; reading one that
@@ -41,7 +41,6 @@ class Session(Branched):
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
         self.ending = Ending(address)
         """The end of the history, raw; for memcore's own adapters."""

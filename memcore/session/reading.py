@@ -149,6 +149,16 @@ class Reading:
         self._note(rows)
         return list(decoded(rows, skip_corrupt=skip_corrupt))
 
+    def before(self, stop: int | None, count: int) -> list[Item]:
+        """The last ``count`` live items before seq ``stop`` (None: of all), oldest first."""
+
+        def collect(log: SessionLog, txn: ReadTxn) -> list[Any]:
+            history = log.history
+            end = history.count if stop is None else history.position_from(stop)
+            return self.collect(log, txn, max(end - count, 0), end)
+
+        return list(decoded(self.run(collect, [])))
+
     def get(self, seq: int) -> Item:
         """One live item."""
 

@@ -193,7 +193,7 @@ def _add_page(txn: Txn, place: Place, number: int, entries: dict[int, tuple[int,
 
 
 def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:
-    """As ``_body``; a damaged row is written anew: counts must not keep a change from being made."""
+    """As ``_body``; a damaged row is written anew: counts must not keep anybody from a change."""
     try:
         return _body(txn, key, size)
     except CorruptValueError:
