@@ -88,28 +88,31 @@ def open_database(
         allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs, access_counts=access_counts,
     )  # fmt: skip
     _check_recount(recount, counter, read_only=read_only)
-    in_memory = file == ":memory:"
-    check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
+    check_mode(durability, allow_unsafe=allow_unsafe or file == ":memory:")
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
     guard = size_guard(item_bytes, oversize)
+    store = _open_file(
+        file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
+        durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
+        verify=verify,
+    )  # fmt: skip
+    backing = Backing(store, by, preset, recount, rule, embed)
+    backing.size_guard, backing.access_counts = guard, access_counts
+    return _opened(store, backing)
+
+
+def _open_file(
+    file: str, *, allow_network_fs: bool, read_only: bool, create: bool, **options: Any
+) -> LmdbStore:
+    """The store in a file, or in memory."""
+    in_memory = file == ":memory:"
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
         refuse_network(os.path.realpath(file))
-    store = open_store(
-        file,
-        read_only=read_only,
-        create=create and not read_only,
-        durability=durability,
-        map_bytes=map_bytes,
-        steady_interval_ms=steady_interval_ms,
-        verify=verify,
-    )
-    backing = Backing(store, by, preset, recount, rule, embed)
-    backing.size_guard, backing.access_counts = guard, access_counts
-    return _opened(store, backing)
+    return open_store(file, read_only=read_only, create=create and not read_only, **options)
 
 
 def _need_file(file: str) -> None:

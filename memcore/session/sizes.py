@@ -82,22 +82,25 @@ class SizeGuard:
             InvalidItemError: the caller's function gives no str.
         """
         marker = _MARKER.format(len(text), reference)
+        if len(text) <= len(marker):
+            return text
         if callable(self.oversize):
             summary = self.oversize(text)
             if not isinstance(summary, str):
                 msg = f"oversize: the function gave {type(summary).__name__}, expected a str"
                 raise InvalidItemError(msg)
-            return f"{marker}\n{summary}"
-        ends = min(_ENDS_CHARS, self.item_bytes // 8)
-        if len(text) <= 2 * ends + len(marker):
-            return text
-        return f"{marker}\n{text[:ends]}\n[…]\n{text[-ends:]}"
+        else:
+            ends = min(_ENDS_CHARS, self.item_bytes // 8)
+            summary = f"{text[:ends]}\n[…]\n{text[-ends:]}"
+        shown = f"{marker}\n{summary}"
+        return shown if len(shown) < len(text) else text
 
     def _refusal(self, size: int, left: int | None = None) -> InvalidItemError:
         rest = "" if left is None else f", and {left} without its long texts"
+        other = ", or open the database with oversize='offload'" if left is None else ""
         msg = (
             f"the item is {size} bytes as JSON{rest}; item_bytes= allows {self.item_bytes}: store "
-            "the large part as a blob, or open the database with oversize='offload'"
+            f"the large part as a blob{other}"
         )
         return InvalidItemError(msg)
 
