@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
 
 from memcore._fast import classify
@@ -120,12 +121,20 @@ class Envelope:
 
     def mapping(self) -> dict[str, Any]:
         """The fields that are known, in their order."""
-        found = {name: getattr(self, name) for name in FIELDS}
-        return {name: value for name, value in found.items() if value is not None}
+        values = zip(FIELDS, _values(self), strict=True)
+        return {name: value for name, value in values if value is not None}
 
 
 FIELDS: Final = tuple(field.name for field in fields(Envelope))
 _KNOWN: Final = frozenset(FIELDS)
+_values: Final = attrgetter(*FIELDS)
+_NOTHING: Final = (None,) * len(FIELDS)
+_PLAIN: Final = {
+    **dict.fromkeys(_TEXTS, str), "redacted": bool, "tokens": int, "duration_ms": float
+}  # fmt: skip
+"""What a field that was checked once is read back as, mostly."""
+_PUT_REQUEST: Final = vars(Envelope)["request_id"].__set__
+_SET: Final = [(name, _PLAIN[name], getattr(Envelope, name).__set__) for name in FIELDS]
 
 
 def checked_envelope(given: object) -> Envelope | None:
@@ -137,7 +146,7 @@ def checked_envelope(given: object) -> Envelope | None:
     if given is None:
         return None
     if isinstance(given, Envelope):
-        return given if given.mapping() else None
+        return None if _values(given) == _NOTHING else given
     if not isinstance(given, Mapping):
         msg = f"envelope: expected an Envelope, a mapping or None, got {type(given).__name__}"
         raise InvalidOptionError(msg)
@@ -147,7 +156,7 @@ def checked_envelope(given: object) -> Envelope | None:
         msg = f"envelope: {named} is no field of it; expected {', '.join(FIELDS)}"
         raise InvalidOptionError(msg)
     found = Envelope(**given)
-    return found if found.mapping() else None
+    return None if _values(found) == _NOTHING else found
 
 
 def stored_envelope(found: Mapping[str, Any], request_id: str | None) -> Envelope:
@@ -159,6 +168,16 @@ def stored_envelope(found: Mapping[str, Any], request_id: str | None) -> Envelop
     if not isinstance(found, Mapping):
         msg = f"envelope: expected an object, got {type(found).__name__}"
         raise InvalidOptionError(msg)
+    told = object.__new__(Envelope)
+    for name, plain, put in _SET:
+        value = found.get(name)
+        if value is not None and type(value) is not plain:
+            break
+        put(told, value)
+    else:
+        if (told.tokens or 0) >= 0:
+            _PUT_REQUEST(told, request_id)
+            return told
     known = {name: value for name, value in found.items() if name in _KNOWN}
     return Envelope(**{**known, "request_id": request_id})
 

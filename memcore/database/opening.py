@@ -98,8 +98,7 @@ def open_database(
         durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
         verify=verify,
     )  # fmt: skip
-    backing = Backing(store, by, preset, recount, rule, embed)
-    backing.size_guard, backing.access_counts = guard, access_counts
+    backing = Backing(store, by, preset, recount, rule, embed, guard, access_counts)
     return _opened(store, backing)
 
 
