@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from memcore.database.migrating import MigrationReport, migrate
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
+    from memcore.envelope import Envelope
     from memcore.errors import (
         AccessDeniedError,
         AuditError,
@@ -116,10 +117,12 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
+    from memcore.privacy import RedactionPolicy
     from memcore.privacy.provider import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, RetentionRule, SweepReport, verify_receipt
     from memcore.session import Compactor, Lease, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
+    from memcore.session.rules import LadderRules
     from memcore.state import (
         Command,
         Delete,
@@ -180,6 +183,7 @@ __all__ = [
     "Delete",
     "Difference",
     "DuplicateRequestError",
+    "Envelope",
     "ErasureReceipt",
     "ExactCounter",
     "Extractive",
@@ -199,6 +203,7 @@ __all__ = [
     "KeyNeededError",
     "KeyProvider",
     "KeyStatus",
+    "LadderRules",
     "Lease",
     "LeaseHeldError",
     "LiteLLMSummarizer",
@@ -226,6 +231,7 @@ __all__ = [
     "Recovery",
     "RecoveryStep",
     "Recursive",
+    "RedactionPolicy",
     "Reduction",
     "Repair",
     "RepairResult",
@@ -305,6 +311,7 @@ _NAMES = {
     "memcore.database.difference": "Difference",
     "memcore.database.keying": "KeyStatus Rotation",
     "memcore.database.migrating": "MigrationReport migrate",
+    "memcore.envelope": "Envelope",
     "memcore.errors": (
         "AccessDeniedError AuditError CallerError ClosedError ContextOverflowError "
         "CorruptStoreError CorruptValueError CounterUnavailableError DuplicateRequestError "
@@ -320,10 +327,12 @@ _NAMES = {
         "OpenCall Plan Receipt RecountResult Repair RepairResult SessionEntry Summarizer "
         "SummaryRequest View Violation"
     ),
+    "memcore.privacy": "RedactionPolicy",
     "memcore.privacy.provider": "KeyProvider",
     "memcore.retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
     "memcore.session": "Compactor Lease Session SessionState",
     "memcore.session.recovered": "Recovery RecoveryStep",
+    "memcore.session.rules": "LadderRules",
     "memcore.state": (
         "Command Delete FileData Merge OmitInput OmitOutput Overwrite Private Reduction "
         "SharedState StateChanges StateSchema append_messages merge_entries"

@@ -78,6 +78,7 @@ class Row:
     MOMENT: Final = 0x0C
     AUDIT: Final = 0x0D
     LEASE: Final = 0x0E
+    USES: Final = 0x0F
     TERMS: Final = 0x10
 
 

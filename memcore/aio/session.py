@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from memcore.aio.branched import AsyncBranched
 from memcore.aio.compacting import recorded, summarized
+from memcore.aio.joined import AsyncJoined
 from memcore.aio.leasing import Leased
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
@@ -47,7 +47,7 @@ _FEW: Final = 32
 """So many items may be appended on the loop's own thread."""
 
 
-class AsyncSession(AsyncBranched):
+class AsyncSession(AsyncJoined):
     """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``.
 
     If the session was opened with ``recount=True``, the first awaited call counts it anew in a
@@ -67,11 +67,6 @@ class AsyncSession(AsyncBranched):
 
     def __bool__(self) -> bool:
         return True
-
-    @property
-    def sync(self) -> Session:
-        """The synchronous handle of the same session."""
-        return self._session
 
     @property
     def id(self) -> str:
@@ -274,6 +269,8 @@ class AsyncSession(AsyncBranched):
         calibrated: bool = False,
         model: str | None = None,
         view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Context:
         """As ``Session.context``."""
         await self._ready()
@@ -283,14 +280,16 @@ class AsyncSession(AsyncBranched):
             calibrated=calibrated,
             model=model,
             view=view,
+            authors=authors,
+            share=share,
         )
 
     async def items(
-        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+        self, start: int = 0, stop: int | None = None, **options: Any
     ) -> AsyncIterator[Item]:
         """As ``Session.items``; lets other tasks run after every page."""
         await self._ready()
-        for count, item in enumerate(self._session.items(start, stop, skip_corrupt=skip_corrupt)):
+        for count, item in enumerate(self._session.items(start, stop, **options)):
             if count and count % ITEMS_PAGE == 0:
                 await asyncio.sleep(0)
             yield item

@@ -14,6 +14,7 @@ import memcore
 from memcore.cli import (
     audit,
     backup,
+    bundle,
     check,
     compact,
     context,
@@ -126,6 +127,7 @@ for _name, _verb in (
     ("tree", tree.show_tree),
     ("diff", diff.show_difference),
     ("context", context.show_context),
+    ("bundle", bundle.bundle_session),
     ("compact", compact.compact_session),
     ("repair", repair.repair_session),
     ("recover", recover.recover_session),

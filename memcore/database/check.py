@@ -35,6 +35,7 @@ from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.retention.care import check_care
 from memcore.session import Backing, check_removals, is_leaving
+from memcore.session.uses import check_uses
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
 from memcore.terms import session_terms
@@ -233,6 +234,7 @@ class SessionCheck:
         yield from self._usage(txn, head)
         read_lease(txn, self.scope, self.session)
         pinned = saved_states(txn, self.scope, self.session)
+        yield from check_uses(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
         said = txn.get(key := session_terms(self.scope, self.session))
         if said is not None:

@@ -12,6 +12,7 @@ from memcore import names
 from memcore.database.arrived import Arrived, arrived_of, refuse, whole
 from memcore.database.exchange import Title
 from memcore.database.states import ArrivedState
+from memcore.envelope import Envelope, checked_envelope
 from memcore.errors import CorruptValueError, CounterUnavailableError
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.log import (
@@ -164,6 +165,7 @@ class Incoming:
             "now_us": whole(found, "created_us", below=CREATED_US_END),
             "meta": found.get("meta"),
             "request_id": found.get("request_id"),
+            "envelope": _told(found.get("envelope")),
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)
@@ -333,6 +335,11 @@ def _view(found: Any, counter: str) -> View:
         repair=_text(found, "repair"),
         repairs=_repairs(found.get("repairs", [])),
     )
+
+
+def _told(found: Any) -> Envelope | None:
+    """The envelope of an item's line; one without fields held a request id, which has its own."""
+    return Envelope() if found == {} else checked_envelope(found)
 
 
 def _repairs(listed: Any) -> tuple[Repair, ...]:

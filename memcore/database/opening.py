@@ -26,6 +26,7 @@ from memcore.options import checked_bool, checked_int
 from memcore.privacy.provider import Key
 from memcore.retention import RetentionRule, resume_erasures, retention_rules
 from memcore.session import Backing, resume_removals
+from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
@@ -57,6 +58,9 @@ def open_database(
     audit: Audit | None = None,
     authorizer: Authorizer | None = None,
     actor: str | None = None,
+    item_bytes: int | None = None,
+    oversize: Oversize | None = None,
+    access_counts: bool = False,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -89,6 +93,10 @@ def open_database(
         audit: chain every write under a key; a file is audited from its first opening with one on.
         authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
         actor: who works with this handle, as the authorizer is told.
+        item_bytes: how large an item may be as JSON; None: 64 MiB.
+        oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
+            texts are kept beside it and show their ends, or a function that makes a summary of one.
+        access_counts: count how often sessions and items are read (``Session.accessed``).
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
@@ -100,25 +108,35 @@ def open_database(
     file = _checked_path(path)
     _check_flags(
         read_only=read_only, create=create, verify=verify, recount=recount,
-        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
+        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs, access_counts=access_counts,
     )  # fmt: skip
     access = _access(authorizer, actor)
     _check_recount(recount, counter, read_only=read_only)
-    in_memory = file == ":memory:"
-    check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
+    check_mode(durability, allow_unsafe=allow_unsafe or file == ":memory:")
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_objects(embed, audit)
+    guard = size_guard(item_bytes, oversize)
     rules = None if retention is None else retention_rules(retention)
-    if not in_memory:
-        _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
-    store = open_store(
-        file, read_only=read_only, create=create and not read_only, durability=durability,
-        map_bytes=map_bytes, steady_interval_ms=steady_interval_ms, verify=verify,
-        access=access_of(key, key_file),
+    store = _open_file(
+        file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
+        durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
+        verify=verify, access=access_of(key, key_file),
     )  # fmt: skip
-    backing = Backing(store, by, preset, recount, rule, embed, audit=audit, access=access)
+    backing = Backing(
+        store, by, preset, recount, rule, embed,
+        size_guard=guard, access_counts=access_counts, audit=audit, access=access,
+    )  # fmt: skip
     return _opened(store, backing, rules)
+
+
+def _open_file(
+    file: str, *, allow_network_fs: bool, read_only: bool, create: bool, **options: Any
+) -> LmdbStore:
+    """The store in a file, or in memory."""
+    if file != ":memory:":
+        _check_place(file, there=read_only or not create, any_fs=allow_network_fs)
+    return open_store(file, read_only=read_only, create=create and not read_only, **options)
 
 
 def _access(authorizer: object, actor: object) -> Access | None:

@@ -70,6 +70,7 @@ class Scope(ScopedForgetting):
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
         state: Any = None,
         create: bool = True,
+        access_counts: bool | None = None,
     ) -> Session:
         """A session by name; it comes into being with its first change.
 
@@ -87,6 +88,8 @@ class Scope(ScopedForgetting):
             state: the fields of the session's state: a StateSchema, a TypedDict class or a list of
                 them; None: any field, without reducers.
             create: False raises NotFoundError if there is no such session.
+            access_counts: whether reading through this handle is counted (``Session.accessed``);
+                None: as the database was opened.
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
@@ -107,7 +110,9 @@ class Scope(ScopedForgetting):
             self._need_writable()
         rule = None if compaction is None else compaction_policy(compaction)
         fields = None if state is None else state_schema(state)
-        options = SessionOptions(name, by, orphans, rule, anew, fields)
+        if access_counts is not None:
+            checked_bool("access_counts", access_counts)
+        options = SessionOptions(name, by, orphans, rule, anew, fields, access_counts)
         self._need("session", session_id)
         address = Address(self._backing, self._app, self._user, session_id, options)
         address.access = self._access

@@ -16,14 +16,15 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.appending import Appending
+from memcore.session.appending import AnyEnvelope
 from memcore.session.batch import Batch, BatchContext
-from memcore.session.branched import Branched
 from memcore.session.ending import Ending
 from memcore.session.holding import hold, release
+from memcore.session.joined import Joined
 from memcore.session.leasing import Lease, Leasing
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
+from memcore.session.voices import checked_voices
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
@@ -33,7 +34,7 @@ __all__ = ["Session", "store_of"]
 T = TypeVar("T")
 
 
-class Session(Branched):
+class Session(Joined):
     """One append-only conversation in a scope. May be shared by threads.
 
     Made by ``db.session(...)``. A session comes into being with its first change; reading one that
@@ -42,7 +43,6 @@ class Session(Branched):
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.recounting = Recounting(address)
         self.leasing = Leasing(address)
         self.ending = Ending(address)
@@ -104,6 +104,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append one item; it is stored when this returns.
 
@@ -114,6 +115,7 @@ class Session(Branched):
                 first receipt.
             request_id: kept beside the item.
             meta: a JSON object kept beside the item.
+            envelope: what is known of the item: an Envelope, or a mapping of its fields.
 
         Raises:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
@@ -126,6 +128,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -137,6 +140,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         return self.appending.store(
@@ -146,6 +150,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -158,6 +163,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
         return self.appending.store(
@@ -168,6 +174,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -261,16 +268,29 @@ class Session(Branched):
     # --- reading ----------------------------------------------------------------------------------
 
     def items(
-        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        skip_corrupt: bool = False,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Iterator[Item]:
         """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+
+        ``authors`` and ``share``: as in ``context``; nothing shows of what is appended meanwhile.
 
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
         """
         checked_int("start", start)
         checked_optional_int("stop", stop)
-        return self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        voices = checked_voices(authors, share)
+        found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        if voices is None:
+            return found
+        shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
+        return (item for item in found if item.seq in shown)
 
     def __iter__(self) -> Iterator[Item]:
         return self.items()
@@ -308,6 +328,8 @@ class Session(Branched):
         calibrated: bool = False,
         model: str | None = None,
         view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Context:
         """What the model receives: legal for the policy and within the budget.
 
@@ -326,6 +348,11 @@ class Session(Branched):
             model: whose calibration to go by; None: that of the model reported last.
             view: one of ``views()`` or its number: show the history as under that compaction; 0: as
                 without any; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of the others only
+                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
+                left out together with their results. None: everybody's items.
+            share: ``"results"`` (None as well): of others what is of type ``final`` or
+                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -333,7 +360,12 @@ class Session(Branched):
             InvalidOptionError, CorruptValueError
         """
         return self.metering.context(
-            budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
+            budget_tokens,
+            reserve_tokens,
+            calibrated=calibrated,
+            model=model,
+            view=view,
+            voices=checked_voices(authors, share),
         )
 
     # --- one writer -------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ share under ``shared``. The values are immutable."""
 SHARED = "shared"
 PAST = "m"
 """How the names of sessions begin whose state at every item is looked at."""
+TOLD = "e-"
+"""How the names of sessions begin whose items have envelopes."""
 COUNTER = get_counter().id
 """What sessions begin with."""
 
@@ -151,6 +153,16 @@ def append(place: Place, step: Step) -> None:
     """``append name size...``: items in one commit."""
     name, *sizes = step.arguments
     place.session(name).extend(messages(step, sizes))
+
+
+@verb(_appended)
+def envelop(place: Place, step: Step) -> None:
+    """``envelop name size...``: as ``append``, with envelopes; what was read is counted along."""
+    name, *sizes = step.arguments
+    session = place.scope.session(name, access_counts=True)
+    session.tail(3)
+    session.context()
+    session.extend(messages(step, sizes), envelope={"author": step.lane, "status": "ok"})
 
 
 def _shared(state: State, step: Step) -> None:
@@ -560,6 +572,14 @@ def _position(
     return saved.name, tags, views, tuple(session.state.at(saved.state or 0).get("notes", ()))
 
 
+def _check_told(session: memcore.Session, tags: tuple[str, ...]) -> None:
+    """Every item says who wrote it, and nothing was counted that nobody read."""
+    authors = [item.envelope and item.envelope.author for item in session]
+    if authors != [tag.partition("|")[0] for tag in tags]:
+        raise WrongValueError(f"wrong authors: {authors!r:.80}")
+    session.accessed()  # its row is whole, or not there yet
+
+
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
     state: State = {}
     place = Place(db, lane)
@@ -567,6 +587,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         session = place.session(entry.session_id)
         tags = tuple(told_in(item) for item in session)
         state[f"s/{entry.session_id}"] = tags
+        if entry.session_id.startswith(TOLD):
+            _check_told(session, tags)
         if saved := tuple(_position(db, session, each) for each in session.checkpoints()):
             state[f"p/{entry.session_id}"] = saved
         if views := session.views():

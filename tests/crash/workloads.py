@@ -179,6 +179,17 @@ def usage(lane: Lane) -> Iterator[Operation]:
 
 
 @workload()
+def envelopes(lane: Lane) -> Iterator[Operation]:
+    """Items with envelopes, and counts of who read them."""
+    for turn in range(16):
+        yield "envelop", f"e-{turn % 2}", *[lane.rng.choice((60, 2000))] * lane.rng.randint(1, 3)
+        if turn % 5 == 4:
+            yield "undo", f"e-{turn % 2}", lane.live(f"e-{turn % 2}") - 1
+        if turn % 9 == 8:
+            yield "delete", f"e-{turn % 2}"
+
+
+@workload()
 def notes(lane: Lane) -> Iterator[Operation]:
     """Items together with the state, whose old values are trimmed; forks, undos, deletions."""
     for turn in range(20):

@@ -26,6 +26,7 @@ RUN = [
         for page in [
             "concepts",
             "compaction",
+            "envelope",
             "format",
             "state",
             "retention",

@@ -1,0 +1,47 @@
+"""``memcore bundle``: a minimal, redacted reproduction of what went wrong in a session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
+from memcore.cli.output import emit_json
+from memcore.session.bundle import BUNDLE_BYTES, BUNDLE_BYTES_LEAST
+
+__all__ = ["bundle_session"]
+
+
+def bundle_session(
+    session_id: SessionName,
+    *,
+    store: StorePath,
+    user: User = None,
+    app: App = None,
+    seq: Annotated[
+        int | None, typer.Option(min=1, help="The item that it is about; else the newest failure.")
+    ] = None,
+    most_bytes: Annotated[
+        int, typer.Option("--bytes", min=BUNDLE_BYTES_LEAST, help="How large it may be.")
+    ] = BUNDLE_BYTES,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Write it to a new file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what is needed to reproduce a failure: few items, redacted, without names and paths.
+
+    The bundle is one JSON object; --json wraps it like the output of other verbs.
+    """
+    with reading(store) as db:
+        found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
+    if out is not None:
+        with open(out, "xb") as file:  # what is there stays
+            file.write(found + b"\n")
+    if as_json:
+        emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})
+    elif out is None:
+        sys.stdout.write(found.decode("ascii") + "\n")
