@@ -18,7 +18,10 @@ OPTIONAL = {
     "docs/openai-agents.md": "agents",
 }
 """Pages whose examples need a package that is no dependency."""
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
+RUN = [
+    "README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", "docs/redaction.md",
+    *OPTIONAL,
+]  # fmt: skip
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip
