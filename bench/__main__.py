@@ -17,7 +17,7 @@ from harness import FULL, QUICK, Effort, Row  # noqa: E402
 
 NAMES = (
     "push", "cut", "append", "flush", "relaxed", "threads", "open", "tail", "memory", "bytes",
-    "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction",
+    "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction", "redaction",
     "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint", "openai_agents", "adk",
 )  # fmt: skip
 

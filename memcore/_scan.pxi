@@ -250,7 +250,7 @@ cdef Py_ssize_t _placeholder(const Scan *s, Py_ssize_t i) noexcept nogil:
 cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
     """Where the part before the @ begins; ``at`` if there is none."""
     cdef Py_ssize_t start = at
-    while start > s.floor and _has(s, start - 1, P_LOCAL):
+    while start > s.floor and _has(s, start - 1, P_LOCAL) and not _says(s, start - 3, b"%40", 3):
         start -= 1
     s.work += at - start
     if start < at and _escape_before(s, start):

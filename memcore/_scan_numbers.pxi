@@ -138,7 +138,7 @@ cdef Py_ssize_t _mobile(
             continue
         if prefix == 4 and not _value(chain, 0, 4) == 86:
             continue
-        if prefix != 0 and prefix != 2 and prefix != 4:
+        if prefix != 2 and (plus or (prefix != 0 and prefix != 4)):
             continue
         if chain.digit[prefix] != 1 or chain.digit[prefix + 1] < 3:
             continue

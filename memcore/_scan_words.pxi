@@ -432,6 +432,7 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
     if at >= s.n or _key_at(s, at, &number) > 0:
         return -1
     stop = _value_stop(s, at, quote, escaped)
+    s.work += min(stop - at, SECRET_CHARS_MAX)
     if stop <= at or not _is_secret(s, at, stop, group, quote != 0, near):
         return -1
     return _emit_whole(s, at, stop, C_PASSWORD if group & W_PASSWORD else C_TOKEN)

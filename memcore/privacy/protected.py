@@ -80,7 +80,7 @@ _MARKS: Final = frozenset(
         "invocationId", "thought_signature", "thoughtSignature", "inline_data", "inlineData",
     )
 )  # fmt: skip
-_MEDIA_KEYS: Final = frozenset(("b64_json", "image_base64"))
+_MEDIA_KEYS: Final = frozenset(("data", "result", "b64_json", "image_base64"))
 _ID_CHARS_MAX: Final = 512
 _MEDIA_CHARS_MIN: Final = 32
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=_\-\s]*", re.ASCII)
@@ -109,7 +109,13 @@ def is_protected(key: str, entry: Any) -> bool:
 
 def is_media(block: Mapping[Any, Any], key: str) -> bool:
     """Whether an entry is media in base64, or what a provider encrypted."""
+<<<<<<< HEAD
     if key not in ("data", "result") and key not in _MEDIA_KEYS:
+||||||| 6a8d87a
+    if key != "data" and key != "result" and key not in _MEDIA_KEYS:
+=======
+    if key not in _MEDIA_KEYS:
+>>>>>>> scan
         return False
     entry = block[key]
     if not isinstance(entry, str) or len(entry) < _MEDIA_CHARS_MIN or not _BASE64.fullmatch(entry):

@@ -19,6 +19,7 @@ OPTIONAL = {
     "docs/openai-agents.md": "agents",
 }
 """Pages whose examples need a package that is no dependency."""
+<<<<<<< HEAD
 RUN = [
     "README.md",
     *(
@@ -37,6 +38,14 @@ RUN = [
     ),
     *OPTIONAL,
 ]
+||||||| 6a8d87a
+RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
+=======
+RUN = [
+    "README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", "docs/redaction.md",
+    *OPTIONAL,
+]  # fmt: skip
+>>>>>>> scan
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip
