@@ -17,7 +17,7 @@ from memcore._fast import scan_json
 from memcore.errors import CorruptValueError
 from memcore.limits import KEY_BYTES_MAX, VALUE_FORMAT
 
-__all__ = ["check_json", "decode_json", "encode_json", "open_value", "seal_value"]
+__all__ = ["check_json", "decode_json", "encode_json", "open_value", "plain_json", "seal_value"]
 
 HEADER_BYTES: Final = 10
 _HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
@@ -138,6 +138,16 @@ def encode_json(value: Any) -> tuple[bytes, int]:
     except TypeError:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         return text.encode("utf-8", "surrogatepass"), FLAG_PLAIN_JSON
+
+
+def plain_json(value: Any) -> Any:
+    """The value; where it holds subclasses of what JSON has, a copy without them.
+
+    Raises:
+        ValueError, RecursionError: as ``encode_json``.
+    """
+    body, flags = encode_json(value)
+    return decode_json(body, flags) if flags else value
 
 
 def decode_json(body: bytes, flags: int) -> Any:

@@ -11,11 +11,12 @@ from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
-from memcore.kv import KeyValue
+from memcore.kv import Gate, KeyValue
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
+from memcore.privacy.border import Passage
 from memcore.session import Address, Backing, Session, SessionOptions, delete_session
 from memcore.state import SharedState, state_schema
 from memcore.store.base import ReadTxn, Txn
@@ -34,6 +35,7 @@ class Scope:
         self._backing = backing
         self._app = app
         self._user = user
+        self._passage: Passage | None = None
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
@@ -166,7 +168,25 @@ class Scope:
         Raises:
             InvalidOptionError: the namespace is no non-empty string.
         """
+        return self._rows(namespace, gated=True)
+
+    def rows(self, namespace: str) -> KeyValue:
+        """As ``kv``, past the border; for memcore's own adapters, which redact what they encode."""
+        return self._rows(namespace, gated=False)
+
+    @property
+    def passage(self) -> Passage | None:
+        """What content of the scope passes before it is stored; None: nothing."""
+        border = self._backing.border
+        if border is None:
+            return None
+        if self._passage is None:
+            self._passage = border.at(self._app, self._user)
+        return self._passage
+
+    def _rows(self, namespace: str, *, gated: bool) -> KeyValue:
         names.check_name(namespace, "namespace")
+        passage = self.passage if gated else None
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -178,13 +198,24 @@ class Scope:
             return scope, names.ensure_namespace(txn, scope, namespace)
 
         backing = self._backing
-        return KeyValue(backing.store, find, ensure, now_ms=backing.now_ms, seed=self._blob_seed())
+        gate = None if passage is None else Gate(passage, namespace)
+        return KeyValue(
+            backing.store,
+            find,
+            ensure,
+            now_ms=backing.now_ms,
+            seed=self._blob_seed(),
+            gate=gate,
+        )
 
     @property
     def state(self) -> SharedState:
         """The user's state: what all their sessions in the application see as ``user:NAME``."""
         label = f"user {self._user!r} in app {self._app!r}"
-        return SharedState(self._backing.store, self._find, self._ensure, label=label)
+        passage = self.passage
+        return SharedState(
+            self._backing.store, self._find, self._ensure, label=label, passage=passage
+        )
 
     @property
     def app_state(self) -> SharedState:
@@ -198,6 +229,7 @@ class Scope:
             lambda txn: names.app_scope_of(txn, app),
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
+            passage=None if self.passage is None else self.passage.shared[1],
         )
 
     @property
@@ -205,14 +237,21 @@ class Scope:
         """Checkpoints of graph runtimes in this scope."""
         backing = self._backing
         return GraphStore(
-            backing.store, backing.graphs, self._find, self._ensure, now_ms=backing.now_ms
+            backing.store,
+            backing.graphs,
+            self._find,
+            self._ensure,
+            now_ms=backing.now_ms,
+            passage=self.passage,
         )
 
     @property
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
         store, seed = self._backing.store, self._blob_seed()
-        return BlobStore(store, self._find, seed=seed, ensure=self._ensure)
+        return BlobStore(
+            store, self._find, seed=seed, ensure=self._ensure, passage=self.passage
+        )
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._backing.seed[:8], "little")

@@ -8,11 +8,13 @@ The entry alone decides what is visible: expired entries are hidden at once, swe
 expiry row that does not match its entry is only litter.
 """
 
+from memcore.kv.admitting import Gate
 from memcore.kv.entries import clear_scope, reference_in, references, sweep
 from memcore.kv.handle import KeyValue
 from memcore.kv.lent import KeyValueTxn, KeyValueView
 
 __all__ = [
+    "Gate",
     "KeyValue",
     "KeyValueTxn",
     "KeyValueView",

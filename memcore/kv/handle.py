@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from memcore import blobs
 from memcore.blobs import BlobRef
 from memcore.errors import InternalError
+from memcore.kv.admitting import Gate
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
 from memcore.kv.entries import SWEEP_LIMIT, Ensure, Find, Place
 from memcore.kv.lent import KeyValueTxn, KeyValueView, lent, shown
@@ -43,7 +44,7 @@ class KeyValue:
     back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
     namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
     write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
-    store's, for the names of contents.
+    store's, for the names of contents; ``gate`` the border of the file.
     """
 
     def __init__(
@@ -54,7 +55,10 @@ class KeyValue:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         seed: int | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate
+        """The border that entries pass before they are stored; None: nothing is in their way."""
         self._store = store
         self._seed = seed
         self._find = find
@@ -101,6 +105,8 @@ class KeyValue:
             InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
+        if self.gate is not None:
+            value, content = self.gate.value(value, key), self.gate.content(content)
         held = checked_content(content)
         if not (isinstance(held, bytes) and is_staged(held)):
             self._write(putting(key, value, ttl_seconds=ttl_seconds, content=held))
@@ -126,6 +132,8 @@ class KeyValue:
             InvalidOptionError: no bytes.
             InvalidItemError: above ``BLOB_BYTES_MAX``.
         """
+        if self.gate is not None:
+            content = self.gate.content(content)
         scope, seed = self._scope()
         return blobs.stage(self._store, scope, content, seed=seed)
 
@@ -142,6 +150,8 @@ class KeyValue:
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
         """Store several values in one commit, all or none; raises what ``put`` raises."""
+        if self.gate is not None:
+            entries = self.gate.values(entries)
         change = putting_many(entries, ttl_seconds=ttl_seconds)
         if change is not None:
             self._write(change)
@@ -152,6 +162,7 @@ class KeyValue:
         Raises:
             InvalidOptionError: the key is not legal.
         """
+        self.passed()
         return self._write(deleting(key), makes_room=True)
 
     def scan(
@@ -190,6 +201,7 @@ class KeyValue:
             InvalidOptionError: a bound is no string.
         """
         low, high = bounds(start, stop)
+        self.passed()
         removed, following = 0, low
         while following is not None:
             visible, following = self._write(
@@ -222,7 +234,7 @@ class KeyValue:
             makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
                 that is kept for this when the device is full.
         """
-        return self._write(lent(fn), makes_room=makes_room)
+        return self._write(lent(fn, self.gate), makes_room=makes_room)
 
     def submit(
         self,
@@ -238,7 +250,7 @@ class KeyValue:
         A cancelled future is no rollback: ``fn`` is applied all the same. ``large`` and ``future``
         are those of ``Store.submit``.
         """
-        run, writer_in = lent(fn), self._writers()
+        run, writer_in = lent(fn, self.gate), self._writers()
         return self._store.submit(
             lambda txn: run(writer_in(txn)),
             loop,
@@ -254,6 +266,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
+        self.passed()
         return self._write(incrementing(key, n))
 
     def expires(self, key: str) -> int | None:
@@ -281,6 +294,15 @@ class KeyValue:
             gone, due = self._write(lambda writer, due=due: writer.expire(due), makes_room=True)  # type: ignore[misc]
             removed += gone
         return removed
+
+    def passed(self) -> None:
+        """Have a change judged that brings no value.
+
+        Raises:
+            BlockedError: a guard refuses it.
+        """
+        if self.gate is not None:
+            self.gate.change()
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
         return self._store.read(lambda txn: fn(Reader(txn, self._place, self._now_ms())))

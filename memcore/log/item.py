@@ -63,6 +63,8 @@ class Prepared:
     """The encoded item when it is too large for its row."""
     staged: Any = None
     """The reference of the staged blob, once there is one."""
+    held: bytes | None = None
+    """JSON of what goes to the quarantine in the item's place."""
 
     def recount(self, counter: TokenCounter) -> None:
         """Count again: the session turned out to be counted by another counter."""
@@ -80,8 +82,10 @@ def _encode(value: Any, what: str) -> tuple[bytes, int]:
         raise InvalidItemError(msg) from exc
 
 
-def _envelope(meta: Mapping[str, Any] | None, request_id: str | None) -> bytes:
-    if meta is None and request_id is None:
+def _envelope(
+    meta: Mapping[str, Any] | None, request_id: str | None, *, redacted: bool = False
+) -> bytes:
+    if meta is None and request_id is None and not redacted:
         return b""
     if meta is not None and not isinstance(meta, Mapping):
         msg = f"meta: expected a mapping or None, got {type(meta).__name__}"
@@ -89,7 +93,11 @@ def _envelope(meta: Mapping[str, Any] | None, request_id: str | None) -> bytes:
     if request_id is not None and not isinstance(request_id, str):
         msg = f"request_id: expected a str or None, got {type(request_id).__name__}"
         raise InvalidOptionError(msg)
-    envelope = {"meta": dict(meta) if meta is not None else None, "request_id": request_id}
+    envelope: dict[str, Any] = {"meta": dict(meta) if meta is not None else None}
+    if redacted:
+        envelope = {"request_id": request_id, "envelope": {"redacted": True}, **envelope}
+    else:
+        envelope["request_id"] = request_id
     encoded, flags = _encode(envelope, "meta")
     if len(encoded) > META_BYTES_MAX:
         msg = f"meta is {len(encoded)} bytes as JSON; at most {META_BYTES_MAX} are allowed"
@@ -134,6 +142,7 @@ def prepare_item(
     now_us: int,
     meta: Mapping[str, Any] | None = None,
     request_id: str | None = None,
+    redacted: bool = False,
 ) -> Prepared:
     """Check, classify, count and encode one wire object.
 
@@ -158,7 +167,7 @@ def prepare_item(
         facts,
         tokens=None,
         counter=counter,
-        envelope=_envelope(meta, request_id),
+        envelope=_envelope(meta, request_id, redacted=redacted),
         now_us=now_us,
     )
 
@@ -173,6 +182,7 @@ def prepare_event(
     abandons: tuple[tuple[int, str], ...] = (),
     meta: Mapping[str, Any] | None = None,
     request_id: str | None = None,
+    redacted: bool = False,
 ) -> Prepared:
     """Check and encode one event; it counts no tokens.
 
@@ -191,7 +201,7 @@ def prepare_event(
         facts,
         tokens=0,
         counter=counter,
-        envelope=_envelope(meta, request_id),
+        envelope=_envelope(meta, request_id, redacted=redacted),
         now_us=now_us,
     )
 

@@ -24,6 +24,7 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import head_key
+from memcore.privacy.border import Border, Passage
 from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
@@ -49,6 +50,8 @@ class Backing:
     """How sessions are compacted, unless their handle or a call says otherwise."""
     embed: Embed | None = None
     """What semantic de-duplication compares texts by."""
+    border: Border | None = None
+    """What everything passes before it is stored; None: nobody judges or redacts it."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     graphs: Cache = field(default_factory=Cache)
@@ -113,6 +116,7 @@ class Address:
     """The name of a session, and its numbers once they are known to be committed."""
 
     __slots__ = (
+        "_passage",
         "_process",
         "_touching",
         "app",
@@ -141,6 +145,17 @@ class Address:
         self.temporary: dict[str, Any] = {}
         """The fields of the state that are the handle's alone."""
         self._process, self._touching = os.getpid(), RLock()
+        self._passage: Passage | None = None
+
+    @property
+    def passage(self) -> Passage | None:
+        """What the session's content passes before it is stored; None: nothing."""
+        border = self.backing.border
+        if border is None:
+            return None
+        if self._passage is None:
+            self._passage = border.at(self.app, self.user, self.name)
+        return self._passage
 
     def touch(self) -> None:
         """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""

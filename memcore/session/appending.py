@@ -27,6 +27,7 @@ from memcore.log.draft import revision_conflict
 from memcore.model import Receipt
 from memcore.options import checked_optional_int
 from memcore.session.address import Address
+from memcore.session.admitting import admitted_event, admitted_item
 from memcore.session.changes import Changes, Closure, Settled
 from memcore.session.reading import Reading
 from memcore.store.base import Txn
@@ -74,6 +75,8 @@ class Appending:
         counter = self._counter()
         seed, now_us = backing.seed, backing.now_us()
         meta, request_id = options.meta, options.request_id
+        if backing.border is not None:
+            return [self._admitted(item, counter, now_us, options) for item in items]
         return [
             prepare_item(
                 item,
@@ -85,6 +88,25 @@ class Appending:
             )
             for item in items
         ]
+
+    def _admitted(
+        self, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions
+    ) -> Prepared:
+        """What is stored of an item once it passed the border."""
+        passage = self._address.passage
+        assert passage is not None  # noqa: S101 - there is a border
+        admitted = admitted_item(passage, item, options.meta)
+        prepared = prepare_item(
+            admitted.message,
+            counter=counter,
+            seed=self._address.backing.seed,
+            now_us=now_us,
+            meta=admitted.meta,
+            request_id=options.request_id,
+            redacted=admitted.redacted,
+        )
+        prepared.held = admitted.held
+        return prepared
 
     def _counter(self) -> TokenCounter:
         """The session's own counter, so that its counts are never mixed."""
@@ -110,17 +132,24 @@ class Appending:
         if event_type == ABANDON_EVENT and not abandons:
             msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
             raise InvalidOptionError(msg)
-        backing = self._address.backing
-        return prepare_event(
+        backing, passage = self._address.backing, self._address.passage
+        meta, redacted, held = options.meta, False, None
+        if passage is not None and not abandons:
+            admitted = admitted_event(passage, event_type, payload, meta)
+            payload, meta, redacted, held = admitted
+        prepared = prepare_event(
             event_type,
             payload,
             counter=backing.counter,
             seed=backing.seed,
             now_us=backing.now_us(),
             abandons=abandons,
-            meta=options.meta,
+            meta=meta,
             request_id=options.request_id,
+            redacted=redacted,
         )
+        prepared.held = held
+        return prepared
 
     def abandon_event(self, key: tuple[int, str]) -> Prepared:
         """The event that gives up a call."""

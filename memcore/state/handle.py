@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from memcore.privacy.border import Passage
 from memcore.state.change import StateChange
+from memcore.state.prefixes import APP, USER
 from memcore.state.fields import Fields
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.watching import Watching
@@ -21,7 +23,7 @@ class SharedState(Fields[StateChange]):
     here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
     """
 
-    __slots__ = ("_ensure", "_find", "_label", "_store")
+    __slots__ = ("_ensure", "_find", "_label", "_passage", "_store")
 
     def __init__(
         self,
@@ -30,7 +32,9 @@ class SharedState(Fields[StateChange]):
         ensure: Callable[[Txn], int],
         *,
         label: str,
+        passage: Passage | None = None,
     ) -> None:
+        self._passage = passage
         self._store = store
         self._find = find
         self._ensure = ensure
@@ -85,7 +89,9 @@ class SharedState(Fields[StateChange]):
 
     def plan(self, expected: int | None = None) -> StateChange:
         """A change that is to be filled, then stored by ``closure``."""
-        change = StateChange(None)
+        passage = self._passage
+        shown = "" if passage is None else USER if passage.user else APP
+        change = StateChange(None, passage=passage, shown=shown)
         change.expect(expected)
         return change
 
