@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
+    from memcore.privacy import RedactionPolicy
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -196,6 +197,7 @@ __all__ = [
     "Recovery",
     "RecoveryStep",
     "Recursive",
+    "RedactionPolicy",
     "Reduction",
     "Repair",
     "RepairResult",
@@ -311,6 +313,7 @@ _HOMES = {
     "Recovery": "memcore.session.recovered",
     "RecoveryStep": "memcore.session.recovered",
     "Recursive": "memcore.compaction",
+    "RedactionPolicy": "memcore.privacy",
     "Reduction": "memcore.state",
     "Repair": "memcore.model",
     "RepairResult": "memcore.model",

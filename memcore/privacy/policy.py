@@ -1,0 +1,294 @@
+"""Redaction policies: what may not reach the file."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+from memcore.errors import InvalidOptionError
+from memcore.options import checked_bool
+from memcore.privacy.classes import CLASS_NAMES, CLASSES
+
+__all__ = [
+    "POLICY_PRESETS",
+    "VERDICTS",
+    "RedactionContext",
+    "RedactionPolicy",
+    "Redactor",
+    "Span",
+    "compiled_patterns",
+    "redaction_policy",
+]
+
+VERDICTS: Final = ("allow", "redact", "quarantine", "block")
+"""What becomes of an item in which a class was found, lightest first."""
+_SECRETS: Final = ("api_key", "jwt", "private_key", "token", "password")
+_PERSONAL: Final = ("email", "cn_mobile", "phone", "cn_id", "student_id", "card")
+_ADDRESSES: Final = ("ipv4", "ipv6")
+_CUSTOM: Final = re.compile(r"[a-z](?:[a-z_]{0,30}[a-z])?")
+_NAMES_CLASS: Final = "name"
+_NAME_CHARS_MAX: Final = 1024
+_RE2_MEMORY_BYTES: Final = 64 * 1024**2
+
+
+class Span(NamedTuple):
+    """What was found: offsets into the text, and the class in lower case."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionContext:
+    """Where a text comes from, for redactors of your own."""
+
+    app: str
+    user: str
+    session: str | None
+    """None: not of one session."""
+    key: str | None = None
+    """The JSON key that the text is the value of."""
+
+
+@runtime_checkable
+class Redactor(Protocol):
+    """Finds what the built-in classes do not know. Called wherever a text is redacted."""
+
+    def redact(self, text: str, context: RedactionContext) -> tuple[str, Iterable[Span]]:
+        """``(text, spans)``: what to redact, as offsets into the text that was given.
+
+        memcore puts its own placeholders there, so the first of the pair counts only without spans:
+        a text that differs is taken as it is. What is raised stops the write: nothing is stored.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RedactionPolicy:
+    """What is looked for; immutable."""
+
+    classes: tuple[str, ...] = _PERSONAL + _SECRETS
+    """Built-in classes; IP addresses only if they are asked for."""
+    names: tuple[str, ...] = ()
+    """Names that are matched literally; the longest that fits wins."""
+    names_ignore_case: bool = True
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of your own by the name of their class, compiled by google-re2 and nothing else."""
+    redactors: tuple[Redactor, ...] = ()
+    """Asked after everything else, in this order."""
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    """By class, what a guard does with an item that has it: see ``VERDICTS``; else ``redact``.
+    What is allowed is not looked for."""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "classes", _checked_classes(self.classes))
+        set_field(self, "names", _checked_names(self.names))
+        checked_bool("names_ignore_case", self.names_ignore_case)
+        set_field(self, "patterns", MappingProxyType(_checked_patterns(self.patterns)))
+        compiled_patterns(self)
+        redactors = _listed("redactors", self.redactors)
+        for redactor in redactors:
+            if isinstance(redactor, type) or not isinstance(redactor, Redactor):
+                msg = f"redactors: expected objects with redact(text, context), got {redactor!r:.80}"
+                raise InvalidOptionError(msg)
+        set_field(self, "redactors", redactors)
+        set_field(self, "verdicts", MappingProxyType(_checked_verdicts(self)))
+
+    @property
+    def sought(self) -> tuple[str, ...]:
+        """The built-in classes that are looked for."""
+        return tuple(name for name in self.classes if self.verdicts.get(name) != "allow")
+
+    def verdict(self, found: Iterable[str]) -> str:
+        """The heaviest verdict on classes that were found; ``allow`` for none."""
+        verdicts = [self.verdicts.get(name, "redact") for name in found]
+        return max(verdicts, key=VERDICTS.index, default="allow")
+
+    @property
+    def policy_id(self) -> str:
+        """16 hexadecimal digits: equal for equal policies, in every process and version."""
+        parts = [
+            "memcore-redaction-1",
+            *sorted(f"class {name}" for name in self.sought),
+            *sorted(f"name {name}" for name in self.names),
+            f"ignore case {self.names_ignore_case}" if self.names else "",
+            *sorted(f"pattern {name} {text}" for name, text in self.patterns.items()),
+            *(f"redactor {_identity(redactor)}" for redactor in self.redactors),
+            *sorted(f"verdict {name} {verdict}" for name, verdict in self.verdicts.items()),
+        ]
+        said = b"".join(
+            b"%d:%s" % (len(part), part)
+            for part in (text.encode("utf-8", "surrogatepass") for text in parts)
+        )
+        return blake2b(said, digest_size=8).hexdigest()
+
+
+def _identity(redactor: Redactor) -> str:
+    """A redactor's own ``redactor_id`` if it has one, else the name of its type."""
+    own = getattr(redactor, "redactor_id", None)
+    kind = type(redactor)
+    return own if isinstance(own, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _listed(name: str, given: object) -> tuple[Any, ...]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        msg = f"{name}: expected a list, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    return tuple(given)
+
+
+def _checked_classes(given: object) -> tuple[str, ...]:
+    wanted = _listed("classes", given)
+    for name in wanted:
+        if not isinstance(name, str) or name not in CLASSES:
+            near = get_close_matches(str(name), CLASS_NAMES, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            msg = f"classes: unknown class {name!r:.80}{hint}; known are {', '.join(CLASS_NAMES)}"
+            raise InvalidOptionError(msg)
+    return tuple(name for name in CLASS_NAMES if name in wanted)
+
+
+def _checked_names(given: object) -> tuple[str, ...]:
+    names = _listed("names", given)
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or len(name) > _NAME_CHARS_MAX:
+            msg = f"names: expected non-blank strings of at most {_NAME_CHARS_MAX} characters"
+            raise InvalidOptionError(msg)
+    return tuple(dict.fromkeys(names))
+
+
+def _checked_patterns(given: object) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        msg = f"patterns: expected a mapping of names to patterns, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    for name, pattern in given.items():
+        if not isinstance(name, str) or not _CUSTOM.fullmatch(name):
+            msg = (
+                f"patterns: a name has lower-case letters and inner underscores (32 at most); got "
+                f"{name!r:.80}"
+            )
+            raise InvalidOptionError(msg)
+        if name in CLASSES or name == _NAMES_CLASS:
+            msg = f"patterns: {name!r} is a built-in class; give the pattern another name"
+            raise InvalidOptionError(msg)
+        if not isinstance(pattern, str) or not pattern:
+            msg = f"patterns: {name!r} expects a non-empty str, got {pattern!r:.80}"
+            raise InvalidOptionError(msg)
+    return dict(given)
+
+
+def _checked_verdicts(policy: RedactionPolicy) -> dict[str, str]:
+    given = policy.verdicts
+    if not isinstance(given, Mapping):
+        msg = f"verdicts: expected a mapping of classes to verdicts, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    for name, verdict in given.items():
+        known = name in CLASSES or name == _NAMES_CLASS or name in policy.patterns
+        if not known and not (policy.redactors and isinstance(name, str) and _CUSTOM.fullmatch(name)):
+            own = ", ".join((*CLASS_NAMES, _NAMES_CLASS, *policy.patterns))
+            msg = f"verdicts: unknown class {name!r:.80}; known are {own}"
+            raise InvalidOptionError(msg)
+        if verdict not in VERDICTS:
+            msg = f"verdicts: {name!r} expects one of {', '.join(VERDICTS)}; got {verdict!r:.80}"
+            raise InvalidOptionError(msg)
+        if verdict == "allow" and name not in CLASSES:
+            msg = f"verdicts: {name!r} is your own: leave it out of the policy to allow it"
+            raise InvalidOptionError(msg)
+    return dict(given)
+
+
+def compiled_patterns(policy: RedactionPolicy) -> tuple[tuple[str, Any], ...]:
+    """The patterns of a policy, compiled by google-re2, which takes linear time for all of them.
+
+    Raises:
+        InvalidOptionError: google-re2 is not installed, or it refuses a pattern.
+    """
+    if not policy.patterns:
+        return ()
+    try:
+        re2 = importlib.import_module("re2")
+    except ImportError as exc:
+        msg = (
+            "patterns: patterns of your own are compiled by google-re2 alone, which no input can "
+            "make slow, and it is not installed: pip install 'memcore[pii]'"
+        )
+        raise InvalidOptionError(msg) from exc
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _RE2_MEMORY_BYTES
+    found = []
+    for name, pattern in policy.patterns.items():
+        try:
+            found.append((name, re2.compile(pattern, options=options)))
+        except (re2.error, UnicodeError) as exc:
+            msg = f"patterns: google-re2 refuses {name!r}: {_said(exc)}"
+            raise InvalidOptionError(msg) from exc
+    return tuple(found)
+
+
+def _said(exc: BaseException) -> str:
+    said = exc.args[0] if exc.args else exc
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+
+
+POLICY_PRESETS: Final = MappingProxyType(
+    {
+        "default": _PERSONAL + _SECRETS,
+        "strict": _PERSONAL + _SECRETS + _ADDRESSES,
+        "secrets": _SECRETS,
+        "personal": _PERSONAL,
+        "zh": ("email", "cn_mobile", "phone", "cn_id", "student_id", "card"),
+    }
+)
+"""The classes of each preset."""
+
+
+def redaction_policy(given: object) -> RedactionPolicy | None:
+    """A policy from a preset's name, a mapping of its fields (``preset`` too) or a policy.
+
+    None and False stay None: nothing is redacted. True is ``default``.
+
+    Raises:
+        InvalidOptionError: an unknown preset or field, or a bad value.
+    """
+    if given is None or given is False:
+        return None
+    if isinstance(given, RedactionPolicy):
+        return given
+    if given is True:
+        return RedactionPolicy()
+    if isinstance(given, str):
+        return RedactionPolicy(classes=_preset(given))
+    if not isinstance(given, Mapping):
+        msg = (
+            "redaction policy: expected a preset's name, a mapping or a RedactionPolicy; got "
+            f"{type(given).__name__}"
+        )
+        raise InvalidOptionError(msg)
+    options = dict(given)
+    known = [part.name for part in fields(RedactionPolicy)]
+    base = RedactionPolicy()
+    if "preset" in options:
+        base = replace(base, classes=_preset(options.pop("preset")))
+    unknown = [key for key in options if key not in known]
+    if unknown:
+        msg = f"redaction policy: unknown {unknown[0]!r:.80}; known are preset, {', '.join(known)}"
+        raise InvalidOptionError(msg)
+    return replace(base, **options)
+
+
+def _preset(name: object) -> tuple[str, ...]:
+    if isinstance(name, str) and name in POLICY_PRESETS:
+        return POLICY_PRESETS[name]
+    near = get_close_matches(str(name), POLICY_PRESETS, 1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    msg = f"redaction preset: expected one of {', '.join(POLICY_PRESETS)}; got {name!r:.80}{hint}"
+    raise InvalidOptionError(msg)
