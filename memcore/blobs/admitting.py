@@ -1,20 +1,21 @@
 """Content of blobs at the border of the file: text is held in memory, judged and redacted.
 
-What is no UTF-8 cannot be looked into: it is stored as it is, and never held as a whole.
+Content with NUL bytes is no text: it is stored as it is, and never held as a whole.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from memcore.blobs.sources import check_size, file_pieces
 from memcore.privacy.border import Passage
 
 __all__ = ["admitted"]
 
+_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How text begins that has NUL bytes."""
 
 
 def admitted(passage: Passage, payload: Any) -> bytes | Any:
@@ -27,7 +28,6 @@ def admitted(passage: Passage, payload: Any) -> bytes | Any:
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return passage.bytes(bytes(payload), "blob")
     start = payload.tell() if hasattr(payload, "seekable") and payload.seekable() else None
-    decoder = codecs.getincrementaldecoder("utf-8")()
     held: list[bytes] = []
     size = 0
     pieces = file_pieces(payload)
@@ -35,22 +35,14 @@ def admitted(passage: Passage, payload: Any) -> bytes | Any:
         size += len(piece)
         check_size(size)
         held.append(piece)
-        if not _is_text(decoder, piece):
+        if _is_binary(held[0], piece):
             passage.judge(b"".join(held), "blob")
             if start is None:
-                return _pieces(held, pieces)
+                return chain(held, pieces)
             payload.seek(start)
             return payload
     return passage.bytes(b"".join(held), "blob")
 
 
-def _pieces(held: Iterable[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
-    return chain(held, rest)
-
-
-def _is_text(decoder: codecs.IncrementalDecoder, piece: bytes) -> bool:
-    try:
-        decoder.decode(piece)
-    except UnicodeDecodeError:
-        return False
-    return True
+def _is_binary(first: bytes, piece: bytes) -> bool:
+    return b"\0" in piece and not first.startswith(_WIDE)

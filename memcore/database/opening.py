@@ -8,6 +8,7 @@ from typing import Any
 
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
+from memcore.database.admission import Admission, Guards, Redact, admission
 from memcore.database.copies import check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
@@ -45,6 +46,8 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    redact: Redact = None,
+    guard: Guards = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -68,6 +71,9 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
+            or the name of one of its presets. Its secret is the file ``<path>.secret``.
+        guard: a WriteGuard, or a list of them: who judges what is about to be stored.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -85,6 +91,7 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
+    admitted = admission(redact, guard)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -98,7 +105,7 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    return _opened(store, Backing(store, by, preset, recount, rule, embed), admitted)
 
 
 def _need_file(file: str) -> None:
@@ -118,8 +125,13 @@ def _check_embed(embed: object) -> None:
         raise InvalidOptionError(msg)
 
 
-def _opened(store: LmdbStore, backing: Backing) -> Database:
+def _opened(store: LmdbStore, backing: Backing, admitted: Admission) -> Database:
     """The database, when deletions that were cut short have been gone on with."""
+    try:
+        backing.border = admitted.border(store, backing.secret)
+    except BaseException:
+        store.close()
+        raise
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
     return Database(backing)

@@ -249,9 +249,7 @@ class Scope:
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
         store, seed = self._backing.store, self._blob_seed()
-        return BlobStore(
-            store, self._find, seed=seed, ensure=self._ensure, passage=self.passage
-        )
+        return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self.passage)
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._backing.seed[:8], "little")

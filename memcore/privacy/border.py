@@ -6,7 +6,7 @@ hashed or compared. Names, keys and ids do not pass it: they are stored as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from memcore.privacy.guard import Write, WriteGuard, blocked, is_operator, judged
@@ -17,14 +17,14 @@ __all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces"]
 class Redacts(Protocol):
     """What replaces personal data at one place."""
 
-    def text(self, text: str, /) -> str:
-        """A text; the same object where nothing was found."""
-
     def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
         """A JSON value, and what was found by class; the same object where nothing was."""
 
-    def bytes(self, content: bytes, /) -> bytes:
-        """Bytes; those that are no UTF-8 come back as they are."""
+    def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
+        """A text, as ``value``."""
+
+    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
+        """Bytes, as ``value``; those that are no text come back as they are."""
 
 
 class RedactsPlaces(Protocol):
@@ -50,11 +50,12 @@ class Border:
         redaction: gives the redactors; None: nothing is redacted.
         guards: who judges; empty: nobody.
         reserve: redacts what a guard says must be, where ``redaction`` is None.
+        verdicts: the heaviest verdict on the classes that were found; None: ``redact`` for all.
         allow_opaque: whether content that cannot be looked into (pickled, encrypted by a caller)
             may be stored.
     """
 
-    __slots__ = ("allow_opaque", "guards", "redaction", "reserve")
+    __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "verdicts")
 
     def __init__(
         self,
@@ -62,11 +63,13 @@ class Border:
         guards: Sequence[WriteGuard] = (),
         *,
         reserve: Callable[[], RedactsPlaces] | None = None,
+        verdicts: Callable[[Iterable[str]], str] | None = None,
         allow_opaque: bool = False,
     ) -> None:
         self.redaction = redaction
         self.guards = tuple(guards)
         self.reserve = reserve
+        self.verdicts = verdicts
         self.allow_opaque = allow_opaque
 
     def at(self, app: str, user: str, session: str | None = None) -> Passage:
@@ -115,15 +118,17 @@ class Passage:
         """What goes into the log: the one thing that may be quarantined.
 
         Raises:
-            BlockedError: a guard refuses it.
+            BlockedError: a guard or the policy refuses it.
         """
-        verdict, reason = self._judged(message, kind, source, None)
+        write = self._write(kind, source, None)
+        verdict, reason = judged(self.border.guards, message, write)
         redacts = self._redactor(verdict)
-        value, found = message, False
-        if redacts is not None:
-            value, classes = redacts.value(message)
-            found = value is not message and bool(classes)
-        return Passed(value, found, reason if verdict == "quarantine" else None)
+        if redacts is None:
+            return Passed(message, redacted=False, reason=_held(verdict, reason))
+        value, found = redacts.value(message)
+        if found and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, verdict, reason, write)
+        return Passed(value, bool(found), _held(verdict, reason))
 
     def value(
         self,
@@ -137,49 +142,88 @@ class Passage:
         """JSON of any other sort. It stands ``under`` a key, which tells what it may be.
 
         Raises:
-            BlockedError: a guard refuses it, or would have it quarantined.
+            BlockedError: a guard or the policy refuses it, or would have it quarantined.
         """
-        redacts = self._admitted(value, kind, source, name)
-        return value if redacts is None else redacted_value(redacts, value, under)
-
-    def again(self, value: Any, under: str | None = None) -> Any:
-        """JSON that came of what was admitted: it is redacted, and not judged once more."""
-        return value if self._redacts is None else redacted_value(self._redacts, value, under)
+        redacts, write = self._admitted(value, kind, source, name)
+        if redacts is None:
+            return value
+        made, found = redacts.value(value if under is None else {under: value})
+        self._rule(found, write)
+        return made if under is None else made[under]
 
     def text(self, text: str, kind: str, *, source: str = "caller") -> str:
         """A text; raises what ``value`` raises."""
-        redacts = self._admitted(text, kind, source, None)
-        return text if redacts is None else redacts.text(text)
+        redacts, write = self._admitted(text, kind, source, None)
+        if redacts is None:
+            return text
+        made, found = redacts.counted(text)
+        self._rule(found, write)
+        return made
 
     def bytes(
         self, content: bytes, kind: str, *, name: str | None = None, source: str = "caller"
     ) -> bytes:
-        """Bytes, which are redacted if they are UTF-8; raises what ``value`` raises."""
-        redacts = self._admitted(content, kind, source, name)
-        return content if redacts is None else redacts.bytes(content)
+        """Bytes, which are redacted if they are text; raises what ``value`` raises."""
+        redacts, write = self._admitted(content, kind, source, name)
+        if redacts is None:
+            return content
+        made, found = redacts.counted_bytes(content)
+        self._rule(found, write)
+        return made
 
     def judge(self, value: Any, kind: str, *, name: str | None = None) -> None:
         """Judge what is redacted elsewhere; raises what ``value`` raises."""
         self._admitted(value, kind, "caller", name)
 
-    def _admitted(self, value: Any, kind: str, source: str, name: str | None) -> Redacts | None:
-        if not self.border.guards:
-            return self._redacts
-        verdict, reason = self._judged(value, kind, source, name)
-        if verdict == "quarantine":  # there is no log that could hold a placeholder of it
-            raise blocked(self._write(kind, source, name), reason)
-        return self._redactor(verdict)
+    def again(self, value: Any, under: str | None = None) -> Any:
+        """JSON that came of what was admitted: it is redacted, and not judged once more."""
+        return value if self._redacts is None else redacted_value(self._redacts, value, under)
 
-    def _judged(self, value: Any, kind: str, source: str, name: str | None) -> tuple[str, str]:
-        guards = self.border.guards
-        if not guards:
-            return "allow", ""
-        found = judged(guards, value, self._write(kind, source, name))
-        return found.verdict, found.reason
+    def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
+        """What redacts these values, by name, once they were judged; raises what ``value`` raises."""
+        found = self._redacts
+        if self.border.guards:
+            for name, value in values:
+                found = self._admitted(value, kind, "caller", name)[0] or found
+        return found
+
+    # --- judging ----------------------------------------------------------------------------------
+
+    def _admitted(
+        self, value: Any, kind: str, source: str, name: str | None
+    ) -> tuple[Redacts | None, Write | None]:
+        """What redacts it, if anything does, and what it is, if somebody asks."""
+        if not self.border.guards:
+            if self.border.verdicts is None:
+                return self._redacts, None
+            return self._redacts, self._write(kind, source, name)
+        write = self._write(kind, source, name)
+        verdict, reason = judged(self.border.guards, value, write)
+        if verdict == "quarantine":  # there is no log that could hold a placeholder of it
+            raise blocked(write, reason)
+        return self._redactor(verdict), write
 
     def _write(self, kind: str, source: str, name: str | None) -> Write:
         place = self.app, self.user, self.session
         return Write(*place, kind, source, name, operator=is_operator())
+
+    def _rule(self, found: Mapping[str, int], write: Write | None) -> None:
+        """Hold what was found against the verdicts of the policy."""
+        if found and write is not None and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, "allow", "", write)
+            if verdict == "quarantine":
+                raise blocked(write, reason)
+
+    def _ruled(
+        self, found: Mapping[str, int], verdict: str, reason: str, write: Write
+    ) -> tuple[str, str]:
+        """The stricter of a verdict and that of the policy on the classes that were found."""
+        assert self.border.verdicts is not None  # noqa: S101 - whoever calls looked
+        by_policy = self.border.verdicts(found)
+        told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
+        if by_policy == "block":
+            raise blocked(write, told)
+        return ("quarantine", told) if by_policy == "quarantine" else (verdict, reason)
 
     def _redactor(self, verdict: str) -> Redacts | None:
         if self._redacts is not None or verdict != "redact":
@@ -188,6 +232,10 @@ class Passage:
             place = self.app, self.user, self.session
             self._reserved = self.border.reserve().for_place(*place)
         return self._reserved
+
+
+def _held(verdict: str, reason: str) -> str | None:
+    return reason if verdict == "quarantine" else None
 
 
 def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from memcore.errors import BlockedError, InvalidOptionError
 
@@ -51,8 +51,7 @@ class Write:
     """Whether it is written inside ``as_operator()``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict and why; the reason is shown in errors and must not repeat the content."""
 
     verdict: Verdict

@@ -11,12 +11,29 @@ from typing import Final
 
 from memcore.errors import CorruptStoreError, NotFoundError, StoreAccessError
 
-__all__ = ["SUFFIX", "secret_of"]
+__all__ = ["SUFFIX", "Secret", "secret_of"]
 
 SUFFIX: Final = ".secret"
 """Behind the path of the database."""
 _BYTES: Final = 32
 _MODE: Final = 0o600
+
+
+class Secret:
+    """The secret of one open database, read when it is needed first."""
+
+    __slots__ = ("_create", "_path", "_value")
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._path = path
+        self._create = create
+        self._value: bytes | None = None
+
+    def value(self) -> bytes:
+        """The 32 bytes; raises what ``secret_of`` raises."""
+        if self._value is None:
+            self._value = secret_of(self._path, create=self._create)
+        return self._value
 
 
 def secret_of(path: str, *, create: bool) -> bytes:

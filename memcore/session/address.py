@@ -24,7 +24,8 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import head_key
-from memcore.privacy.border import Border, Passage
+from memcore.privacy.border import Border, Passage, RedactsPlaces
+from memcore.privacy.secret import Secret
 from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
@@ -60,12 +61,20 @@ class Backing:
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)
     drafts: Drafts = field(init=False)
+    secret: Secret = field(init=False)
+    """A secret of the database that is not in its file."""
 
     def __post_init__(self) -> None:
+        self.secret = Secret(self.store.path, create=not self.store.read_only)
         self.counters[self.counter.id] = self.counter
         self.logs = Logs(self.counter_named)
         self.seed = self.store.seed
         self.drafts = Drafts(self.logs, self.seed)
+
+    @property
+    def redaction(self) -> RedactsPlaces | None:
+        """What redacts what is stored; None if nothing does."""
+        return None if self.border is None else self.border.redaction
 
     def counter_named(self, name: str) -> TokenCounter:
         """The counter of that id: one that the caller gave, else a built-in one."""

@@ -57,9 +57,7 @@ def admitted_item(passage: Passage, item: Any, meta: Mapping[str, Any] | None) -
     told, is_told = _meta(passage, meta, source)
     if passed.reason is None:
         return Admitted(passed.value, told, passed.redacted or is_told, None)
-    return Admitted(
-        placeholder(message), told, True, _held(passed.value, source, passed.reason)
-    )
+    return Admitted(placeholder(message), told, True, _held(passed.value, source, passed.reason))
 
 
 def admitted_event(
@@ -123,7 +121,9 @@ def placeholder(message: Message) -> Message:
     made = _silenced(edited(message, edits) if edits else message)
     if pack_facts(made, seed) != pack_facts(message, seed):
         kind = ItemKind(classify(message)[0]).name.lower()
-        msg = f"an item ({kind}) cannot be quarantined without breaking its pair; nothing was stored"
+        msg = (
+            f"an item ({kind}) cannot be quarantined without breaking its pair; nothing was stored"
+        )
         raise BlockedError(msg, verdict="quarantine", reason="no placeholder")
     return made
 

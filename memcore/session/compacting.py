@@ -214,7 +214,9 @@ class Compacting:
         # What went wrong may quote what the model was given.
         told = error if self._address.backing.border is None else None
         kind = type(error).__name__
-        _log.warning("session %r: the summarizer failed (%s)", self._address.name, kind, exc_info=told)
+        _log.warning(
+            "session %r: the summarizer failed (%s)", self._address.name, kind, exc_info=told
+        )
         reason = f"the summarizer failed: {type(error).__name__}: {error}"
         return self._ladder(replace(draft, error=error, reason=reason))
 

@@ -50,7 +50,11 @@ def _entries(passage: Passage, name: str, entries: Any) -> Any:
 
 def _entry(passage: Passage, name: str, key: Any, entry: Any) -> Any:
     admitted = admitted_write(passage, name, entry)
-    return admitted if admitted is Delete or not isinstance(key, str) else _named(passage, key, admitted)
+    return (
+        admitted
+        if admitted is Delete or not isinstance(key, str)
+        else _named(passage, key, admitted)
+    )
 
 
 def _named(passage: Passage, key: str, entry: Any) -> Any:

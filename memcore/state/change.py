@@ -57,8 +57,14 @@ class StateChange:
     """
 
     __slots__ = (
-        "_expected", "_passage", "_prefix", "_schema", "_shown", "_steps",
-        "_traced", "writes",
+        "_expected",
+        "_passage",
+        "_prefix",
+        "_schema",
+        "_shown",
+        "_steps",
+        "_traced",
+        "writes",
     )
 
     def __init__(

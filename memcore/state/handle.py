@@ -7,8 +7,8 @@ from typing import Any
 
 from memcore.privacy.border import Passage
 from memcore.state.change import StateChange
-from memcore.state.prefixes import APP, USER
 from memcore.state.fields import Fields
+from memcore.state.prefixes import APP, USER
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.watching import Watching
 from memcore.store.base import ReadTxn, Store, Txn
