@@ -141,13 +141,12 @@ def encode_json(value: Any) -> tuple[bytes, int]:
 
 
 def plain_json(value: Any) -> Any:
-    """The value; where it holds subclasses of what JSON has, a copy without them.
+    """A copy as it will be read back: of the built-in types alone.
 
     Raises:
         ValueError, RecursionError: as ``encode_json``.
     """
-    body, flags = encode_json(value)
-    return decode_json(body, flags) if flags else value
+    return decode_json(*encode_json(value))
 
 
 def decode_json(body: bytes, flags: int) -> Any:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
-from memcore.privacy.border import Border
+from memcore.privacy.border import Border, Passage
 from memcore.privacy.guard import WriteGuard, checked_guard
 from memcore.privacy.secret import Secret
 from memcore.store import LmdbStore
 
-__all__ = ["Admission", "Guards", "Redact", "admission"]
+__all__ = ["Admission", "Guards", "Redact", "admission", "admitted_fields", "admitted_line"]
 
 Redact: TypeAlias = RedactionPolicy | str | Mapping[str, Any] | bool | None
 Guards: TypeAlias = WriteGuard | Sequence[WriteGuard] | None
+_CONTENT: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
+"""What of the lines of an export is content."""
+_KINDS: Final = {"view": "summary", "checkpoint": "checkpoint"}
 
 
 class Admission(NamedTuple):
@@ -60,3 +63,43 @@ def admission(redact: Redact, guard: Guards) -> Admission:
         InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
     """
     return Admission(redaction_policy(redact), checked_guard(guard))
+
+
+def admitted_line(passage: Passage, found: Any) -> Any:
+    """A line of an export that is no item, as it may be stored: a view, a checkpoint, a state.
+
+    Raises:
+        BlockedError: a guard refuses it.
+    """
+    if not isinstance(found, dict):
+        return found
+    made = dict(found)
+    for name, fields in _CONTENT.items():
+        if isinstance(found.get(name), dict):
+            made[name] = _told(passage, found[name], fields, _KINDS[name])
+    if isinstance(found.get("state"), dict):
+        made["state"] = dict(found["state"])
+        for name in ("values", "set"):
+            if isinstance(made["state"].get(name), dict):
+                made["state"][name] = admitted_fields(passage, made["state"][name])
+    return made
+
+
+def admitted_fields(passage: Passage, values: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
+    """Values of a state as they may be stored; guards know fields with ``shown`` before them.
+
+    Raises:
+        BlockedError: a guard refuses one.
+    """
+    return {
+        key: passage.value(value, "state", name=f"{shown}{key}", under=key, source="import")
+        for key, value in values.items()
+    }
+
+
+def _told(
+    passage: Passage, found: dict[str, Any], fields: tuple[str, ...], kind: str
+) -> dict[str, Any]:
+    told = {name: found[name] for name in fields if found.get(name) is not None}
+    checked = {name: passage.value(value, kind, source="import") for name, value in told.items()}
+    return {**found, **checked}

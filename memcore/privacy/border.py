@@ -121,7 +121,9 @@ class Passage:
             BlockedError: a guard or the policy refuses it.
         """
         write = self._write(kind, source, None)
-        verdict, reason = judged(self.border.guards, message, write)
+        judgement = judged(self.border.guards, message, write)
+        verdict: str = judgement.verdict
+        reason = judgement.reason
         redacts = self._redactor(verdict)
         if redacts is None:
             return Passed(message, redacted=False, reason=_held(verdict, reason))

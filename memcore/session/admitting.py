@@ -42,8 +42,10 @@ class Admitted(NamedTuple):
     held: bytes | None
 
 
-def admitted_item(passage: Passage, item: Any, meta: Mapping[str, Any] | None) -> Admitted:
-    """One wire object that may be stored.
+def admitted_item(
+    passage: Passage, item: Any, meta: Mapping[str, Any] | None, *, source: str | None = None
+) -> Admitted:
+    """One wire object that may be stored; without ``source`` its kind says who said it.
 
     Raises:
         BlockedError: a guard refuses it.
@@ -52,7 +54,7 @@ def admitted_item(passage: Passage, item: Any, meta: Mapping[str, Any] | None) -
     if not isinstance(item, Mapping):
         return Admitted(item, meta, redacted=False, held=None)  # whoever prepares it refuses it
     message: Message = _plain(dict(item), "item")
-    source = _SOURCES[classify(message)[0]]
+    source = source or _SOURCES[classify(message)[0]]
     passed = passage.item(message, "item", source)
     told, is_told = _meta(passage, meta, source)
     if passed.reason is None:
@@ -118,7 +120,7 @@ def placeholder(message: Message) -> Message:
         edits[text.path] = QUARANTINED
     for each in arguments_of(message):
         edits[each.path] = {"json": "{}", "object": {}, "text": QUARANTINED}[each.form]
-    made = _silenced(edited(message, edits) if edits else message)
+    made: Message = _silenced(edited(message, edits) if edits else message)
     if pack_facts(made, seed) != pack_facts(message, seed):
         kind = ItemKind(classify(message)[0]).name.lower()
         msg = (

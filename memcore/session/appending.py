@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore import blobs, names
-from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError, StorageError
+from memcore.errors import (
+    BlockedError,
+    InvalidItemError,
+    InvalidOptionError,
+    NotFoundError,
+    StorageError,
+)
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
@@ -60,8 +66,10 @@ class Appending:
         self._address = address
         self._changes = Changes(address)
 
-    def prepare(self, items: Iterable[Any], options: ItemOptions) -> list[Prepared]:
-        """Check, classify, count and encode items.
+    def prepare(
+        self, items: Iterable[Any], options: ItemOptions, *, admitted: bool = False
+    ) -> list[Prepared]:
+        """Check, classify, count and encode items; ``admitted`` ones passed the border before.
 
         Raises:
             InvalidItemError: one of them is no JSON object or too large; it is named.
@@ -75,7 +83,7 @@ class Appending:
         counter = self._counter()
         seed, now_us = backing.seed, backing.now_us()
         meta, request_id = options.meta, options.request_id
-        if backing.border is not None:
+        if backing.border is not None and not admitted:
             return [self._admitted(item, counter, now_us, options) for item in items]
         return [
             prepare_item(
@@ -88,6 +96,21 @@ class Appending:
             )
             for item in items
         ]
+
+    def admitted(self, items: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Items as they may be stored, for who encodes them in a way of his own.
+
+        Raises:
+            BlockedError: a guard refuses one, or would have it quarantined.
+        """
+        passage = self._address.passage
+        if passage is None:
+            return list(items)
+        found = [admitted_item(passage, item, None) for item in items]
+        if any(each.held is not None for each in found):
+            msg = "an item is to be quarantined, which encrypted ones cannot be: nothing was stored"
+            raise BlockedError(msg, verdict="quarantine", reason="encrypted")
+        return [each.message for each in found]
 
     def _admitted(
         self, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions

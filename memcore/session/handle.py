@@ -74,6 +74,11 @@ class Session(Branched):
         return self._address.app
 
     @property
+    def is_admitting(self) -> bool:
+        """Whether content is redacted or judged before it is stored."""
+        return self._address.backing.border is not None
+
+    @property
     def counter(self) -> str:
         """The id of the counter that ``tokens`` and all counts of the session are by."""
         return self.recounting.counter()
