@@ -1,19 +1,38 @@
 # --- what is sensitive in a text ------------------------------------------------------------------
 #
 # One pass over a copy in which every code point is a byte: ASCII as it is, full-width forms as what
-# they stand for, all else 0x80. So offsets in the copy are offsets in the text. A table says at which
-# bytes something may begin; what is looked at there is bounded, or is never looked at again, so that
-# no text takes more than linear time. `work` counts steps, for the tests of that.
+# they stand for, all else 0x80 (0x81: invisible). So offsets in the copy are offsets in the text. A
+# table says at which bytes something may begin. What is looked at there is bounded, or is not looked
+# at again, so that no text takes more than linear time; `work` counts the steps, for the tests.
 
 cdef enum:
     # Classes: memcore/privacy/classes.py has the names.
     C_EMAIL = 0
     C_CN_MOBILE = 1
+    C_PHONE = 2
+    C_CN_ID = 3
+    C_STUDENT_ID = 4
+    C_CARD = 5
+    C_API_KEY = 6
+    C_JWT = 7
+    C_PRIVATE_KEY = 8
+    C_TOKEN = 9
+    C_PASSWORD = 10
+    C_IPV4 = 11
+    C_IPV6 = 12
 
 cdef enum:
     # What may begin at a byte.
     T_DIGIT = 1
-    T_AT = 2
+    T_LETTER = 2        # the first of a key, or of "Bearer"; the J of a web token
+    T_AT = 3
+    T_PERCENT = 4
+    T_COLON = 5
+    T_EQUAL = 6
+    T_BRACKET = 7
+    T_SIGN = 8          # -, _ or . in the prefix of a key; a private key
+
+cdef enum:
     # Properties of a byte.
     P_DIGIT = 1
     P_LOWER = 2
@@ -21,28 +40,56 @@ cdef enum:
     P_LETTER = 6
     P_ALNUM = 7
     P_LOCAL = 8         # of the part of an address before the @
+    P_KEY = 16          # of a key: alphanumeric, _ and -
+    P_BEARER = 32       # of a bearer token
+    P_HEX = 64
+    P_QUOTE = 128
+    P_SPACE = 256
+    P_END = 512         # ends a value that has no quotes
+    P_BASE64 = 1024
+
+cdef enum:
+    INVISIBLE = 0x81
+    GIL_HELD_CHARS = 16384
+    KEY_BODY_MAX = 16384
+    PREFIX_MAX = 10
+
+cdef extern from *:
+    """
+    /* Keys of known providers: the prefix ('?' is any small letter), how many characters of which
+       alphabet follow at least (0 alphanumeric, 1 also _ and -, 2 also -, 3 capitals and digits),
+       and whether there are exactly so many. By first letter: an A, an L, or one with a sign among
+       the next ten. */
+    typedef struct { const char *prefix; int size, least, alphabet, exact; } memcore_key;
+    #define KEY(prefix, least, alphabet, exact) {prefix, sizeof(prefix) - 1, least, alphabet, exact}
+    static const memcore_key MEMCORE_KEYS[] = {
+        KEY("ABIA", 16, 3, 1), KEY("ACCA", 16, 3, 1), KEY("AIza", 30, 1, 0),
+        KEY("AKIA", 16, 3, 1), KEY("AKID", 28, 0, 0), KEY("ASIA", 16, 3, 1),
+        KEY("GOCSPX-", 20, 1, 0), KEY("LTAI", 12, 0, 0),
+        KEY("dop_v1_", 32, 0, 0),
+        KEY("gh?_", 30, 0, 0), KEY("github_pat_", 22, 1, 0), KEY("gldt-", 20, 1, 0),
+        KEY("glpat-", 20, 1, 0), KEY("glptt-", 20, 1, 0), KEY("glrt-", 20, 1, 0),
+        KEY("gsk_", 30, 0, 0), KEY("hf_", 20, 0, 0), KEY("npm_", 30, 0, 0),
+        KEY("pplx-", 30, 0, 0), KEY("pypi-", 40, 1, 0), KEY("r8_", 30, 0, 0),
+        KEY("rk_live_", 16, 0, 0), KEY("rk_test_", 16, 0, 0), KEY("shpat_", 30, 0, 0),
+        KEY("sk-", 20, 1, 0), KEY("sk_live_", 16, 0, 0), KEY("sk_test_", 16, 0, 0),
+        KEY("tvly-", 20, 1, 0), KEY("whsec_", 16, 0, 0), KEY("xai-", 30, 0, 0),
+        KEY("xapp-", 10, 2, 0), KEY("xox?-", 10, 2, 0), KEY("ya29.", 20, 1, 0),
+    };
+    enum { MEMCORE_KEYS_COUNT = sizeof(MEMCORE_KEYS) / sizeof(MEMCORE_KEYS[0]) };
+    """
+    ctypedef struct memcore_key:
+        const char *prefix
+        int size
+        int least
+        int alphabet
+        int exact
+    const memcore_key MEMCORE_KEYS[]
+    int MEMCORE_KEYS_COUNT
 
 cdef uint8_t _TRIGGER[256]
-cdef uint8_t _PROPERTY[256]
-
-
-cdef void _fill_tables() noexcept:
-    cdef int c
-    for c in range(256):
-        _TRIGGER[c] = 0
-        _PROPERTY[c] = 0
-    for c in range(c'0', c'9' + 1):
-        _PROPERTY[c] = P_DIGIT | P_LOCAL
-        _TRIGGER[c] = T_DIGIT
-    for c in range(c'a', c'z' + 1):
-        _PROPERTY[c] = P_LOWER | P_LOCAL
-        _PROPERTY[c - 32] = P_UPPER | P_LOCAL
-    for c in b"._%+-":
-        _PROPERTY[c] |= P_LOCAL
-    _TRIGGER[c'@'] = T_AT
-
-
-_fill_tables()
+cdef uint16_t _PROPERTY[256]
+cdef int8_t _FIRST_KEY[256]
 
 ctypedef struct Found:
     Py_ssize_t start
@@ -52,22 +99,104 @@ ctypedef struct Found:
 ctypedef struct Scan:
     const uint8_t *t
     Py_ssize_t n
+    const void *raw         # the text itself, for words that are not ASCII
+    int kind
     int classes
     int context
     Found *found
     Py_ssize_t count
     Py_ssize_t room
-    Py_ssize_t floor        # the end of the last span that an address may not swallow
+    Py_ssize_t floor        # the end of what an address may not swallow
+    Py_ssize_t footer_from      # from there on, the next footer of a private key was sought
+    Py_ssize_t footer
+    Py_ssize_t footer_stop
     int64_t work
     bint failed
 
 
-cdef inline bint _has(Scan *s, Py_ssize_t i, int properties) noexcept nogil:
+cdef void _mark(const char *chars, int properties) noexcept:
+    while chars[0]:
+        _PROPERTY[<uint8_t>chars[0]] |= <uint16_t>properties
+        chars += 1
+
+
+cdef void _fill_tables() noexcept:
+    cdef int c, at
+    cdef int alnum = P_LOCAL | P_KEY | P_BEARER | P_BASE64
+    for c in range(256):
+        _TRIGGER[c] = 0
+        _PROPERTY[c] = P_END if c >= 128 else 0
+        _FIRST_KEY[c] = -1
+    for c in range(c'0', c'9' + 1):
+        _PROPERTY[c] = <uint16_t>(P_DIGIT | P_HEX | alnum)
+        _TRIGGER[c] = T_DIGIT
+    for c in range(c'a', c'z' + 1):
+        _PROPERTY[c] = <uint16_t>(P_LOWER | alnum)
+        _PROPERTY[c - 32] = <uint16_t>(P_UPPER | alnum)
+    _mark(b"abcdefABCDEF", P_HEX)
+    _mark(b"._%+-", P_LOCAL)
+    _mark(b"_-", P_KEY)
+    _mark(b"-._~+/=", P_BEARER)
+    _mark(b"+/=", P_BASE64)
+    _mark(b"\"'`", P_QUOTE | P_END)
+    _mark(b" \t\r\n\v\f", P_SPACE | P_END)
+    _mark(b",;&<>)}]|", P_END)
+    for at in range(MEMCORE_KEYS_COUNT):
+        c = MEMCORE_KEYS[at].prefix[0]
+        if _FIRST_KEY[c] < 0:
+            _FIRST_KEY[c] = <int8_t>at
+    for c in b"ALJBb":
+        _TRIGGER[c] = T_LETTER
+    for c in b"-_.":
+        _TRIGGER[c] = T_SIGN
+    _TRIGGER[c'@'] = T_AT
+    _TRIGGER[c'%'] = T_PERCENT
+    _TRIGGER[c':'] = T_COLON
+    _TRIGGER[c'='] = T_EQUAL
+    _TRIGGER[c'['] = T_BRACKET
+
+
+_fill_tables()
+
+
+cdef inline bint _has(const Scan *s, Py_ssize_t i, int properties) noexcept nogil:
     return 0 <= i < s.n and _PROPERTY[s.t[i]] & properties != 0
 
 
-cdef inline bint _on(Scan *s, int number) noexcept nogil:
-    return (s.classes >> number) & 1
+cdef inline uint8_t _byte(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """The byte at an offset; 0 outside."""
+    return s.t[i] if 0 <= i < s.n else 0
+
+
+cdef inline bint _on(const Scan *s, int number) noexcept nogil:
+    return (s.classes >> number) & 1 != 0
+
+
+cdef inline bint _says(const Scan *s, Py_ssize_t i, const char *word, Py_ssize_t size) noexcept nogil:
+    """Whether the word (small letters and other ASCII) stands at an offset, in any case."""
+    cdef Py_ssize_t k
+    cdef uint8_t c
+    if i < 0 or i + size > s.n:
+        return False
+    for k in range(size):
+        c = s.t[i + k]
+        if _PROPERTY[c] & P_UPPER:
+            c += 32
+        if c != <uint8_t>word[k]:
+            return False
+    return True
+
+
+cdef inline bint _escape_before(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether the letter at an offset belongs to an escape: \\n in JSON that is text."""
+    if i < 1 or s.t[i - 1] != c'\\':
+        return False
+    return s.t[i] == c'n' or s.t[i] == c'r' or s.t[i] == c't' or s.t[i] == c'b' or s.t[i] == c'f'
+
+
+cdef inline bint _begins(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether no word or key goes on at an offset."""
+    return i == 0 or not _has(s, i - 1, P_KEY) or _escape_before(s, i - 1)
 
 
 cdef void _emit(Scan *s, Py_ssize_t start, Py_ssize_t stop, int number) noexcept nogil:
@@ -85,87 +214,475 @@ cdef void _emit(Scan *s, Py_ssize_t start, Py_ssize_t stop, int number) noexcept
     s.count += 1
 
 
-cdef Py_ssize_t _email(Scan *s, Py_ssize_t at) noexcept nogil:
-    """Where to go on after an @: behind the address, if it is one."""
-    cdef Py_ssize_t start = at, stop = at + 1, label, dot = -1, end = -1
+cdef inline Py_ssize_t _emit_whole(
+    Scan *s, Py_ssize_t start, Py_ssize_t stop, int number
+) noexcept nogil:
+    """As ``_emit``, for what no address may swallow; where to go on."""
+    _emit(s, start, stop, number)
+    s.floor = stop
+    return stop
+
+
+cdef Py_ssize_t _placeholder(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """The end of the placeholder that begins at an offset, -1 if none does."""
+    cdef Py_ssize_t j = i + 1, k
+    cdef uint8_t c
+    while j < s.n and j - i <= 41 and (_PROPERTY[s.t[j]] & (P_UPPER | P_DIGIT) or s.t[j] == c'_'):
+        j += 1
+    if _byte(s, j) != c']' or j - i < 9 or s.t[j - 7] != c'_':
+        return -1
+    for k in range(j - 6, j):
+        c = s.t[k]
+        if c == c'_' or c == c'I' or c == c'L' or c == c'O' or c == c'U':
+            return -1
+    for k in range(i + 1, j - 7):
+        if _PROPERTY[s.t[k]] & P_DIGIT:
+            return -1
+    if s.t[i + 1] == c'_' or s.t[j - 8] == c'_':
+        return -1
+    return j + 1
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
+    """Where the part before the @ begins; ``at`` if there is none."""
+    cdef Py_ssize_t start = at
     while start > s.floor and _has(s, start - 1, P_LOCAL):
         start -= 1
     s.work += at - start
-    if start > s.floor and s.t[start - 1] == c'\\' and s.t[start] in b"nrtbf":
-        start += 1      # the letter of an escape
-    while start < at and s.t[start] in b".-%+":
+    if start < at and _escape_before(s, start):
         start += 1
-    if start == at or s.t[at - 1] == c'.':
-        return at + 1
-    label = stop
+    while start < at and not _has(s, start, P_ALNUM):
+        if s.t[start] == c'_':
+            break
+        start += 1
+    if at - start == 3 and _says(s, start, b"git", 3):
+        return at       # a repository
+    return start
+
+
+cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where the domain ends that begins at an offset; -1 if none does."""
+    cdef Py_ssize_t at = i, label = i, end = -1, letters
+    cdef bint dotted = False
     while True:
-        while _has(s, stop, P_ALNUM) or (stop > label and stop < s.n and s.t[stop] == c'-'):
-            stop += 1
-        if stop == label:
+        while _has(s, at, P_ALNUM) or (at > label and _byte(s, at) == c'-'):
+            at += 1
+        if at == label:
             break
-        if dot >= 0:
-            end = label
-            while _has(s, end, P_LETTER):
-                end += 1
-        if stop == s.n or s.t[stop] != c'.':
+        letters = label
+        while _has(s, letters, P_LETTER):
+            letters += 1
+        if dotted and (letters - label >= 2):
+            # A last label of letters; what follows it without a dot is no part of the address.
+            if letters == at or _has(s, letters, P_DIGIT) or _byte(s, letters) == c'-':
+                end = at if _says(s, label, b"xn--", 4) else letters
+        if _byte(s, at) != c'.':
             break
-        dot = stop
-        stop += 1
-        label = stop
-    s.work += stop - at
-    if dot < 0 or end < 0:
-        return at + 1
-    label = dot + 1
-    if stop == label:       # a full stop behind the address
-        end = dot
-        label = dot
-        while label > at + 1 and s.t[label - 1] != c'.':
-            label -= 1
-        if label == at + 1:
-            return at + 1
-    if end - label < 2:
-        return at + 1
-    while s.count and s.found[s.count - 1].start >= start:
-        s.count -= 1
-    if s.count and s.found[s.count - 1].stop > start:
-        start = s.found[s.count - 1].stop
-    _emit(s, start, end, C_EMAIL)
-    s.floor = end
+        dotted = True
+        at += 1
+        label = at
+    s.work += at - i
     return end
 
 
-cdef Py_ssize_t _digits(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Where to go on after a run of digits."""
-    cdef Py_ssize_t j = i
-    while _has(s, j, P_DIGIT):
+cdef Py_ssize_t _email(Scan *s, Py_ssize_t at, Py_ssize_t width) noexcept nogil:
+    """Where to go on after an @ (``width`` 3: %40): behind the address, if it is one."""
+    cdef Py_ssize_t start, stop
+    if not _on(s, C_EMAIL):
+        return at + width
+    start = _local(s, at)
+    if start == at or s.t[at - 1] == c'.':
+        return at + width
+    stop = _domain(s, at + width)
+    if stop < 0:
+        return at + width
+    while s.count and s.found[s.count - 1].start >= start:
+        s.count -= 1    # a number in the address
+    if s.count and s.found[s.count - 1].stop > start:
+        start = s.found[s.count - 1].stop
+    return _emit_whole(s, start, stop, C_EMAIL)
+
+
+cdef bint _octets(const Scan *s, Py_ssize_t i, Py_ssize_t *stop) noexcept nogil:
+    """Whether four decimal bytes with dots between them stand at an offset."""
+    cdef int part, value, size
+    for part in range(4):
+        if part:
+            if _byte(s, i) != c'.':
+                return False
+            i += 1
+        value = size = 0
+        while _has(s, i, P_DIGIT) and size < 4:
+            value = 10 * value + s.t[i] - c'0'
+            i += 1
+            size += 1
+        if size == 0 or size > 3 or value > 255:
+            return False
+    stop[0] = i
+    return True
+
+
+cdef Py_ssize_t _ipv4(Scan *s, Py_ssize_t i) noexcept nogil:
+    """The end of an IPv4 address that begins at an offset, -1 if none does."""
+    cdef Py_ssize_t stop = i
+    if _has(s, i - 1, P_LETTER) or _byte(s, i - 1) == c'.' or _byte(s, i - 1) == c'_':
+        return -1
+    if not _octets(s, i, &stop) or _has(s, stop, P_ALNUM):
+        return -1
+    return -1 if _byte(s, stop) == c'.' and _has(s, stop + 1, P_DIGIT) else stop
+
+
+cdef Py_ssize_t _ipv6(Scan *s, Py_ssize_t colon) noexcept nogil:
+    """Where to go on after a colon: behind the IPv6 address whose first it is; -1 if none."""
+    cdef Py_ssize_t i = colon, size, tail = 0
+    cdef int groups = 0, digits = 0
+    cdef bint gap = False
+    while i > 0 and colon - i < 4 and _has(s, i - 1, P_HEX):
+        i -= 1
+    if _has(s, i - 1, P_KEY) or _byte(s, i - 1) == c':' or _byte(s, i - 1) == c'.' or i < s.floor:
+        return -1
+    if i == colon and _byte(s, i + 1) != c':':
+        return -1
+    cdef Py_ssize_t start = i
+    while groups < 8:
+        if groups >= 2 and _octets(s, i, &tail) and (gap or groups == 6):
+            groups += 2
+            digits += 4
+            i = tail
+            break
+        size = 0
+        while size < 4 and _has(s, i, P_HEX):
+            digits += _has(s, i, P_DIGIT)
+            i += 1
+            size += 1
+        if size:
+            groups += 1
+        if _byte(s, i) != c':':
+            break
+        if _byte(s, i + 1) == c':':
+            if gap:
+                return -1
+            gap = True
+            i += 2
+            if not _has(s, i, P_HEX):
+                break
+        elif size and groups < 8 and _has(s, i + 1, P_HEX):
+            i += 1
+        else:
+            break
+    s.work += i - start
+    if _has(s, i, P_ALNUM) or _byte(s, i) == c'_' or (groups != 8 and not gap) or groups > 8:
+        return -1
+    if gap and (groups < 2 or (groups < 3 and digits == 0)):
+        return -1
+    if s.count and s.found[s.count - 1].stop > start:
+        return -1
+    return _emit_whole(s, start, i, C_IPV6)
+
+
+# --- keys and tokens ------------------------------------------------------------------------------
+
+cdef bint _is_mixed(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
+    """Whether it is no word: digits beside letters, or letters of both cases."""
+    cdef int seen = 0
+    while i < stop:
+        seen |= _PROPERTY[s.t[i]] & P_ALNUM
+        if seen == P_LETTER or seen & P_DIGIT:
+            return True
+        i += 1
+    return False
+
+
+cdef inline bint _of_alphabet(const Scan *s, Py_ssize_t i, int alphabet) noexcept nogil:
+    if alphabet == 0:
+        return _has(s, i, P_ALNUM)
+    if alphabet == 1:
+        return _has(s, i, P_KEY)
+    if alphabet == 2:
+        return _has(s, i, P_ALNUM) or _byte(s, i) == c'-'
+    return _has(s, i, P_UPPER | P_DIGIT)
+
+
+cdef Py_ssize_t _provider_key(Scan *s, Py_ssize_t i) noexcept nogil:
+    """The end of a provider's key that begins at an offset, -1 if none does."""
+    cdef int at = _FIRST_KEY[s.t[i]], k
+    cdef const memcore_key *key
+    cdef Py_ssize_t j
+    if at < 0:
+        return -1
+    while at < MEMCORE_KEYS_COUNT and <uint8_t>MEMCORE_KEYS[at].prefix[0] == s.t[i]:
+        key = &MEMCORE_KEYS[at]
+        at += 1
+        k = 1
+        while k < key.size and i + k < s.n:
+            if key.prefix[k] == c'?':
+                if not _has(s, i + k, P_LOWER):
+                    break
+            elif <uint8_t>key.prefix[k] != s.t[i + k]:
+                break
+            k += 1
+        if k < key.size:
+            continue
+        j = i + k
+        while _of_alphabet(s, j, key.alphabet):
+            j += 1
+        s.work += j - i
+        if j - i - k < key.least:
+            continue
+        if key.exact:
+            if j - i - k == key.least and not _has(s, j, P_LOWER):
+                return j
+        elif _is_mixed(s, i + k, j):
+            return j
+    return -1
+
+
+cdef Py_ssize_t _segments(Scan *s, Py_ssize_t i, int least, int most) noexcept nogil:
+    """The end of segments of base64url with dots between them; -1 if there are too few."""
+    cdef Py_ssize_t j = i, begun = i
+    cdef int count = 0
+    while count < most:
+        begun = j
+        while _has(s, j, P_KEY):
+            j += 1
+        if j - begun < 8 and not (count + 1 >= least and j > begun):
+            break
+        count += 1
+        if _byte(s, j) != c'.' or not _has(s, j + 1, P_KEY):
+            break
         j += 1
-    if _on(s, C_CN_MOBILE) and j - i == 11 and s.t[i] == c'1' and s.t[i + 1] >= c'3':
-        _emit(s, i, j, C_CN_MOBILE)
-    return j
+    s.work += j - i
+    while count < most and j > i and s.t[j - 1] == c'.':
+        j -= 1
+    return j if count >= least else -1
 
 
-cdef void _scan_text(Scan *s) noexcept nogil:
-    cdef Py_ssize_t i = 0
+cdef Py_ssize_t _key_at(Scan *s, Py_ssize_t i, int *number) noexcept nogil:
+    """The end of a key or web token that begins at an offset, -1 if none does."""
+    cdef Py_ssize_t stop
+    if i >= s.n or not _begins(s, i):
+        return -1
+    if _on(s, C_JWT) and s.t[i] == c'e' and _byte(s, i + 1) == c'y' and _byte(s, i + 2) == c'J':
+        number[0] = C_JWT
+        return _segments(s, i, 3, 5)
+    if not _on(s, C_API_KEY):
+        return -1
+    number[0] = C_API_KEY
+    if s.t[i] == c'S' and _byte(s, i + 1) == c'G' and _byte(s, i + 2) == c'.':
+        stop = _segments(s, i + 3, 2, 2)
+        return stop if stop - i >= 40 and _is_mixed(s, i + 3, stop) else -1
+    return _provider_key(s, i)
+
+
+cdef Py_ssize_t _bearer(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a B or b: behind the token that follows, -1 if none does."""
+    cdef Py_ssize_t at, stop
+    cdef int number = 0, least = 16
+    if not _on(s, C_TOKEN):
+        return -1
+    if _says(s, i, b"bearer", 6):
+        at = i + 6
+    elif _says(s, i, b"basic", 5) and _says(s, i - 15, b"authorization: ", 15):
+        at, least = i + 5, 8
+    elif _says(s, i, b"basic", 5) and _says(s, i - 17, b"authorization\": \"", 17):
+        at, least = i + 5, 8
+    else:
+        return -1
+    if _byte(s, at) == c':':
+        at += 1
+    if _byte(s, at) != c' ':
+        return -1
+    while _byte(s, at) == c' ' and at < i + 10:
+        at += 1
+    if _key_at(s, at, &number) > 0:
+        return -1
+    stop = at
+    while _has(s, stop, P_BEARER):
+        stop += 1
+    s.work += stop - i
+    if stop - at < least or not _is_mixed(s, at, stop):
+        return -1
+    if s.t[stop - 1] == c'.':
+        stop -= 1
+    return _emit_whole(s, at, stop, C_TOKEN)
+
+
+cdef Py_ssize_t _letter(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a letter that may belong to a key."""
+    cdef Py_ssize_t stop = -1, start = i
+    cdef int number = 0
+    if s.t[i] == c'J':
+        start = i - 2
+        if start < s.floor or s.t[i - 1] != c'y' or s.t[start] != c'e':
+            return i + 1
+    elif not _begins(s, i):
+        return i + 1
+    elif s.t[i] == c'b' or s.t[i] == c'B':
+        stop = _bearer(s, i)
+        return stop if stop > 0 else i + 1
+    stop = _key_at(s, start, &number)
+    return _emit_whole(s, start, stop, number) if stop > 0 else i + 1
+
+
+cdef Py_ssize_t _sign(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a sign that may stand in the prefix of a key, or begin a private key."""
+    cdef Py_ssize_t start = i, stop
+    cdef int number = 0
+    if s.t[i] == c'-' and _byte(s, i + 1) == c'-':
+        return _private_key(s, i) if _on(s, C_PRIVATE_KEY) else i + 1
+    if s.t[i] == c'.' and _byte(s, i - 1) != c'G' and _byte(s, i - 1) != c'9':
+        return i + 1
+    while start > s.floor and i - start < PREFIX_MAX and _has(s, start - 1, P_ALNUM):
+        start -= 1
+    if start < i and _escape_before(s, start):
+        start += 1
+    if start == i or not _begins(s, start):
+        return i + 1
+    stop = _key_at(s, start, &number)
+    return _emit_whole(s, start, stop, number) if stop > i else i + 1
+
+
+cdef Py_ssize_t _footer(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where the next footer of a private key ends, -1 if there is none."""
+    cdef Py_ssize_t at = i, stop
+    if s.footer_from <= i <= s.footer:
+        return s.footer_stop
+    s.footer_from, s.footer, s.footer_stop = i, s.n, -1
+    while at + 8 <= s.n:
+        if s.t[at] == c'-' and _says(s, at, b"-----end", 8):
+            stop = at + 8
+            while stop < s.n and stop - at < 64 and s.t[stop] != c'-':
+                stop += 1
+            while _byte(s, stop) == c'-' and stop - at < 80:
+                stop += 1
+            s.footer, s.footer_stop = at, stop
+            break
+        at += 1
+    s.work += at - i
+    return s.footer_stop
+
+
+cdef Py_ssize_t _private_key(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a dash: behind the private key (PEM) that begins there."""
+    cdef Py_ssize_t head, stop, at, line
+    if not _says(s, i, b"-----begin ", 11):
+        return i + 1
+    head = i + 11
+    while head < s.n and head - i < 64 and s.t[head] != c'-':
+        head += 1
+    if not (_says(s, head - 11, b"private key", 11) or _says(s, head - 17, b"private key block", 17)):
+        return i + 1
+    while _byte(s, head) == c'-' and head - i < 80:
+        head += 1
+    stop = _footer(s, head)
+    if stop < 0 or stop - head > KEY_BODY_MAX:
+        # Cut off: as long as there are long runs of base64.
+        stop = at = head
+        while at < s.n:
+            while _has(s, at, P_SPACE) or _escape_before(s, at) or _byte(s, at) == c'\\':
+                at += 1
+            line = at
+            while _has(s, at, P_BASE64):
+                at += 1
+            if at - line < 16:
+                break
+            stop = at
+        s.work += at - head
+    return _emit_whole(s, i, stop, C_PRIVATE_KEY)
+
+
+include "_scan_words.pxi"
+include "_scan_numbers.pxi"
+
+
+# --- the pass -------------------------------------------------------------------------------------
+
+cdef void _scan_range(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
     cdef uint8_t trigger
-    while i < s.n:
+    cdef Py_ssize_t end
+    while i < stop:
         trigger = _TRIGGER[s.t[i]]
         if trigger == 0:
             i += 1
+        elif trigger == T_LETTER:
+            i = _letter(s, i)
         elif trigger == T_DIGIT:
-            i = _digits(s, i)
+            i = _number(s, i)
         elif trigger == T_AT:
-            i = _email(s, i) if _on(s, C_EMAIL) else i + 1
-    s.work += s.n
+            i = _email(s, i, 1)
+        elif trigger == T_PERCENT:
+            i = _email(s, i, 3) if _says(s, i, b"%40", 3) else i + 1
+        elif trigger == T_COLON:
+            i = _colon(s, i)
+        elif trigger == T_EQUAL:
+            end = _assigned(s, i)
+            i = end if end > 0 else i + 1
+        elif trigger == T_BRACKET:
+            end = _placeholder(s, i)
+            if end > 0:
+                s.floor = end
+            i = end if end > 0 else i + 1
+        else:
+            i = _sign(s, i)
+
+
+cdef Py_ssize_t _colon(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a colon: of a URL with a password, of an assignment, of an address."""
+    cdef Py_ssize_t end = -1, at, colon = -1, last = -1, n
+    if _byte(s, i + 1) == c'/' and _byte(s, i + 2) == c'/':
+        if not _on(s, C_PASSWORD):
+            return i + 3
+        at = i + 3
+        while at < s.n and s.t[at] != c'/' and not _has(s, at, P_SPACE | P_QUOTE):
+            if s.t[at] == c':' and colon < 0:
+                colon = at
+            elif s.t[at] == c'@':
+                last = at
+            elif s.t[at] == c'[' and _placeholder(s, at) > 0:
+                if last < 0:
+                    colon = s.n     # redacted before
+            elif s.t[at] == c'<' or s.t[at] == c'>' or s.t[at] == c'{' or s.t[at] == c'$':
+                if last < 0:
+                    colon = s.n     # a template
+            at += 1
+        s.work += at - i
+        if colon < 0 or last <= colon + 1:
+            return i + 3
+        n = s.n
+        s.n = colon
+        _scan_range(s, i + 3, colon)
+        s.n = n
+        return _emit_whole(s, colon + 1, last, C_PASSWORD)
+    end = _assigned(s, i)
+    if end < 0 and _on(s, C_IPV6):
+        end = _ipv6(s, i)
+    return end if end > 0 else i + 1
 
 
 cdef inline uint8_t _plain(uint32_t c) noexcept nogil:
-    """The byte of a code point: ASCII, what a full-width form stands for, or 0x80."""
+    """The byte of a code point: ASCII, what another form of it stands for, or 0x80 and 0x81."""
     if c < 128:
         return <uint8_t>c
+    if c >= 0x3001 and c < 0xFE50:
+        return 0x80
     if 0xFF01 <= c <= 0xFF5E:
         return <uint8_t>(c - 0xFEE0)
-    if c == 0x3000 or c == 0xA0:
+    if c == 0xA0 or c == 0x3000 or 0x2000 <= c <= 0x200A or c == 0x202F or c == 0x205F:
         return c' '
+    if 0x2010 <= c <= 0x2015 or c == 0x2212 or c == 0xFE63 or c == 0xFE58:
+        return c'-'
+    if 0x200B <= c <= 0x200F or c == 0xAD or c == 0xFEFF or 0x2060 <= c <= 0x2064:
+        return INVISIBLE
+    if c == 0xFE6B:
+        return c'@'
+    if c == 0xFE52:
+        return c'.'
+    if 0x0660 <= c <= 0x0669 or 0x06F0 <= c <= 0x06F9:
+        return <uint8_t>(c'0' + (c & 15))
+    if 0x1D7CE <= c <= 0x1D7FF:
+        return <uint8_t>(c'0' + (c - 0x1D7CE) % 10)
     return 0x80
 
 
@@ -182,34 +699,73 @@ cdef void _flatten(const void *data, int kind, Py_ssize_t n, uint8_t *out) noexc
             out[i] = _plain((<const uint32_t *>data)[i])
 
 
-def find_sensitive(str text not None, int classes, int context=0):
-    """What of the classes (bits) is in a text: ``(start, stop, class number)`` in order, disjoint.
+cdef void _scan_text(Scan *s, uint8_t *copy) noexcept nogil:
+    if copy != NULL:
+        _flatten(s.raw, s.kind, s.n, copy)
+    s.work = s.n
+    if not _whole_secret(s):
+        _scan_range(s, 0, s.n)
 
-    ``context``: classes for which the key that the text stands under gives the context.
-    """
+
+cdef object _scanned(str text, int classes, int context, int64_t *work):
     cdef Scan s
     cdef uint8_t *copy = NULL
     cdef Py_ssize_t i
     cdef list found
-    s.n = PyUnicode_GET_LENGTH(text)
-    s.classes, s.context = classes, context
-    s.found, s.count, s.room, s.floor, s.work, s.failed = NULL, 0, 0, 0, 0, False
-    if PyUnicode_IS_ASCII(text):
-        s.t = <const uint8_t *>PyUnicode_DATA(text)
-    else:
+    _begin(&s, text, classes, context)
+    if not PyUnicode_IS_ASCII(text):
         copy = <uint8_t *>PyMem_Malloc(<size_t>s.n)
         if copy == NULL:
             raise MemoryError
-        _flatten(PyUnicode_DATA(text), PyUnicode_KIND(text), s.n, copy)
         s.t = copy
     try:
-        _scan_text(&s)
+        if s.n > GIL_HELD_CHARS:
+            with nogil:
+                _scan_text(&s, copy)
+        else:
+            _scan_text(&s, copy)
         if s.failed:
             raise MemoryError
         found = []
         for i in range(s.count):
             found.append((s.found[i].start, s.found[i].stop, s.found[i].number))
+        work[0] = s.work
         return found
     finally:
         PyMem_Free(copy)
         free(s.found)
+
+
+cdef void _begin(Scan *s, str text, int classes, int context) noexcept:
+    s.raw, s.kind = PyUnicode_DATA(text), PyUnicode_KIND(text)
+    s.t, s.n = <const uint8_t *>s.raw, PyUnicode_GET_LENGTH(text)
+    s.classes, s.context = classes, context
+    s.found, s.count, s.room = NULL, 0, 0
+    s.floor, s.work, s.failed = 0, 0, False
+    s.footer_from, s.footer, s.footer_stop = 0, -1, -1
+
+
+def find_sensitive(str text not None, int classes, int context=0):
+    """What of the classes (bits) is in a text: ``(start, stop, class number)`` in order, disjoint.
+
+    ``context``: what ``key_context`` says of the key that the text stands under.
+    """
+    cdef int64_t work = 0
+    return _scanned(text, classes, context, &work)
+
+
+def sensitive_work(str text not None, int classes, int context=0):
+    """How many steps ``find_sensitive`` takes, for tests of its linear time."""
+    cdef int64_t work = 0
+    _scanned(text, classes, context, &work)
+    return work
+
+
+def key_context(str key not None):
+    """The classes (bits) for which a JSON key gives the context: phone_number, 卡号, password."""
+    cdef Scan s
+    cdef bytearray copy = bytearray(len(key))
+    _begin(&s, key, 0, 0)
+    _flatten(s.raw, s.kind, s.n, <uint8_t *>copy)
+    s.t = <const uint8_t *><uint8_t *>copy
+    return _context_of(&s)

@@ -1,0 +1,458 @@
+# Words that give a number or a value its context: phone, card number, 学号, password.
+
+cdef extern from *:
+    """
+    enum {
+        W_PHONE = 1, W_CARD = 2, W_STUDENT = 4, W_PASSWORD = 8, W_SECRET = 16,
+        W_VETO = 32,    /* takes a shorter word back: "page token" is no secret */
+        W_LOOSE = 64    /* also at the end of a longer word */
+    };
+    /* By last letter. A blank stands for a separator or none: phone_number, phoneNumber. */
+    typedef struct { const char *text; int size, groups; } memcore_word;
+    #define WORD(text, groups) {text, sizeof(text) - 1, groups}
+    static const memcore_word MEMCORE_WORDS[] = {
+        WORD("visa", W_CARD),
+        WORD("cc", W_CARD),
+        WORD("bank card", W_CARD), WORD("card", W_CARD), WORD("credit card", W_CARD),
+        WORD("debit card", W_CARD), WORD("mastercard", W_CARD), WORD("pwd", W_PASSWORD),
+        WORD("passwd", W_PASSWORD | W_LOOSE), WORD("password", W_PASSWORD | W_LOOSE),
+        WORD("stu id", W_STUDENT), WORD("student id", W_STUDENT),
+        WORD("passcode", W_PASSWORD), WORD("passphrase", W_PASSWORD), WORD("cell phone", W_PHONE),
+        WORD("hotline", W_PHONE), WORD("mobile", W_PHONE), WORD("mobile phone", W_PHONE),
+        WORD("phone", W_PHONE), WORD("telephone", W_PHONE), WORD("student code", W_STUDENT),
+        WORD("call", W_PHONE), WORD("cell", W_PHONE), WORD("dial", W_PHONE), WORD("tel", W_PHONE),
+        WORD("card num", W_CARD), WORD("phone num", W_PHONE), WORD("student num", W_STUDENT),
+        WORD("pan", W_CARD), WORD("access token", W_SECRET), WORD("api token", W_SECRET),
+        WORD("auth token", W_SECRET), WORD("bearer token", W_SECRET),
+        WORD("refresh token", W_SECRET), WORD("session token", W_SECRET), WORD("token", W_SECRET),
+        WORD("bos token", W_VETO), WORD("cancellation token", W_VETO),
+        WORD("continuation token", W_VETO), WORD("cursor token", W_VETO),
+        WORD("eos token", W_VETO), WORD("first token", W_VETO), WORD("mask token", W_VETO),
+        WORD("max token", W_VETO), WORD("new token", W_VETO), WORD("next token", W_VETO),
+        WORD("pad token", W_VETO), WORD("page token", W_VETO), WORD("per token", W_VETO),
+        WORD("special token", W_VETO), WORD("stop token", W_VETO), WORD("sync token", W_VETO),
+        WORD("unk token", W_VETO),
+        WORD("account no", W_CARD), WORD("card no", W_CARD), WORD("cell no", W_PHONE),
+        WORD("contact no", W_PHONE), WORD("fax no", W_PHONE), WORD("mobile no", W_PHONE),
+        WORD("phone no", W_PHONE), WORD("tel no", W_PHONE), WORD("matriculation no", W_STUDENT),
+        WORD("stu no", W_STUDENT), WORD("student no", W_STUDENT),
+        WORD("whatsapp", W_PHONE),
+        WORD("account number", W_CARD), WORD("card number", W_CARD), WORD("cell number", W_PHONE),
+        WORD("contact number", W_PHONE), WORD("fax number", W_PHONE),
+        WORD("mobile number", W_PHONE), WORD("phone number", W_PHONE),
+        WORD("telephone number", W_PHONE), WORD("matriculation number", W_STUDENT),
+        WORD("student number", W_STUDENT),
+        WORD("american express", W_CARD), WORD("cards", W_CARD), WORD("pass", W_PASSWORD),
+        WORD("mobiles", W_PHONE), WORD("phone numbers", W_PHONE), WORD("phones", W_PHONE),
+        WORD("sms", W_PHONE), WORD("student ids", W_STUDENT),
+        WORD("account", W_CARD), WORD("acct", W_CARD), WORD("credit", W_CARD),
+        WORD("debit", W_CARD), WORD("app secret", W_SECRET), WORD("client secret", W_SECRET),
+        WORD("secret", W_SECRET),
+        WORD("amex", W_CARD), WORD("fax", W_PHONE),
+        WORD("unionpay", W_CARD), WORD("access key", W_SECRET), WORD("api key", W_SECRET),
+        WORD("encryption key", W_SECRET), WORD("private key", W_SECRET),
+        WORD("secret access key", W_SECRET), WORD("secret key", W_SECRET),
+        WORD("signing key", W_SECRET),
+    };
+    enum { MEMCORE_WORDS_COUNT = sizeof(MEMCORE_WORDS) / sizeof(MEMCORE_WORDS[0]) };
+    typedef struct { int size, groups; unsigned point[4]; } memcore_sign;
+    static const memcore_sign MEMCORE_SIGNS[] = {
+        /* 手机 电话 座机 固话 热线 传真 致电 拨打 来电 联系方式 手機 電話 座機 熱線 傳真 聯繫方式 聯絡方式 */
+        {2, W_PHONE, {0x624B, 0x673A}}, {2, W_PHONE, {0x7535, 0x8BDD}},
+        {2, W_PHONE, {0x5EA7, 0x673A}}, {2, W_PHONE, {0x56FA, 0x8BDD}},
+        {2, W_PHONE, {0x70ED, 0x7EBF}}, {2, W_PHONE, {0x4F20, 0x771F}},
+        {2, W_PHONE, {0x81F4, 0x7535}}, {2, W_PHONE, {0x62E8, 0x6253}},
+        {2, W_PHONE, {0x6765, 0x7535}}, {4, W_PHONE, {0x8054, 0x7CFB, 0x65B9, 0x5F0F}},
+        {2, W_PHONE, {0x624B, 0x6A5F}}, {2, W_PHONE, {0x96FB, 0x8A71}},
+        {2, W_PHONE, {0x5EA7, 0x6A5F}}, {2, W_PHONE, {0x71B1, 0x7DDA}},
+        {2, W_PHONE, {0x50B3, 0x771F}}, {4, W_PHONE, {0x806F, 0x7E6B, 0x65B9, 0x5F0F}},
+        {4, W_PHONE, {0x806F, 0x7D61, 0x65B9, 0x5F0F}},
+        /* 卡 卡号 账号 帐号 账户 帐户 银联 卡號 帳號 帳戶 銀聯 */
+        {1, W_CARD, {0x5361}}, {2, W_CARD, {0x5361, 0x53F7}}, {2, W_CARD, {0x8D26, 0x53F7}},
+        {2, W_CARD, {0x5E10, 0x53F7}}, {2, W_CARD, {0x8D26, 0x6237}},
+        {2, W_CARD, {0x5E10, 0x6237}}, {2, W_CARD, {0x94F6, 0x8054}},
+        {2, W_CARD, {0x5361, 0x865F}}, {2, W_CARD, {0x5E33, 0x865F}},
+        {2, W_CARD, {0x5E33, 0x6236}}, {2, W_CARD, {0x9280, 0x806F}},
+        /* 学号 学籍号 学生证号 学生号 學號 學籍號 學生證號 */
+        {2, W_STUDENT, {0x5B66, 0x53F7}}, {3, W_STUDENT, {0x5B66, 0x7C4D, 0x53F7}},
+        {4, W_STUDENT, {0x5B66, 0x751F, 0x8BC1, 0x53F7}}, {3, W_STUDENT, {0x5B66, 0x751F, 0x53F7}},
+        {2, W_STUDENT, {0x5B78, 0x865F}}, {3, W_STUDENT, {0x5B78, 0x7C4D, 0x865F}},
+        {4, W_STUDENT, {0x5B78, 0x751F, 0x8B49, 0x865F}},
+        /* 密码 口令 密碼 */
+        {2, W_PASSWORD, {0x5BC6, 0x7801}}, {2, W_PASSWORD, {0x53E3, 0x4EE4}},
+        {2, W_PASSWORD, {0x5BC6, 0x78BC}},
+        /* 密钥 令牌 私钥 密鑰 私鑰 */
+        {2, W_SECRET, {0x5BC6, 0x94A5}}, {2, W_SECRET, {0x4EE4, 0x724C}},
+        {2, W_SECRET, {0x79C1, 0x94A5}}, {2, W_SECRET, {0x5BC6, 0x9470}},
+        {2, W_SECRET, {0x79C1, 0x9470}},
+    };
+    enum { MEMCORE_SIGNS_COUNT = sizeof(MEMCORE_SIGNS) / sizeof(MEMCORE_SIGNS[0]) };
+    """
+    int W_PHONE, W_CARD, W_STUDENT, W_PASSWORD, W_SECRET, W_VETO, W_LOOSE
+    ctypedef struct memcore_word:
+        const char *text
+        int size
+        int groups
+    ctypedef struct memcore_sign:
+        int size
+        int groups
+        unsigned int *point
+    const memcore_word MEMCORE_WORDS[]
+    const memcore_sign MEMCORE_SIGNS[]
+    int MEMCORE_WORDS_COUNT
+    int MEMCORE_SIGNS_COUNT
+
+cdef enum:
+    PHONE_GAP_MAX = 24      # between a word and the number it speaks of
+    STUDENT_GAP_MAX = 4
+    CARD_BEFORE_MAX = 40
+    CARD_BEHIND_MAX = 16
+    SECRET_CHARS_MAX = 256  # of which it is asked whether they look like a secret
+
+cdef uint8_t _LAST_LETTER[256]
+cdef uint8_t _FIRST_WORD[256]
+
+
+cdef void _fill_words() noexcept:
+    """By the last letter, which groups have a word that ends so."""
+    cdef int c, at
+    for c in range(256):
+        _LAST_LETTER[c] = _FIRST_WORD[c] = 0
+    for at in range(MEMCORE_WORDS_COUNT):
+        c = MEMCORE_WORDS[at].text[MEMCORE_WORDS[at].size - 1]
+        if not _LAST_LETTER[c]:
+            _FIRST_WORD[c] = <uint8_t>at
+        _LAST_LETTER[c] |= <uint8_t>(MEMCORE_WORDS[at].groups & 63)
+    for c in range(c'a', c'z' + 1):
+        _LAST_LETTER[c - 32] = _LAST_LETTER[c]
+        _FIRST_WORD[c - 32] = _FIRST_WORD[c]
+    _LAST_LETTER[0x80] = 63
+
+
+_fill_words()
+
+
+cdef inline uint32_t _point(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """The code point at an offset of the text itself."""
+    if s.kind == 1:
+        return (<const uint8_t *>s.raw)[i]
+    if s.kind == 2:
+        return (<const uint16_t *>s.raw)[i]
+    return (<const uint32_t *>s.raw)[i]
+
+
+cdef bint _word_stands(const Scan *s, Py_ssize_t stop, const memcore_word *word) noexcept nogil:
+    """Whether the word ends at an offset and is no part of another."""
+    cdef Py_ssize_t i = stop
+    cdef int k = word.size
+    cdef uint8_t c
+    while k > 0:
+        k -= 1
+        c = _byte(s, i - 1)
+        if word.text[k] == c' ':
+            if c == c' ' or c == c'_' or c == c'-' or c == c'.':
+                i -= 1
+            continue
+        if _PROPERTY[c] & P_UPPER:
+            c += 32
+        if c != <uint8_t>word.text[k]:
+            return False
+        i -= 1
+    if word.groups & W_LOOSE or not _has(s, i - 1, P_LETTER) or _escape_before(s, i - 1):
+        return True
+    return _has(s, i, P_UPPER) and _has(s, i - 1, P_LOWER)     # studentId
+
+
+cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
+    """Those of some groups that have a word which ends at an offset."""
+    cdef int at, k, found = 0
+    cdef uint8_t c = _byte(s, stop - 1)
+    cdef const memcore_sign *sign
+    if not _LAST_LETTER[c] & groups:
+        return 0
+    if c == 0x80:
+        s.work += 8
+        for at in range(MEMCORE_SIGNS_COUNT):
+            sign = &MEMCORE_SIGNS[at]
+            if not sign.groups & groups or stop < sign.size:
+                continue
+            k = sign.size
+            while k > 0 and _point(s, stop - sign.size + k - 1) == sign.point[k - 1]:
+                k -= 1
+            if k == 0:
+                found |= sign.groups
+        return found & groups
+    if _has(s, stop, P_LETTER) and not (_has(s, stop, P_UPPER) and _has(s, stop - 1, P_LOWER)):
+        return 0
+    s.work += 8
+    if groups & W_SECRET:
+        groups |= W_VETO
+    if _PROPERTY[c] & P_UPPER:
+        c += 32
+    for at in range(_FIRST_WORD[c], MEMCORE_WORDS_COUNT):
+        if <uint8_t>MEMCORE_WORDS[at].text[MEMCORE_WORDS[at].size - 1] != c:
+            break
+        if MEMCORE_WORDS[at].groups & groups and _word_stands(s, stop, &MEMCORE_WORDS[at]):
+            found |= MEMCORE_WORDS[at].groups
+    return 0 if found & W_VETO else found & groups
+
+
+cdef int _context_of(Scan *s) noexcept:
+    """The classes for which a key gives the context."""
+    cdef Py_ssize_t i
+    cdef int found = 0, classes = 0
+    for i in range(1, s.n + 1):
+        found |= _groups_at(s, i, W_PHONE | W_CARD | W_STUDENT)
+    found |= _groups_at(s, s.n, W_PASSWORD | W_SECRET)
+    if found & W_PHONE:
+        classes |= 1 << C_PHONE | 1 << C_CN_MOBILE
+    if found & W_CARD:
+        classes |= 1 << C_CARD
+    if found & W_STUDENT:
+        classes |= 1 << C_STUDENT_ID
+    if found & W_PASSWORD:
+        classes |= 1 << C_PASSWORD
+    if found & W_SECRET:
+        classes |= 1 << C_TOKEN
+    return classes
+
+
+cdef bint _leads(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether hardly anything stands before an offset, or before it and what was found last."""
+    cdef Py_ssize_t from_ = s.found[s.count - 1].stop if s.count else 0
+    if i - from_ > 12:
+        return False
+    while i > from_:
+        i -= 1
+        if _has(s, i, P_DIGIT):
+            return False
+    return True
+
+
+cdef bint _phone_context(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether the number at an offset is said to be one of a telephone."""
+    cdef Py_ssize_t at = i
+    cdef uint8_t c
+    if s.context >> C_PHONE & 1 and _leads(s, i):
+        return True
+    while at > 0 and i - at <= PHONE_GAP_MAX:
+        if _groups_at(s, at, W_PHONE):
+            s.work += i - at
+            return True
+        at -= 1
+        c = s.t[at]
+        if _PROPERTY[c] & P_DIGIT or c == c'\n' or c == c',' or c == c';' or c == c']' or (
+            c == 0x80 and (_point(s, at) == 0x3002 or _point(s, at) == 0x3001)
+        ):
+            break
+    s.work += i - at
+    return False
+
+
+cdef bint _student_context(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether the number at an offset is said to be that of a student, at most 4 characters before."""
+    cdef Py_ssize_t at = i
+    if s.context >> C_STUDENT_ID & 1 and _leads(s, i):
+        return True
+    while at > 0 and i - at <= STUDENT_GAP_MAX:
+        if _groups_at(s, at, W_STUDENT):
+            return True
+        at -= 1
+        if _has(s, at, P_DIGIT) or s.t[at] == c']':
+            break
+    return False
+
+
+cdef bint _card_context(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
+    """Whether cards are spoken of around a number."""
+    cdef Py_ssize_t at
+    if s.context >> C_CARD & 1:
+        return True
+    at = max(0, i - CARD_BEFORE_MAX)
+    s.work += i - at + CARD_BEHIND_MAX
+    while at < i:
+        at += 1
+        if _groups_at(s, at, W_CARD):
+            return True
+    at = stop
+    while at < s.n and at < stop + CARD_BEHIND_MAX:
+        at += 1
+        if _groups_at(s, at, W_CARD):
+            return True
+    return False
+
+
+# --- values by the words before them --------------------------------------------------------------
+
+cdef bint _is_part(
+    const Scan *s, Py_ssize_t i, Py_ssize_t at, Py_ssize_t stop, const char *word, Py_ssize_t size
+) noexcept nogil:
+    """Whether a word is a part of a name: user_password, userPassword."""
+    if at + size > stop or not _says(s, at, word, size):
+        return False
+    if at + size < stop and _has(s, at + size, P_LOWER):
+        return False
+    return at == i or not _has(s, at - 1, P_LETTER) or _has(s, at, P_UPPER)
+
+
+cdef bint _is_word_of(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
+    """Whether a value only names what it should be: a type, nothing, a description."""
+    cdef Py_ssize_t n = stop - i, k
+    if (
+        (n == 4 and (_says(s, i, b"none", 4) or _says(s, i, b"null", 4) or _says(s, i, b"true", 4)))
+        or (n == 5 and (_says(s, i, b"false", 5) or _says(s, i, b"input", 5)))
+        or (n == 6 and (_says(s, i, b"string", 6) or _says(s, i, b"secret", 6)
+                        or _says(s, i, b"bearer", 6) or _says(s, i, b"hidden", 6)))
+        or (n == 7 and _says(s, i, b"unknown", 7))
+        or (n == 8 and (_says(s, i, b"required", 8) or _says(s, i, b"optional", 8)
+                        or _says(s, i, b"redacted", 8) or _says(s, i, b"password", 8)))
+        or (n == 9 and _says(s, i, b"undefined", 9))
+    ):
+        return True
+    for k in range(i, stop):
+        if _has(s, k, P_DIGIT):
+            return False
+    for k in range(i, stop):
+        if (
+            _is_part(s, i, k, stop, b"password", 8) or _is_part(s, i, k, stop, b"secret", 6)
+            or _is_part(s, i, k, stop, b"token", 5) or _is_part(s, i, k, stop, b"key", 3)
+            or _is_part(s, i, k, stop, b"your", 4) or _is_part(s, i, k, stop, b"passwd", 6)
+        ):
+            return True
+    return False
+
+
+cdef bint _is_template(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
+    """Whether a value is a variable of a template, a row of stars, or the same character again."""
+    cdef uint8_t c = s.t[i], d = _byte(s, i + 1)
+    if c == c'<' or (c == c'$' and (d == c'{' or d == c'(')) or (c == c'{' and d == c'{'):
+        return True
+    if c == c'{' or c == c'(' or (c == c'%' and (d == c'(' or d == c's')):
+        return True
+    while i + 1 < stop:
+        i += 1
+        if s.t[i] != c:
+            return False
+    return True
+
+
+cdef bint _is_secret(
+    const Scan *s, Py_ssize_t i, Py_ssize_t stop, int group, bint quoted, bint near
+) noexcept nogil:
+    """Whether a value that a word announces is one. ``near``: right behind a =, or a 密码：."""
+    cdef Py_ssize_t n = stop - i, k
+    cdef int seen = 0
+    cdef bint special = False, dotted = False, under = False, called = False
+    if n > SECRET_CHARS_MAX:
+        return True
+    if n < 4 or _is_template(s, i, stop) or _is_word_of(s, i, stop):
+        return False
+    for k in range(i, stop):
+        seen |= _PROPERTY[s.t[k]]
+        if _has(s, k, P_ALNUM):
+            continue
+        if s.t[k] == c'.':
+            dotted = True
+        elif s.t[k] == c'_':
+            under = True
+        elif s.t[k] == c'(':
+            called = True
+        elif s.t[k] == c':' and _byte(s, k + 1) == c'/' and _byte(s, k + 2) == c'/':
+            return False
+        else:
+            special = True
+    if seen & P_SPACE or s.t[i] == c'/':
+        return False
+    if not quoted and called:
+        return False
+    if group & W_SECRET:
+        if n < (8 if quoted or near else 12) or not seen & P_DIGIT:
+            return False
+        return seen & P_LETTER != 0 or n >= 16
+    if quoted:
+        return True
+    if near:
+        return seen & P_DIGIT != 0 or special or not (dotted or under)
+    return n >= 6 and (seen & P_DIGIT != 0 or special) and seen & P_LETTER != 0
+
+
+cdef Py_ssize_t _value_stop(Scan *s, Py_ssize_t i, uint8_t quote, bint escaped) noexcept nogil:
+    """Where a value ends: at its quote, at the end of the word, before a placeholder."""
+    cdef Py_ssize_t at = i
+    while at < s.n:
+        if s.t[at] == c'[' and _placeholder(s, at) > 0:
+            break
+        if quote:
+            if s.t[at] == quote or s.t[at] == c'\n' or at - i > SECRET_CHARS_MAX:
+                break
+            if s.t[at] == c'\\':
+                if escaped and _byte(s, at + 1) == quote:
+                    break
+                at += 1
+        elif _has(s, at, P_END) or (s.t[at] == c'\\' and _escape_before(s, at + 1)) or (
+            s.t[at] == c'\\' and _has(s, at + 1, P_QUOTE)
+        ):
+            break
+        at += 1
+    s.work += at - i
+    return min(at, s.n)
+
+
+cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after a = or a colon: behind the secret that follows, -1 if none does."""
+    cdef Py_ssize_t at = i, stop
+    cdef int group, k, number = 0
+    cdef uint8_t quote = 0
+    cdef bint escaped = False, near = s.t[i] == c'='
+    if not (s.classes & (1 << C_PASSWORD | 1 << C_TOKEN)) or _byte(s, i + 1) == c'=':
+        return -1
+    if near and at > 0 and s.t[at - 1] == c':':
+        at -= 1
+    for k in range(6):
+        if at > 0 and (s.t[at - 1] == c' ' or s.t[at - 1] == c'\\' or s.t[at - 1] == c']'
+                       or _has(s, at - 1, P_QUOTE)):
+            at -= 1
+    if at < i:
+        near = near and not (s.t[at] == c' ')
+    group = _groups_at(s, at, W_PASSWORD | W_SECRET)
+    if not group or not _on(s, C_PASSWORD if group & W_PASSWORD else C_TOKEN):
+        return -1
+    near = near or (s.t[at - 1] == 0x80)
+    at = i + 1
+    if _byte(s, at) == c'>':
+        at += 1
+    for k in range(4):
+        if _byte(s, at) == c' ':
+            at += 1
+            near = near and s.t[i] != c'='
+    if _byte(s, at) == c'\\' and _has(s, at + 1, P_QUOTE):
+        escaped = True
+        at += 1
+    if _has(s, at, P_QUOTE):
+        quote = s.t[at]
+        at += 1
+    if at >= s.n or _key_at(s, at, &number) > 0:
+        return -1
+    stop = _value_stop(s, at, quote, escaped)
+    if stop <= at or not _is_secret(s, at, stop, group, quote != 0, near):
+        return -1
+    return _emit_whole(s, at, stop, C_PASSWORD if group & W_PASSWORD else C_TOKEN)
+
+
+cdef bint _whole_secret(Scan *s) noexcept nogil:
+    """Whether the key makes a secret of the whole text; it is emitted then."""
+    cdef int number = 0, group = 0
+    cdef Py_ssize_t i
+    if s.context >> C_PASSWORD & 1 and _on(s, C_PASSWORD):
+        group = W_PASSWORD
+    elif s.context >> C_TOKEN & 1 and _on(s, C_TOKEN):
+        group = W_SECRET
+    if group == 0 or s.n == 0 or _key_at(s, 0, &number) == s.n:
+        return False
+    for i in range(min(s.n, SECRET_CHARS_MAX)):
+        if s.t[i] == c'[' and _placeholder(s, i) > 0:
+            return False
+    if not _is_secret(s, 0, s.n, group, True, True):
+        return False
+    _emit(s, 0, s.n, C_PASSWORD if group == W_PASSWORD else C_TOKEN)
+    return True
