@@ -205,7 +205,7 @@ FEATURES = (_sessions, _states, _maps, _compactions, _imports, _awaited)
 def test_nothing_that_was_planted_is_in_any_file(folder):
     store = folder / "store"
     store.mkdir()
-    plant = Planted(("email",))
+    plant = Planted()
     with _open(store) as db:
         for feature in FEATURES:
             feature(db, plant, folder)
