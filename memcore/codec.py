@@ -31,6 +31,10 @@ FLAG_BYTES: Final = 0x04
 """The body is the caller's own bytes, not JSON (key/value rows)."""
 FLAG_EXPIRES: Final = 0x08
 """The body starts with the expiry time in milliseconds, u64 big-endian (key/value rows)."""
+FLAG_REWRITTEN: Final = 0x10
+"""The row stands in the place of another one: the checksum of that, u64, is before the body."""
+_ORIGIN_BYTES: Final = 8
+_REWRITTEN_BYTES: Final = HEADER_BYTES + _ORIGIN_BYTES
 
 _PROBLEMS: Final = {
     1: "is NaN or infinity, which JSON has not",
@@ -55,8 +59,22 @@ def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
 
 
 def checksum_of(value: bytes) -> bytes:
-    """The eight checksum bytes of a sealed value: the hash of the row as it is stored."""
+    """The eight checksum bytes of a sealed value: the hash of the row as it was first stored."""
+    if value[1:2] and value[1] & FLAG_REWRITTEN:
+        return value[HEADER_BYTES:_REWRITTEN_BYTES]
     return value[2:HEADER_BYTES]
+
+
+def body_of(value: bytes) -> bytes:
+    """The body of a proven value: ``open_value`` without the proof."""
+    if value[1] & FLAG_REWRITTEN:
+        return value[_REWRITTEN_BYTES:]
+    return value[HEADER_BYTES:]
+
+
+def seal_rewritten(key: bytes, body: bytes, flags: int, origin: bytes) -> bytes:
+    """The stored form of a body in the place of another one, whose checksum was ``origin``."""
+    return seal_value(key, origin + body, flags | FLAG_REWRITTEN)
 
 
 def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
@@ -71,7 +89,8 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
         and value[0] == VALUE_FORMAT
         and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
     ):
-        return value[1], body
+        flags = value[1]
+        return flags, body[_ORIGIN_BYTES:] if flags & FLAG_REWRITTEN else body
     msg = (
         f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
         "on the device; run 'memcore check' to list all damaged rows and restore from a backup"

@@ -49,6 +49,13 @@ class Kind:
     THREAD: Final = 0x0F
     CHUNK: Final = 0x10
     STATE: Final = 0x11
+    CARE: Final = 0x12
+
+
+class Care:
+    """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
+
+    TERMS: Final = 0x03
 
 
 class Row:
@@ -66,6 +73,7 @@ class Row:
     CHECKPOINT: Final = 0x0A
     STATE: Final = 0x0B
     MOMENT: Final = 0x0C
+    TERMS: Final = 0x10
 
 
 class ThreadRow:
@@ -306,6 +314,11 @@ def behind(key: bytes) -> bytes:
 def split_scoped(key: bytes) -> tuple[int, bytes]:
     """``(scope, parts)`` of a key that ``scoped`` made."""
     return int.from_bytes(key[1:9], "big"), key[9:]
+
+
+def care_rows(scope: int, which: int) -> bytes:
+    """``12 | scope u64 | which u8``: rows of the care of a scope; scope 0: of the database."""
+    return scoped(Kind.CARE, scope, bytes((which,)))
 
 
 def counter(which: int) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memcore import keys
 from memcore._fast import record_spans
-from memcore.codec import HEADER_BYTES, checksum_of
+from memcore.codec import HEADER_BYTES, body_of, checksum_of
 from memcore.database.sieve import Place, Sieve
 from memcore.errors import MemcoreError
 from memcore.keys import Row
@@ -162,7 +162,7 @@ class Remains:
         """
         key = keys.session_row(*self.place, Row.ITEM, seq)
         value = self.value(seq)
-        body = value[HEADER_BYTES:]
+        body = body_of(value)
         blob = self.sieve.blob_of(key, value)
         payload = None
         if blob is not None:

@@ -14,7 +14,7 @@ from memcore._fast import record_spans
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, unpack_header
 from memcore.checkpoint.parts import is_pool_row, is_thread_row
-from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, HEADER_BYTES, decode_json, is_proven
+from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, body_of, decode_json, is_proven
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
 from memcore.kv import reference_in
@@ -52,7 +52,7 @@ def is_row(key: bytes, value: bytes) -> bool:
     fits = _SHAPES.get(kind)
     try:
         return len(key) == _KEY_BYTES.get(kind, len(key)) and (
-            fits is None or fits(key, value, value[HEADER_BYTES:])
+            fits is None or fits(key, value, body_of(value))
         )
     except (MemcoreError, ValueError):
         return False

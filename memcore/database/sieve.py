@@ -17,7 +17,7 @@ from xxhash import xxh3_128
 from memcore import keys, names
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
-from memcore.codec import FLAG_BLOB, HEADER_BYTES
+from memcore.codec import FLAG_BLOB, HEADER_BYTES, body_of
 from memcore.database.removed import forget_removed, was_hidden
 from memcore.errors import MemcoreError
 from memcore.keys import Kind, Row
@@ -300,4 +300,4 @@ def _reference(key: bytes, value: bytes) -> BlobRef:
     """The reference in the row of an item or an entry."""
     if key[0] == Kind.KV:
         return reference_in(value[1], value[HEADER_BYTES:])
-    return BlobRef.unpack(split_body(value[HEADER_BYTES:])[3])
+    return BlobRef.unpack(split_body(body_of(value))[3])

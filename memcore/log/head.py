@@ -30,6 +30,9 @@ FLAG_HIDDEN: Final = 1
 FLAG_UNFINISHED: Final = 2
 """An import has not stored the session to its end."""
 
+FLAG_REWRITTEN: Final = 8
+"""Items that it shows were rewritten in their place, under another epoch."""
+
 
 class Segment(NamedTuple):
     """Seqs ``lo .. hi`` (both included) of the rows that ``session`` owns."""

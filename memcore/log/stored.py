@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from memcore import blobs
 from memcore._fast import pack_event, pack_facts
-from memcore.codec import FLAG_BLOB
+from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import ABANDON_EVENT, Prepared, decode_item, split_body
@@ -76,7 +76,7 @@ def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed:
         facts,
         tokens_of(item, encoded, counter),
         body[: len(body) - len(split_body(body)[3])] if is_large else body,
-        flags,
+        flags & ~FLAG_REWRITTEN,
         int(item.created_at),
         counter.id,
         encoded if is_large else None,

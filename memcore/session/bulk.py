@@ -3,7 +3,8 @@
 It serves what is regular. Where a row is damaged, missing, large, or was written by the standard
 library's JSON, ``Ending.read`` looks at each.
 
-What a session's seq stands for never changes, so what was decoded once is never out of date; which
+What a session's seq stands for never changes but by a rewriting, which makes another epoch and leaves
+a flag in the head: then all is forgotten. Else what was decoded once is never out of date; which
 seqs are live is asked of the head every time. Whoever reads gets copies.
 """
 
@@ -23,8 +24,9 @@ from memcore._fast import fresh_json, open_messages
 from memcore.keys import Row
 from memcore.limits import VALUE_FORMAT
 from memcore.log import SessionLog
+from memcore.log.head import FLAG_REWRITTEN
 from memcore.model import Message
-from memcore.session.reading import Reading
+from memcore.session.reading import Reading, head_of
 from memcore.store.base import ReadTxn
 
 __all__ = ["Recall"]
@@ -75,7 +77,7 @@ class Recall:
         self._decode = decode
         self._most_bytes = most_bytes
         self._known: dict[int, dict[int, Any]] = {}
-        self._weight = self._newest = 0
+        self._weight = self._newest = self._epoch = 0
         self.used = 0
         """When it was last read."""
         _all.add(self)
@@ -125,7 +127,10 @@ class Recall:
     def _collect(
         self, log: SessionLog, txn: ReadTxn, count: int | None
     ) -> tuple[list[Items | Run], bool]:
-        history = log.history
+        head, history = head_of(log), log.history
+        if head.flags & FLAG_REWRITTEN and head.epoch != self._epoch:
+            self.forget()
+            self._epoch = head.epoch
         stop = history.count
         start = 0 if count is None else max(stop - count, 0)
         parts: list[Items | Run] = []
