@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from memcore.database.difference import Difference
     from memcore.database.salvage import salvage
     from memcore.database.salvaged import SalvagedSession, SalvageReport
+    from memcore.envelope import Envelope
     from memcore.errors import (
         CallerError,
         ClosedError,
@@ -162,6 +163,7 @@ __all__ = [
     "Delete",
     "Difference",
     "DuplicateRequestError",
+    "Envelope",
     "ExactCounter",
     "Extractive",
     "FileData",
@@ -278,6 +280,7 @@ _HOMES = {
     "Delete": "memcore.state",
     "Difference": "memcore.database.difference",
     "DuplicateRequestError": "memcore.errors",
+    "Envelope": "memcore.envelope",
     "ExactCounter": "memcore.tokens",
     "Extractive": "memcore.compaction",
     "FileData": "memcore.state",

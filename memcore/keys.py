@@ -73,6 +73,7 @@ class Row:
     CHECKPOINT: Final = 0x0A
     STATE: Final = 0x0B
     MOMENT: Final = 0x0C
+    USES: Final = 0x0F
     TERMS: Final = 0x10
 
 

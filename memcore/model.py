@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from memcore.envelope import Envelope, derived_type
+
 __all__ = [
     "VIEW_STATUSES",
     "Calibration",
@@ -68,6 +70,13 @@ class Item(NamedTuple):
     """Seconds since the epoch by the writer's clock; order is ``seq``, never the time."""
     meta: Mapping[str, Any] | None = None
     request_id: str | None = None
+    envelope: Envelope | None = None
+
+    @property
+    def type(self) -> str:
+        """What its envelope says, else an event's own type, else what the item looks like."""
+        told = None if self.envelope is None else self.envelope.type
+        return derived_type(self.kind, self.message) if told is None else told
 
 
 class Receipt(NamedTuple):

@@ -267,6 +267,8 @@ class AsyncSession(AsyncBranched):
         calibrated: bool = False,
         model: str | None = None,
         view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Context:
         """As ``Session.context``."""
         await self._ready()
@@ -276,14 +278,16 @@ class AsyncSession(AsyncBranched):
             calibrated=calibrated,
             model=model,
             view=view,
+            authors=authors,
+            share=share,
         )
 
     async def items(
-        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+        self, start: int = 0, stop: int | None = None, **options: Any
     ) -> AsyncIterator[Item]:
         """As ``Session.items``; lets other tasks run after every page."""
         await self._ready()
-        for count, item in enumerate(self._session.items(start, stop, skip_corrupt=skip_corrupt)):
+        for count, item in enumerate(self._session.items(start, stop, **options)):
             if count and count % ITEMS_PAGE == 0:
                 await asyncio.sleep(0)
             yield item

@@ -96,10 +96,12 @@ def _fields(line: Line) -> dict[str, Any]:
     return {
         "seq": item.seq,
         "kind": kind_of(item),
+        "type": item.type,
         "tokens": item.tokens,
         "created_at": item.created_at,
         "request_id": item.request_id,
         "meta": None if item.meta is None else dict(item.meta),
+        "envelope": None if item.envelope is None else item.envelope.mapping(),
         "open_calls": line.open_calls,
         "abandoned_calls": line.abandoned,
         "orphan": line.orphan,

@@ -32,6 +32,7 @@ from memcore.log.rewriting import same_calls
 from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.session import Backing, check_removals, is_leaving
+from memcore.session.uses import check_uses
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter
@@ -225,6 +226,7 @@ class SessionCheck:
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
         pinned = saved_states(txn, self.scope, self.session)
+        yield from check_uses(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:

@@ -78,8 +78,16 @@ class Database:
         return self._backing.store.needs_recovery
 
     def close(self) -> None:
-        """Close the handle; the last one of a process closes the file. Idempotent."""
-        self._backing.store.close()
+        """Close the handle; the last one of a process closes the file. Idempotent.
+
+        Raises:
+            StorageError: what was counted of readings cannot be written; the handle is closed.
+        """
+        try:
+            self._backing.write_uses()
+        finally:
+            self._backing.unwritten.clear()
+            self._backing.store.close()
 
     # --- scopes and sessions ----------------------------------------------------------------------
 
@@ -102,6 +110,7 @@ class Database:
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
         state: Any = None,
         create: bool = True,
+        access_counts: bool | None = None,
     ) -> Session:
         """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
         return self.scope(user=user, app=app).session(
@@ -113,6 +122,7 @@ class Database:
             compaction=compaction,
             state=state,
             create=create,
+            access_counts=access_counts,
         )
 
     def scopes(self) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from memcore.database.admission import admitted_line
 from memcore.database.arrived import Arrived, arrived_of, refuse, whole
 from memcore.database.exchange import Title
 from memcore.database.states import ArrivedState
+from memcore.envelope import Envelope, checked_envelope
 from memcore.errors import CorruptValueError, CounterUnavailableError
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.log import (
@@ -28,7 +29,7 @@ from memcore.log import (
 from memcore.log.head import head_key
 from memcore.model import VIEW_STATUSES, Mask, Repair, View
 from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
-from memcore.session.admitting import admitted_item
+from memcore.session.admitting import admitted_item, marked
 from memcore.session.appending import Appending
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
@@ -183,13 +184,14 @@ class Incoming:
     def _made(
         self, found: Mapping[str, Any], item: dict[str, Any], meta: Any, *, redacted: bool = False
     ) -> Prepared:
+        told = _told(found.get("envelope"))
         options: dict[str, Any] = {
-            "redacted": redacted,
             "counter": self.counter,
             "seed": self.seed,
             "now_us": whole(found, "created_us", below=CREATED_US_END),
             "meta": meta,
             "request_id": found.get("request_id"),
+            "envelope": marked(told) if redacted else told,
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)
@@ -359,6 +361,11 @@ def _view(found: Any, counter: str) -> View:
         repair=_text(found, "repair"),
         repairs=_repairs(found.get("repairs", [])),
     )
+
+
+def _told(found: Any) -> Envelope | None:
+    """The envelope of an item's line; one without fields held a request id, which has its own."""
+    return Envelope() if found == {} else checked_envelope(found)
 
 
 def _repairs(listed: Any) -> tuple[Repair, ...]:

@@ -23,6 +23,7 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int
 from memcore.session import Backing, resume_removals
+from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
 from memcore.tokens import TokenCounter, get_counter
@@ -48,6 +49,9 @@ def open_database(
     allow_network_fs: bool = False,
     redact: Redact = None,
     guard: Guards = None,
+    item_bytes: int | None = None,
+    oversize: Oversize | None = None,
+    access_counts: bool = False,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -74,6 +78,10 @@ def open_database(
         redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
             or the name of one of its presets. Its secret is the file ``<path>.secret``.
         guard: a WriteGuard, or a list of them: who judges what is about to be stored.
+        item_bytes: how large an item may be as JSON; None: 64 MiB.
+        oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
+            texts are kept beside it and show their ends, or a function that makes a summary of one.
+        access_counts: count how often sessions and items are read (``Session.accessed``).
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -83,7 +91,7 @@ def open_database(
     file = _checked_path(path)
     _check_flags(
         read_only=read_only, create=create, verify=verify, recount=recount,
-        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs,
+        allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs, access_counts=access_counts,
     )  # fmt: skip
     _check_recount(recount, counter, read_only=read_only)
     in_memory = file == ":memory:"
@@ -92,6 +100,7 @@ def open_database(
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
     admitted = admission(redact, guard)
+    sizes = size_guard(item_bytes, oversize)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -105,7 +114,9 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed), admitted)
+    backing = Backing(store, by, preset, recount, rule, embed)
+    backing.size_guard, backing.access_counts = sizes, access_counts
+    return _opened(store, backing, admitted)
 
 
 def _need_file(file: str) -> None:

@@ -66,6 +66,7 @@ class Scope:
         compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
         state: Any = None,
         create: bool = True,
+        access_counts: bool | None = None,
     ) -> Session:
         """A session by name; it comes into being with its first change.
 
@@ -83,6 +84,8 @@ class Scope:
             state: the fields of the session's state: a StateSchema, a TypedDict class or a list of
                 them; None: any field, without reducers.
             create: False raises NotFoundError if there is no such session.
+            access_counts: whether reading through this handle is counted (``Session.accessed``);
+                None: as the database was opened.
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
@@ -102,7 +105,9 @@ class Scope:
             self._need_writable()
         rule = None if compaction is None else compaction_policy(compaction)
         fields = None if state is None else state_schema(state)
-        options = SessionOptions(name, by, orphans, rule, anew, fields)
+        if access_counts is not None:
+            checked_bool("access_counts", access_counts)
+        options = SessionOptions(name, by, orphans, rule, anew, fields, access_counts)
         session = Session(Address(self._backing, self._app, self._user, session_id, options))
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"

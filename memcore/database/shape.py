@@ -24,6 +24,7 @@ from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
+from memcore.session.uses import is_uses_row
 from memcore.state import is_moment, is_state_row
 from memcore.usage import unpack_usage
 
@@ -130,6 +131,10 @@ def _is_token_page(key: bytes, _: bytes, body: bytes) -> bool:
     return whole and number > 0 and 0 < len(body) <= COUNT_BYTES * TOKEN_PAGE_COUNTS
 
 
+def _is_uses(key: bytes, _: bytes, body: bytes) -> bool:
+    return is_uses_row(key, body)
+
+
 def _is_usage(key: bytes, value: bytes, body: bytes) -> bool:
     return keys.number_of(key) == 0 and isinstance(unpack_usage(key, body, value[1]), list)
 
@@ -179,4 +184,5 @@ _ROWS: Final[dict[int, _Shape]] = {
     Row.USAGE: _is_usage,
     Row.CHECKPOINT: _is_checkpoint,
     Row.MOMENT: _is_moment,
+    Row.USES: _is_uses,
 }

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from memcore._fast import classify
 from memcore.model import ItemKind, Message
 
-__all__ = ["Binding", "CallSlot", "Entry", "bind"]
+__all__ = ["Binder", "Binding", "CallSlot", "Entry", "bind"]
 
 CLASS_PROGRAM: Final = 7
 CLASS_SERVER: Final = 9
@@ -125,13 +125,15 @@ class Binding:
         return self.kinds[at] == ItemKind.RESULT and not self.flags[at] & FLAG_MIXED
 
 
-class _Binder:
-    """The state of one pass."""
+class Binder:
+    """The state of one pass: entries are taken one after the other."""
 
     def __init__(self) -> None:
         self.latest: dict[Key, CallSlot] = {}
         self.groups: dict[Key, tuple[int, deque[CallSlot]]] = {}
         """Where the group of calls of a name starts, and those that may be open."""
+        self.references: list[tuple[int, CallSlot | None]] = []
+        """As ``Binding.references``."""
         self.run = -1
         """Where the run of calling items starts that the last shown entry belongs to, -1: none."""
 
@@ -168,39 +170,43 @@ class _Binder:
             self.groups[key][1].append(slot)
         return slot
 
+    def take(
+        self, at: int, entry: Entry
+    ) -> tuple[int, int, list[CallSlot], list[tuple[Key, CallSlot | None]]]:
+        """``(kind, flags, calls, answers)`` of the next entry."""
+        answers: list[tuple[Key, CallSlot | None]] = []
+        slots: list[CallSlot] = []
+        if entry.event:
+            _give_up(self, entry.message)
+            return int(ItemKind.EVENT), 0, slots, answers
+        kind, opens, closes, flags = classify(entry.message)
+        for key in closes:
+            found = self.find(key)
+            if key[0] & SECOND:
+                self.references.append((at, found))
+                continue
+            if found is not None:
+                found.results.append(at)  # the next one of this name finds the next call
+            answers.append((key, found))
+        for key in opens:
+            slot = self.open(key, at, slots)
+            if slot is not None:
+                slots.append(slot)
+        # A whole orphan is invisible to the runs of calls, as it is to the ledger.
+        if kind != ItemKind.RESULT or flags & FLAG_MIXED or any(s for _, s in answers):
+            self.run = (at if self.run < 0 else self.run) if opens else -1
+        return kind, flags, slots, answers
+
 
 def bind(entries: Iterable[Entry]) -> Binding:
     """Bind every result to the latest call with its (class, id), open or closed.
 
     Calls without ids bind first-in-first-out by name within their run of calling items.
     """
-    state = _Binder()
-    binding = Binding([], [], [], [])
+    state = Binder()
+    binding = Binding([], [], [], [], state.references)
     for at, entry in enumerate(entries):
-        if entry.event:
-            _give_up(state, entry.message)
-            kind, flags = int(ItemKind.EVENT), 0
-            slots: list[CallSlot] = []
-            answers: list[tuple[Key, CallSlot | None]] = []
-        else:
-            kind, opens, closes, flags = classify(entry.message)
-            answers = []
-            for key in closes:
-                found = state.find(key)
-                if key[0] & SECOND:
-                    binding.references.append((at, found))
-                    continue
-                if found is not None:
-                    found.results.append(at)  # the next one of this name finds the next call
-                answers.append((key, found))
-            slots = []
-            for key in opens:
-                slot = state.open(key, at, slots)
-                if slot is not None:
-                    slots.append(slot)
-            # A whole orphan is invisible to the runs of calls, as it is to the ledger.
-            if kind != ItemKind.RESULT or flags & FLAG_MIXED or any(s for _, s in answers):
-                state.run = (at if state.run < 0 else state.run) if opens else -1
+        kind, flags, slots, answers = state.take(at, entry)
         binding.kinds.append(kind)
         binding.flags.append(flags)
         binding.calls.append(slots)
@@ -208,7 +214,7 @@ def bind(entries: Iterable[Entry]) -> Binding:
     return binding
 
 
-def _give_up(state: _Binder, event: Message) -> None:
+def _give_up(state: Binder, event: Message) -> None:
     payload = event.get("payload")
     if event.get("type") != ABANDON_EVENT or not isinstance(payload, dict):
         return

@@ -2,7 +2,8 @@
 
 The body of an item's row is ``kind u8 | envelope flag u8 | reserved u16 | envelope length u32 |
 created microseconds u64 | envelope JSON | item JSON``; the item JSON of a large item is a blob
-reference instead. The envelope holds ``meta`` and ``request_id`` and is absent when both are.
+reference instead. The envelope JSON holds ``meta``, ``request_id`` and, in front of ``meta``, what
+was told in an ``Envelope``; it is absent when all of them are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, Final
 
 from memcore import codec
 from memcore._fast import classify, pack_event, pack_facts
+from memcore.envelope import Envelope, stored_envelope
 from memcore.errors import (
+    CallerError,
     CorruptValueError,
     InvalidItemError,
     InvalidOptionError,
@@ -43,6 +46,8 @@ __all__ = [
 _HEADER = Struct("<BBHIQ")
 _ENVELOPE: Final = Struct("<I")
 _KINDS: Final = tuple(ItemKind)
+_PLAIN_FIELDS: Final = 2
+"""Of an envelope's JSON that holds ``meta`` and ``request_id`` alone."""
 ABANDON_EVENT: Final = "abandon"
 
 
@@ -66,6 +71,11 @@ class Prepared:
     held: bytes | None = None
     """JSON of what goes to the quarantine in the item's place."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the item's JSON."""
+        return len(split_body(self.body)[3] if self.payload is None else self.payload)
+
     def recount(self, counter: TokenCounter) -> None:
         """Count again: the session turned out to be counted by another counter."""
         if self.facts[0] != ItemKind.EVENT:
@@ -83,9 +93,9 @@ def _encode(value: Any, what: str) -> tuple[bytes, int]:
 
 
 def _envelope(
-    meta: Mapping[str, Any] | None, request_id: str | None, *, redacted: bool = False
+    meta: Mapping[str, Any] | None, request_id: str | None, told: Envelope | None = None
 ) -> bytes:
-    if meta is None and request_id is None and not redacted:
+    if meta is None and request_id is None and told is None:
         return b""
     if meta is not None and not isinstance(meta, Mapping):
         msg = f"meta: expected a mapping or None, got {type(meta).__name__}"
@@ -93,16 +103,30 @@ def _envelope(
     if request_id is not None and not isinstance(request_id, str):
         msg = f"request_id: expected a str or None, got {type(request_id).__name__}"
         raise InvalidOptionError(msg)
-    envelope: dict[str, Any] = {"meta": dict(meta) if meta is not None else None}
-    if redacted:
-        envelope = {"request_id": request_id, "envelope": {"redacted": True}, **envelope}
-    else:
+    envelope: dict[str, Any] = {"meta": None if meta is None else dict(meta)}
+    if told is None:
         envelope["request_id"] = request_id
+    else:
+        envelope = _with_envelope(told, request_id, envelope)
     encoded, flags = _encode(envelope, "meta")
     if len(encoded) > META_BYTES_MAX:
         msg = f"meta is {len(encoded)} bytes as JSON; at most {META_BYTES_MAX} are allowed"
         raise InvalidItemError(msg)
     return bytes((flags,)) + encoded
+
+
+def _with_envelope(told: Envelope, request_id: str | None, rest: dict[str, Any]) -> dict[str, Any]:
+    """The envelope in front of the meta, which so begins at a place that can be found."""
+    fields = told.mapping()
+    its_request = fields.pop("request_id", None)
+    if None not in (request_id, its_request) and request_id != its_request:
+        msg = (
+            f"request_id: the call says {request_id!r:.80} and the envelope {its_request!r:.80}: "
+            "give one of them"
+        )
+        raise InvalidOptionError(msg)
+    said = its_request if request_id is None else request_id
+    return {"request_id": said, "envelope": fields, **rest}
 
 
 def _prepare(
@@ -142,7 +166,7 @@ def prepare_item(
     now_us: int,
     meta: Mapping[str, Any] | None = None,
     request_id: str | None = None,
-    redacted: bool = False,
+    envelope: Envelope | None = None,
 ) -> Prepared:
     """Check, classify, count and encode one wire object.
 
@@ -167,7 +191,7 @@ def prepare_item(
         facts,
         tokens=None,
         counter=counter,
-        envelope=_envelope(meta, request_id, redacted=redacted),
+        envelope=_envelope(meta, request_id, envelope),
         now_us=now_us,
     )
 
@@ -182,7 +206,7 @@ def prepare_event(
     abandons: tuple[tuple[int, str], ...] = (),
     meta: Mapping[str, Any] | None = None,
     request_id: str | None = None,
-    redacted: bool = False,
+    envelope: Envelope | None = None,
 ) -> Prepared:
     """Check and encode one event; it counts no tokens.
 
@@ -201,7 +225,7 @@ def prepare_event(
         facts,
         tokens=0,
         counter=counter,
-        envelope=_envelope(meta, request_id, redacted=redacted),
+        envelope=_envelope(meta, request_id, envelope),
         now_us=now_us,
     )
 
@@ -234,12 +258,14 @@ def split_body(body: bytes) -> tuple[int, int, bytes, bytes]:
 
 _META: Final = b'{"meta":'
 _NO_REQUEST: Final = b',"request_id":null}'
+_TOLD: Final = b'{"request_id":'
+_LAST_META: Final = b',"meta":'
 
 
 def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[bytes, bytes]:
     """``(meta, message)`` of an item's row as JSON, as orjson writes it; meta is empty if absent.
 
-    Nothing is decoded where that is how it was written, and there is no ``request_id``.
+    Nothing is decoded where that is how it was written, unless there is a ``request_id`` alone.
 
     Raises:
         CorruptValueError: the row is sealed, but no item.
@@ -249,8 +275,13 @@ def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[
     is_plain = flags & codec.FLAG_PLAIN_JSON
     if not is_plain and not envelope:
         return b"", message
-    if not is_plain and not envelope[0] and envelope.endswith(_NO_REQUEST):
-        return envelope[1 + len(_META) : -len(_NO_REQUEST)], message
+    if not is_plain and not envelope[0]:
+        if envelope.endswith(_NO_REQUEST):
+            return envelope[1 + len(_META) : -len(_NO_REQUEST)], message
+        at = envelope.find(_LAST_META) if envelope.startswith(_TOLD, 1) else -1
+        if at >= 0:  # no string holds these quotes unescaped, so it is the field
+            meta = envelope[at + len(_LAST_META) : -1]
+            return b"" if meta == b"null" else meta, message
     item = decode_item(0, body, flags, 0, payload)
     meta = b"" if item.meta is None else codec.encode_json(item.meta)[0]
     return meta, codec.encode_json(item.message)[0]
@@ -264,18 +295,21 @@ def decode_item(
     Raises:
         CorruptValueError: the row is sealed, but no item.
     """
-    meta = request_id = None
+    meta = request_id = told = None
     at = _HEADER.size
     try:
         kind, _, _, size, created = _HEADER.unpack_from(body)
         if size:
             found = codec.decode_json(body[at + 1 : at + size], body[at])
             meta, request_id = found["meta"], found["request_id"]
+            if len(found) > _PLAIN_FIELDS:
+                told = stored_envelope(found["envelope"], request_id)
             at += size
         message = codec.decode_json(body[at:] if payload is None else payload, flags)
         if type(message) is dict:
-            return Item(seq, _KINDS[kind], message, tokens, created / 1e6, meta, request_id)
-    except (CorruptValueError, struct.error, LookupError, TypeError) as exc:
+            kind = _KINDS[kind]
+            return Item(seq, kind, message, tokens, created / 1e6, meta, request_id, told)
+    except (CorruptValueError, CallerError, struct.error, LookupError, TypeError) as exc:
         raise _malformed(seq, exc) from exc
     raise _malformed(seq, f"a {type(message).__name__} in place of an object")
 

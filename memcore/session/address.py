@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from memcore import names
 from memcore.checkpoint import Cache
@@ -26,6 +27,8 @@ from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import head_key
 from memcore.privacy.border import Border, Passage, RedactsPlaces
 from memcore.privacy.secret import Secret
+from memcore.session.sizes import SizeGuard
+from memcore.session.uses import Uses
 from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.base import ReadTxn, Txn
@@ -53,6 +56,16 @@ class Backing:
     """What semantic de-duplication compares texts by."""
     border: Border | None = None
     """What everything passes before it is stored; None: nobody judges or redacts it."""
+    size_guard: SizeGuard | None = None
+    """How large items may be; None: as large as the file can hold."""
+    access_counts: bool = False
+    """Whether reading is counted, unless a session's handle says otherwise."""
+    uses: WeakValueDictionary[tuple[str, str, str], Uses] = field(
+        default_factory=WeakValueDictionary
+    )
+    """By application, user and session what its handles count."""
+    unwritten: set[Uses] = field(default_factory=set)
+    """Of these the ones with something to write."""
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     graphs: Cache = field(default_factory=Cache)
@@ -102,6 +115,22 @@ class Backing:
                 return self.store.read(fn, patient=False)
             self.store.read(lambda _: None)
 
+    def write_uses(self) -> None:
+        """Write what was counted of readings and waits for a commit of its session."""
+        waiting = [
+            (Address(self, *uses.name, SessionOptions(None, None, "raise")), uses)
+            for uses in list(self.unwritten)
+        ]
+
+        def write(txn: Txn) -> None:
+            for address, uses in waiting:
+                found = address.find(txn)
+                if found is not None:
+                    uses.write(txn, found, all_pages=True)
+
+        if waiting:
+            self.store.transact(write)
+
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return self.now_us() // 1000
@@ -119,6 +148,8 @@ class SessionOptions:
     """Whether the handle's first use recounts a session that another counter counted."""
     state: StateSchema | None = None
     """The fields of its state; None: any."""
+    access_counts: bool | None = None
+    """Whether reading through the handle is counted; None: as in the database."""
 
 
 class Address:
@@ -137,6 +168,7 @@ class Address:
         "scope",
         "temporary",
         "user",
+        "uses",
     )
 
     def __init__(
@@ -155,6 +187,13 @@ class Address:
         """The fields of the state that are the handle's alone."""
         self._process, self._touching = os.getpid(), RLock()
         self._passage: Passage | None = None
+        self.uses: Uses | None = None
+        """Counts who reads it; None: nobody does."""
+        counts = backing.access_counts if options.access_counts is None else options.access_counts
+        if counts and not backing.store.read_only:
+            key = (app, user, name)
+            counts_of = Uses(key, backing.now_ms, backing.unwritten)
+            self.uses = backing.uses.setdefault(key, counts_of)
 
     @property
     def passage(self) -> Passage | None:

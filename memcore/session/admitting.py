@@ -7,10 +7,12 @@ stay pairs; the original goes to a row of the quarantine in the same commit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from memcore import codec
 from memcore._fast import classify, pack_facts
+from memcore.envelope import Envelope
 from memcore.errors import BlockedError, InvalidItemError
 from memcore.formats.arguments import arguments_of
 from memcore.formats.editing import Path, edited
@@ -19,7 +21,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.model import ItemKind, Message
 from memcore.privacy.border import Passage
 
-__all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item"]
+__all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item", "marked"]
 
 QUARANTINED: Final = "[QUARANTINED]"
 """What stands in the log in place of a quarantined text."""
@@ -72,6 +74,11 @@ def admitted_event(
     if passed.reason is None:
         return Admitted(passed.value["payload"], told, passed.redacted or is_told, None)
     return Admitted(QUARANTINED, told, True, _held(passed.value, "event", passed.reason))
+
+
+def marked(envelope: Envelope | None) -> Envelope:
+    """The envelope of an item in which something was replaced."""
+    return Envelope(redacted=True) if envelope is None else replace(envelope, redacted=True)
 
 
 def _meta(

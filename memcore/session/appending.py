@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore import blobs, names
+from memcore.envelope import Envelope, checked_envelope
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -30,16 +31,17 @@ from memcore.log import (
     record_request,
 )
 from memcore.log.draft import revision_conflict
-from memcore.model import Receipt
+from memcore.model import ItemKind, Receipt
 from memcore.options import checked_optional_int
 from memcore.session.address import Address
-from memcore.session.admitting import admitted_event, admitted_item
+from memcore.session.admitting import admitted_event, admitted_item, marked
 from memcore.session.changes import Changes, Closure, Settled
+from memcore.session.sizes import OFFLOADED
 from memcore.session.reading import Reading
 from memcore.store.base import Txn
 from memcore.tokens import TokenCounter
 
-__all__ = ["Appending", "ItemOptions", "Planned"]
+__all__ = ["AnyEnvelope", "Appending", "ItemOptions", "Planned", "options_of"]
 
 T = TypeVar("T")
 Planned: TypeAlias = tuple[list[Prepared], Closure[Receipt]]
@@ -51,10 +53,23 @@ class ItemOptions:
 
     meta: Mapping[str, Any] | None = None
     request_id: str | None = None
+    envelope: Envelope | None = None
 
 
 PLAIN: Final = ItemOptions()
 STAGE_ATTEMPTS: Final = 8
+AnyEnvelope: TypeAlias = Envelope | Mapping[str, Any]
+
+
+def options_of(
+    meta: Mapping[str, Any] | None, request_id: str | None, envelope: AnyEnvelope | None
+) -> ItemOptions:
+    """The options of a change as its caller gave them.
+
+    Raises:
+        InvalidOptionError: the envelope has an unknown field or type, or a wrong value.
+    """
+    return ItemOptions(meta, request_id, checked_envelope(envelope))
 
 
 class Appending:
@@ -82,10 +97,11 @@ class Appending:
         backing = self._address.backing
         counter = self._counter()
         seed, now_us = backing.seed, backing.now_us()
-        meta, request_id = options.meta, options.request_id
+        meta, request_id, envelope = options.meta, options.request_id, options.envelope
         if backing.border is not None and not admitted:
-            return [self._admitted(item, counter, now_us, options) for item in items]
-        return [
+            found = [self._admitted(item, counter, now_us, options) for item in items]
+            return found if backing.size_guard is None else self.guarded(found, options)
+        prepared = [
             prepare_item(
                 item,
                 counter=counter,
@@ -93,9 +109,49 @@ class Appending:
                 now_us=now_us,
                 meta=meta,
                 request_id=request_id,
+                envelope=envelope,
             )
             for item in items
         ]
+        return prepared if backing.size_guard is None else self.guarded(prepared, options)
+
+    def guarded(self, prepared: list[Prepared], options: ItemOptions) -> list[Prepared]:
+        """The same with every item that is too large as two: an event with its texts, and the rest.
+
+        Raises:
+            InvalidItemError: one is refused; nothing else is stored then.
+        """
+        guard, backing = self._address.backing.size_guard, self._address.backing
+        if guard is None:
+            return prepared
+        found: list[Prepared] = []
+        for item in prepared:
+            size = item.size
+            if size <= guard.item_bytes:
+                found.append(item)
+                continue
+            is_event = item.facts[0] == ItemKind.EVENT
+            whole = item.message["payload"] if is_event else item.message
+            shown, texts = guard.replaced(whole, size, backing.seed)
+            if self._address.passage is not None:  # a caller's summary may say what it likes
+                shown = self._address.passage.again(shown)
+            beside = ItemOptions({OFFLOADED: texts["key"]}, options.request_id)
+            found.append(self.prepare_event(OFFLOADED, texts, beside))
+            if is_event:
+                found.append(self.prepare_event(item.message["type"], shown, options))
+                continue
+            found.append(
+                prepare_item(
+                    shown,
+                    counter=self._counter(),
+                    seed=backing.seed,
+                    now_us=backing.now_us(),
+                    meta=options.meta,
+                    request_id=options.request_id,
+                    envelope=options.envelope,
+                )
+            )
+        return found
 
     def admitted(self, items: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Items as they may be stored, for who encodes them in a way of his own.
@@ -126,7 +182,7 @@ class Appending:
             now_us=now_us,
             meta=admitted.meta,
             request_id=options.request_id,
-            redacted=admitted.redacted,
+            envelope=marked(options.envelope) if admitted.redacted else options.envelope,
         )
         prepared.held = admitted.held
         return prepared
@@ -169,7 +225,7 @@ class Appending:
             abandons=abandons,
             meta=meta,
             request_id=options.request_id,
-            redacted=redacted,
+            envelope=marked(options.envelope) if redacted else options.envelope,
         )
         prepared.held = held
         return prepared
@@ -241,10 +297,12 @@ class Appending:
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Planned:
         """What ``Session.extend`` stores."""
-        plain = meta is None and request_id is None
-        prepared = self.prepare(items, PLAIN if plain else ItemOptions(meta, request_id))
+        plain = meta is None and request_id is None and envelope is None
+        options = PLAIN if plain else options_of(meta, request_id, envelope)
+        prepared = self.prepare(items, options)
         plan = self.append if prepared else self._append_nothing
         return prepared, plan(
             prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
@@ -264,9 +322,11 @@ class Appending:
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Planned:
         """What ``Session.record`` stores."""
-        prepared = [self.prepare_event(event_type, payload, ItemOptions(meta, request_id))]
+        options = options_of(meta, request_id, envelope)
+        prepared = self.guarded([self.prepare_event(event_type, payload, options)], options)
         return prepared, self.append(
             prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )

@@ -11,7 +11,7 @@ from memcore.log import Draft, Prepared
 from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.appending import Appending, ItemOptions
+from memcore.session.appending import AnyEnvelope, Appending, options_of
 from memcore.session.changes import Changes, Closure, Settled, take_back
 from memcore.session.checkpointing import Checkpointing, Position
 from memcore.state import ScopedChange, Trace, Update, prefix_of
@@ -63,9 +63,10 @@ class Batch:
         *,
         meta: Mapping[str, Any] | None = None,
         request_id: str | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> None:
         """Append one item."""
-        self.extend([item], meta=meta, request_id=request_id)
+        self.extend([item], meta=meta, request_id=request_id, envelope=envelope)
 
     def extend(
         self,
@@ -73,6 +74,7 @@ class Batch:
         *,
         meta: Mapping[str, Any] | None = None,
         request_id: str | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> None:
         """Append items.
 
@@ -80,7 +82,7 @@ class Batch:
             InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
                 error leaves the block.
         """
-        prepared = self._appending.prepare(items, ItemOptions(meta, request_id))
+        prepared = self._appending.prepare(items, options_of(meta, request_id, envelope))
         orphans = self._address.options.orphans
         if prepared:  # no items would make a segment without items
             self._append(prepared, orphans)
@@ -92,9 +94,12 @@ class Batch:
         *,
         meta: Mapping[str, Any] | None = None,
         request_id: str | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> None:
         """Append an event."""
-        prepared = [self._appending.prepare_event(type, payload, ItemOptions(meta, request_id))]
+        options = options_of(meta, request_id, envelope)
+        event = self._appending.prepare_event(type, payload, options)
+        prepared = self._appending.guarded([event], options)
         self._append(prepared, "keep")
 
     def _append(self, prepared: list[Prepared], orphans: str) -> None:

@@ -92,6 +92,8 @@ class Changes:
             try:
                 is_revised = revised if isinstance(revised, bool) else revised()
                 draft.finish(now_ms=self._address.backing.now_ms(), revised=is_revised)
+                if self._address.uses is not None:
+                    self._address.uses.write(txn, draft.log.place)
                 if after is not None:
                     result = after(draft)
                 if draft.is_rebased:

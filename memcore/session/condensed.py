@@ -16,7 +16,9 @@ from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure
 from memcore.session.compacting import Compacting
 from memcore.session.measured import Measured
+from memcore.session.offloaded import read_offloaded
 from memcore.session.repairing import REPAIR_ATTEMPTS, Repairing
+from memcore.session.sizes import REFERENCE
 
 __all__ = ["Condensed"]
 
@@ -192,12 +194,15 @@ class Condensed(Measured):
         """The whole text that an offloaded result left a preview of.
 
         Args:
-            reference: as the preview names it: ``item:SEQ`` or ``item:SEQ:CALL_ID``.
+            reference: as the preview names it: ``item:SEQ`` or ``item:SEQ:CALL_ID``; of an item
+                that was too large to be stored as it was, ``offload:KEY:NUMBER``.
 
         Raises:
             NotFoundError: the item is not in the live history, or has no such result.
             InvalidOptionError: it is no reference.
         """
+        if isinstance(reference, str) and reference.startswith(REFERENCE):
+            return read_offloaded(self._reading, reference)
         seq, call_id = _split_reference(reference)
         texts = [
             result.text

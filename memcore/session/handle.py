@@ -16,12 +16,13 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int
 from memcore.session.address import Address
-from memcore.session.appending import Appending
+from memcore.session.appending import AnyEnvelope, Appending
 from memcore.session.batch import Batch, BatchContext
 from memcore.session.branched import Branched
 from memcore.session.ending import Ending
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
+from memcore.session.voices import checked_voices
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.tokens import TokenCounter, get_counter
@@ -93,6 +94,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append one item; it is stored when this returns.
 
@@ -103,6 +105,7 @@ class Session(Branched):
                 first receipt.
             request_id: kept beside the item.
             meta: a JSON object kept beside the item.
+            envelope: what is known of the item: an Envelope, or a mapping of its fields.
 
         Raises:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
@@ -115,6 +118,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -126,6 +130,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
         return self.appending.store(
@@ -135,6 +140,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -147,6 +153,7 @@ class Session(Branched):
         idempotency_key: str | None = None,
         request_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
         return self.appending.store(
@@ -157,6 +164,7 @@ class Session(Branched):
                 idempotency_key=idempotency_key,
                 request_id=request_id,
                 meta=meta,
+                envelope=envelope,
             )
         )
 
@@ -232,16 +240,29 @@ class Session(Branched):
     # --- reading ----------------------------------------------------------------------------------
 
     def items(
-        self, start: int = 0, stop: int | None = None, *, skip_corrupt: bool = False
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        skip_corrupt: bool = False,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Iterator[Item]:
         """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+
+        ``authors`` and ``share``: as in ``context``; nothing shows of what is appended meanwhile.
 
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
         """
         checked_int("start", start)
         checked_optional_int("stop", stop)
-        return self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        voices = checked_voices(authors, share)
+        found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        if voices is None:
+            return found
+        shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
+        return (item for item in found if item.seq in shown)
 
     def __iter__(self) -> Iterator[Item]:
         return self.items()
@@ -279,6 +300,8 @@ class Session(Branched):
         calibrated: bool = False,
         model: str | None = None,
         view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
     ) -> Context:
         """What the model receives: legal for the policy and within the budget.
 
@@ -297,6 +320,11 @@ class Session(Branched):
             model: whose calibration to go by; None: that of the model reported last.
             view: one of ``views()`` or its number: show the history as under that compaction; 0: as
                 without any; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of the others only
+                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
+                left out together with their results. None: everybody's items.
+            share: ``"results"`` (None as well): of others what is of type ``final`` or
+                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
@@ -304,7 +332,12 @@ class Session(Branched):
             InvalidOptionError, CorruptValueError
         """
         return self.metering.context(
-            budget_tokens, reserve_tokens, calibrated=calibrated, model=model, view=view
+            budget_tokens,
+            reserve_tokens,
+            calibrated=calibrated,
+            model=model,
+            view=view,
+            voices=checked_voices(authors, share),
         )
 
     # --- settings ---------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from memcore.session.address import Address
 from memcore.session.changes import Closure
 from memcore.session.picking import Ask, Pick, Picking
 from memcore.session.reading import Reading, head_of
+from memcore.session.uses import spans_of
+from memcore.session.voices import Voices, Voicing
 from memcore.store.base import ReadTxn, Txn
 from memcore.usage import read_usage, write_usage
 
@@ -29,6 +31,10 @@ __all__ = ["Metering"]
 
 _SENT_MAX: Final = 16
 """Contexts of one handle that a report may be about: as many requests may overlap."""
+
+
+_PARTIAL: Final = ""
+"""In place of the policy of a context that shows some authors alone."""
 
 
 class Sent(NamedTuple):
@@ -62,12 +68,13 @@ class _Chosen(NamedTuple):
 class Metering:
     """The contexts of one session's handle, and the calibration of its counter."""
 
-    __slots__ = ("_address", "_picking", "_reading", "_sent")
+    __slots__ = ("_address", "_picking", "_reading", "_sent", "voicing")
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._reading = Reading(address)
         self._picking = Picking(self._reading)
+        self.voicing = Voicing(self._reading, self._picking)
         self._sent: deque[Sent] = deque(maxlen=_SENT_MAX)
 
     # --- contexts ---------------------------------------------------------------------------------
@@ -80,6 +87,7 @@ class Metering:
         calibrated: bool,
         model: str | None,
         view: View | int | None,
+        voices: Voices | None = None,
     ) -> Context:
         """What the model receives."""
         budget = checked_budget(budget_tokens, reserve_tokens)
@@ -87,11 +95,16 @@ class Metering:
         last: list[_Chosen] = []
 
         def choose(log: SessionLog, txn: ReadTxn, at_least: int) -> _Chosen:
-            scale = _scale(log, txn, name, strict=by_provider)
+            scale = _scale(log, txn, name, strict=by_provider, whole=voices is None)
             allowed = budget
             if by_provider and scale is not None and budget < UNLIMITED:
                 allowed = min(budget, scale.allowed(budget))
-            chosen = self._picking.pick(log, txn, Ask(allowed, at_least, view))
+            ask = Ask(allowed, at_least, view)
+            if voices is not None:
+                # What others were not shown is in no report: it is no anchor, and rests on none.
+                sent = _sent(log, 0, 0)._replace(policy=_PARTIAL)
+                return _Chosen(self.voicing.pick(log, txn, ask, voices), sent, scale)
+            chosen = self._picking.pick(log, txn, ask)
             return _Chosen(chosen, _sent(log, 0, 0), scale)
 
         def pick(at_least: int) -> Picked | None:
@@ -110,6 +123,12 @@ class Metering:
             raise _overflow(exc, scale, budget) from exc
         if context is None:
             return Context([], 0, 1, 0)
+        uses = self._address.uses
+        if uses is not None:
+            seq = last[0].sent.seq
+            suffix = [(context.cut, seq)] if context.cut <= seq else []
+            spans = suffix if voices is None else spans_of(self.voicing.shown)
+            uses.note(last[0].sent.session, spans)
         _, sent, scale = last[0]
         self._sent.append(sent._replace(counted_tokens=context.tokens, cut_seq=context.cut))
         if scale is None:
@@ -253,8 +272,10 @@ def _known(log: SessionLog, txn: ReadTxn, model: str | None) -> Learned | None:
     return None
 
 
-def _scale(log: SessionLog, txn: ReadTxn, model: str | None, *, strict: bool) -> Scale | None:
-    """The scale of a model; None if nothing was reported.
+def _scale(
+    log: SessionLog, txn: ReadTxn, model: str | None, *, strict: bool, whole: bool
+) -> Scale | None:
+    """The scale of a model; None if nothing was reported. Only a ``whole`` context has anchors.
 
     Raises:
         CorruptValueError: the row is damaged, and ``strict``. Who does not go by it shall not be
@@ -268,8 +289,8 @@ def _scale(log: SessionLog, txn: ReadTxn, model: str | None, *, strict: bool) ->
         return None
     if found is None:
         return None
-    anchored = found.anchor is not None and _stands(log, head_of(log), found.anchor)
-    return found.scale(anchored=anchored)
+    stands = whole and found.anchor is not None and _stands(log, head_of(log), found.anchor)
+    return found.scale(anchored=stands)
 
 
 def _stands(log: SessionLog, head: Head, anchor: Anchor) -> bool:

@@ -16,6 +16,7 @@ from memcore.log.history import Recent
 from memcore.log.item import split_body
 from memcore.model import CallRecord, Item, OpenCall, View
 from memcore.session.address import Address
+from memcore.session.uses import spans_of
 from memcore.store.base import ReadTxn
 from memcore.views import view_chain
 
@@ -134,6 +135,7 @@ class Reading:
         following: int | None = start
         while following is not None:
             rows, following = self.page(following, stop, limit=ITEMS_PAGE)
+            self._note(rows)
             yield from decoded(rows, skip_corrupt=skip_corrupt)
 
     def tail(self, count: int, *, skip_corrupt: bool) -> list[Item]:
@@ -143,7 +145,9 @@ class Reading:
             end = log.history.count
             return self.collect(log, txn, max(end - count, 0), end)
 
-        return list(decoded(self.run(collect, []), skip_corrupt=skip_corrupt))
+        rows: list[Any] = self.run(collect, [])
+        self._note(rows)
+        return list(decoded(rows, skip_corrupt=skip_corrupt))
 
     def get(self, seq: int) -> Item:
         """One live item."""
@@ -156,7 +160,14 @@ class Reading:
         if not rows:
             msg = f"session {self._address.name!r} has no live item {seq}"
             raise NotFoundError(msg)
+        self._note(rows)
         return next(decoded(rows, skip_corrupt=False))
+
+    def _note(self, rows: list[Any]) -> None:
+        """Count a reading of these rows, if that is wanted."""
+        uses, log = self._address.uses, self._address.log
+        if uses is not None and log is not None:
+            uses.note(log.session, spans_of(row[0] for row in rows if type(row) is tuple))
 
     # --- calls ------------------------------------------------------------------------------------
 

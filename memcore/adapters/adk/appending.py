@@ -11,8 +11,9 @@ from google.adk.sessions.session import Session as AdkSession
 from memcore import codec
 from memcore.adapters.adk.events import EVENT, REST, Encoded, Stored
 from memcore.adapters.adk.markers import marker_in, marker_of
+from memcore.envelope import Envelope
 from memcore.errors import InvalidItemError
-from memcore.limits import META_BYTES_MAX
+from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, META_BYTES_MAX
 from memcore.log import Draft, Prepared, find_request, record_request, request_of
 from memcore.log.item import split_body
 from memcore.session import Session
@@ -99,15 +100,17 @@ class Appending:
         """
         appending = self._session.appending
         content, rest = encoded.content, encoded.rest
+        told = _told(rest)
         if content is None:
-            return [appending.prepare_event(EVENT, rest, ItemOptions())]
+            return [appending.prepare_event(EVENT, rest, ItemOptions(None, *told))]
         try:
-            return appending.prepare([content], ItemOptions({"adk": rest}))
+            return appending.prepare([content], ItemOptions({"adk": rest}, *told))
         except InvalidItemError:
             if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
                 raise
         first = appending.prepare_event(REST, rest, ItemOptions())
-        return [first, *appending.prepare([content], ItemOptions({"adk": None}))]
+        *before, item = appending.prepare([content], ItemOptions({"adk": None}, *told))
+        return [*before, first, item]
 
     def closure(self, storing: Storing, view: View) -> Closure[Appended]:
         """What stores the rows and the changes of the state, if the writer's view is current.
@@ -145,6 +148,14 @@ class Appending:
     def _missing(self) -> Any:
         msg = f"Session {self._session.id} not found."
         raise SessionNotFoundError(msg)
+
+
+def _told(rest: dict[str, Any]) -> tuple[str | None, Envelope | None]:
+    """The request id and the envelope of an event; nothing if its names do not fit one."""
+    author, invocation = rest.get("author"), rest.get("invocationId")
+    if not (author and invocation) or len(author) > ENVELOPE_TEXT_CHARS_MAX:
+        return None, None
+    return invocation, Envelope(author=author)
 
 
 def _done(draft: Draft, *, is_new: bool) -> Appended:
