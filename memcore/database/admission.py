@@ -40,7 +40,7 @@ class Admission(NamedTuple):
             self.guards,
             reserve=_reserve(secret),
             verdicts=policy.verdict if policy is not None and policy.verdicts else None,
-            allow_opaque=getattr(policy, "allow_opaque", False),
+            allow_opaque=policy is None or policy.allow_opaque,
         )
 
 

@@ -27,6 +27,7 @@ from memcore.views import StoredView, read_view, write_view
 
 __all__ = ["Rewritten", "family_of", "rewrite_items", "rewrite_planned", "shown_instead"]
 
+
 class Rewritten(NamedTuple):
     """What a rewriting did."""
 
