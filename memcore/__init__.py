@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memcore.database.salvaged import SalvagedSession, SalvageReport
     from memcore.envelope import Envelope
     from memcore.errors import (
+        BlockedError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -105,6 +106,8 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.privacy import RedactionPolicy
+    from memcore.privacy.guard import Judgement, WriteContext, WriteGuard, as_operator
+    from memcore.privacy.guards import InjectionGuard, LimitGuard, ProtectedKeys, SecretGuard
     from memcore.session import Compactor, Session, SessionState
     from memcore.session.recovered import Recovery, RecoveryStep
     from memcore.state import (
@@ -141,6 +144,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AnthropicSummarizer",
+    "BlockedError",
     "Branch",
     "BytesEstimate",
     "Calibration",
@@ -168,13 +172,16 @@ __all__ = [
     "Extractive",
     "FileData",
     "HistoryViolationError",
+    "InjectionGuard",
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
     "InvalidUpdateError",
     "Item",
     "ItemKind",
+    "Judgement",
     "Keep",
+    "LimitGuard",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
@@ -193,6 +200,7 @@ __all__ = [
     "PolicyMismatchError",
     "Pressure",
     "Private",
+    "ProtectedKeys",
     "ReadOnlyError",
     "Receipt",
     "RecountResult",
@@ -210,6 +218,7 @@ __all__ = [
     "ScaledCounter",
     "Scope",
     "ScopeError",
+    "SecretGuard",
     "Session",
     "SessionEntry",
     "SessionState",
@@ -234,8 +243,11 @@ __all__ = [
     "UnreadableItemsError",
     "View",
     "Violation",
+    "WriteContext",
+    "WriteGuard",
     "aio",
     "append_messages",
+    "as_operator",
     "compaction_policy",
     "count_messages",
     "count_tokens",
@@ -258,6 +270,7 @@ __all__ = [
 _HOMES = {
     "PRESETS": "memcore.compaction",
     "AnthropicSummarizer": "memcore.compaction",
+    "BlockedError": "memcore.errors",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
     "Calibration": "memcore.model",
@@ -285,13 +298,16 @@ _HOMES = {
     "Extractive": "memcore.compaction",
     "FileData": "memcore.state",
     "HistoryViolationError": "memcore.errors",
+    "InjectionGuard": "memcore.privacy.guards",
     "InternalError": "memcore.errors",
     "InvalidItemError": "memcore.errors",
     "InvalidOptionError": "memcore.errors",
     "InvalidUpdateError": "memcore.errors",
     "Item": "memcore.model",
     "ItemKind": "memcore.model",
+    "Judgement": "memcore.privacy.guard",
     "Keep": "memcore.compaction",
+    "LimitGuard": "memcore.privacy.guards",
     "LiteLLMSummarizer": "memcore.compaction",
     "Mask": "memcore.model",
     "Media": "memcore.tokens",
@@ -310,6 +326,7 @@ _HOMES = {
     "PolicyMismatchError": "memcore.errors",
     "Pressure": "memcore.compaction",
     "Private": "memcore.state",
+    "ProtectedKeys": "memcore.privacy.guards",
     "ReadOnlyError": "memcore.errors",
     "Receipt": "memcore.model",
     "RecountResult": "memcore.model",
@@ -327,6 +344,7 @@ _HOMES = {
     "ScaledCounter": "memcore.tokens",
     "Scope": "memcore.database",
     "ScopeError": "memcore.errors",
+    "SecretGuard": "memcore.privacy.guards",
     "Session": "memcore.session",
     "SessionEntry": "memcore.model",
     "SessionState": "memcore.session",
@@ -351,7 +369,10 @@ _HOMES = {
     "UnreadableItemsError": "memcore.errors",
     "View": "memcore.model",
     "Violation": "memcore.model",
+    "WriteContext": "memcore.privacy.guard",
+    "WriteGuard": "memcore.privacy.guard",
     "append_messages": "memcore.state",
+    "as_operator": "memcore.privacy.guard",
     "compaction_policy": "memcore.compaction",
     "count_messages": "memcore.counting",
     "count_tokens": "memcore.counting",

@@ -56,6 +56,7 @@ class Care:
     """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
 
     TERMS: Final = 0x03
+    QUARANTINE: Final = 0x05
 
 
 class Row:

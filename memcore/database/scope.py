@@ -18,6 +18,7 @@ from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.privacy.border import Passage
 from memcore.session import Address, Backing, Session, SessionOptions, delete_session
+from memcore.session.quarantine import Quarantine
 from memcore.state import SharedState, state_schema
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
@@ -236,6 +237,12 @@ class Scope:
             label=f"app {app!r}",
             passage=None if self.passage is None else self.passage.shared[1],
         )
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What guards put aside of the scope's sessions."""
+        label = f"user {self._user!r} in app {self._app!r}"
+        return Quarantine(self._backing, self._find, label)
 
     @property
     def graph(self) -> GraphStore:

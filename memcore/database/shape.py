@@ -16,12 +16,13 @@ from memcore.blobs.rows import SLOT_BYTES, unpack_header
 from memcore.checkpoint.parts import is_pool_row, is_thread_row
 from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, body_of, decode_json, is_proven
 from memcore.errors import MemcoreError
-from memcore.keys import Kind, Row
+from memcore.keys import Care, Kind, Row
 from memcore.kv import reference_in
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
+from memcore.log.quarantine import is_held_row
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
 from memcore.session.uses import is_uses_row
@@ -147,6 +148,12 @@ def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
     return is_state_row(key, value)
 
 
+def _is_care_row(key: bytes, value: bytes, _: bytes) -> bool:
+    if key[_SCOPED_BYTES] == Care.QUARANTINE:
+        return is_held_row(key, value)
+    return True
+
+
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
@@ -174,6 +181,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.THREAD: _is_thread_row,
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
+    Kind.CARE: _is_care_row,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

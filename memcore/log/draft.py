@@ -20,6 +20,7 @@ from memcore.log.head import Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
+from memcore.log.quarantine import put_held
 from memcore.log.saved import Saved
 from memcore.model import Receipt
 from memcore.store.base import Txn
@@ -337,6 +338,8 @@ class Draft:
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
         value = seal_value(key, body, item.flags)
         self.txn.put(key, value)
+        if item.held is not None:
+            put_held(self.txn, log.scope, log.session, seq, item.held)
         chain = head.chain = index.chain_after(head.chain, checksum_of(value))
         return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from memcore.privacy.guard import Write, WriteGuard, blocked, is_operator, judged
+from memcore.privacy.guard import WriteContext, WriteGuard, blocked, is_operator, judged
 
 __all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces"]
 
@@ -193,7 +193,7 @@ class Passage:
 
     def _admitted(
         self, value: Any, kind: str, source: str, name: str | None
-    ) -> tuple[Redacts | None, Write | None]:
+    ) -> tuple[Redacts | None, WriteContext | None]:
         """What redacts it, if anything does, and what it is, if somebody asks."""
         if not self.border.guards:
             if self.border.verdicts is None:
@@ -205,11 +205,11 @@ class Passage:
             raise blocked(write, reason)
         return self._redactor(verdict), write
 
-    def _write(self, kind: str, source: str, name: str | None) -> Write:
+    def _write(self, kind: str, source: str, name: str | None) -> WriteContext:
         place = self.app, self.user, self.session
-        return Write(*place, kind, source, name, operator=is_operator())
+        return WriteContext(*place, kind, source, name, operator=is_operator())
 
-    def _rule(self, found: Mapping[str, int], write: Write | None) -> None:
+    def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
         """Hold what was found against the verdicts of the policy."""
         if found and write is not None and self.border.verdicts is not None:
             verdict, reason = self._ruled(found, "allow", "", write)
@@ -217,7 +217,7 @@ class Passage:
                 raise blocked(write, reason)
 
     def _ruled(
-        self, found: Mapping[str, int], verdict: str, reason: str, write: Write
+        self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
     ) -> tuple[str, str]:
         """The stricter of a verdict and that of the policy on the classes that were found."""
         assert self.border.verdicts is not None  # noqa: S101 - whoever calls looked

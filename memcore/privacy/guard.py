@@ -14,7 +14,7 @@ __all__ = [
     "VERDICTS",
     "Judgement",
     "Verdict",
-    "Write",
+    "WriteContext",
     "WriteGuard",
     "as_operator",
     "checked_guard",
@@ -31,7 +31,7 @@ _operator: ContextVar[bool] = ContextVar("memcore_operator", default=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteContext:
     """Where something is about to be stored."""
 
     app: str
@@ -62,7 +62,7 @@ class Judgement(NamedTuple):
 class WriteGuard(Protocol):
     """What ``memcore.open(guard=...)`` takes."""
 
-    def judge(self, value: Any, write: Write) -> Judgement | Verdict:
+    def judge(self, value: Any, write: WriteContext) -> Judgement | Verdict:
         """Judge a value before anything of it is stored.
 
         It is called on the caller's thread, before the change is queued; what it raises blocks the
@@ -111,7 +111,7 @@ def checked_guard(given: Any) -> tuple[WriteGuard, ...]:
     return tuple(listed)
 
 
-def judged(guards: Sequence[WriteGuard], value: Any, write: Write) -> Judgement:
+def judged(guards: Sequence[WriteGuard], value: Any, write: WriteContext) -> Judgement:
     """The strictest judgement of the guards; ``block`` raises.
 
     Raises:
@@ -139,13 +139,13 @@ def judged(guards: Sequence[WriteGuard], value: Any, write: Write) -> Judgement:
     return found
 
 
-def blocked(write: Write, reason: str) -> BlockedError:
+def blocked(write: WriteContext, reason: str) -> BlockedError:
     """The error of a write that is refused."""
     msg = f"{_told(write)} was blocked by a guard: {reason:.{_REASON_CHARS}}; nothing was stored"
     return BlockedError(msg, verdict="block", reason=reason)
 
 
-def _told(write: Write) -> str:
+def _told(write: WriteContext) -> str:
     where = "" if write.session is None else f" of session {write.session!r:.80}"
     named = "" if write.name is None else f" {write.name!r:.80}"
     return f"the {write.kind}{named} from {write.source}{where}"

@@ -42,6 +42,8 @@ class Admitted(NamedTuple):
     meta: Mapping[str, Any] | None
     redacted: bool
     held: bytes | None
+    original: Any = None
+    """What a quarantined message would have been stored as."""
 
 
 def admitted_item(
@@ -61,7 +63,8 @@ def admitted_item(
     told, is_told = _meta(passage, meta, source)
     if passed.reason is None:
         return Admitted(passed.value, told, passed.redacted or is_told, None)
-    return Admitted(placeholder(message), told, True, _held(passed.value, source, passed.reason))
+    held = _held(passed.value, source, passed.reason)
+    return Admitted(placeholder(message), told, True, held, passed.value)
 
 
 def admitted_event(
@@ -73,7 +76,8 @@ def admitted_event(
     told, is_told = _meta(passage, meta, "event")
     if passed.reason is None:
         return Admitted(passed.value["payload"], told, passed.redacted or is_told, None)
-    return Admitted(QUARANTINED, told, True, _held(passed.value, "event", passed.reason))
+    held = _held(passed.value, "event", passed.reason)
+    return Admitted(QUARANTINED, told, True, held, passed.value)
 
 
 def marked(envelope: Envelope | None) -> Envelope:

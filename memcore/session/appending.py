@@ -24,6 +24,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
     Draft,
     Prepared,
+    count_message,
     find_request,
     prepare_event,
     prepare_item,
@@ -185,6 +186,9 @@ class Appending:
             envelope=marked(options.envelope) if admitted.redacted else options.envelope,
         )
         prepared.held = admitted.held
+        if admitted.held is not None:  # released, it must not count more
+            whole = count_message(admitted.original, counter)
+            prepared.tokens = max(prepared.tokens, whole)
         return prepared
 
     def _counter(self) -> TokenCounter:
@@ -215,7 +219,7 @@ class Appending:
         meta, redacted, held = options.meta, False, None
         if passage is not None and not abandons:
             admitted = admitted_event(passage, event_type, payload, meta)
-            payload, meta, redacted, held = admitted
+            payload, meta, redacted, held, _ = admitted
         prepared = prepare_event(
             event_type,
             payload,

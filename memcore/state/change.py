@@ -145,7 +145,7 @@ class StateChange:
     def clear(self) -> None:
         """No field is to have a value any more."""
         if self._passage is not None:
-            self._passage.judge(None, "state")
+            self._passage.judge(None, "state", name=f"{self._shown or self._prefix}*")
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
