@@ -47,6 +47,10 @@ def export_sessions(
         bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    redact: Annotated[
+        str | None,
+        typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
+    ] = None,
 ) -> None:
     """Write sessions as JSON lines. 'memcore import' reads them all.
 
@@ -73,7 +77,15 @@ def export_sessions(
             progress("exporting") as report,
         ):
             pieces = chain.from_iterable(
-                db.export(name, user=its, app=of, format=form, undone=undone, left_out=warn)
+                db.export(
+                    name,
+                    user=its,
+                    app=of,
+                    format=form,
+                    undone=undone,
+                    left_out=warn,
+                    redact=redact,
+                )
                 for name, its, of in chosen
             )
             for done, piece in enumerate(pieces):

@@ -115,6 +115,10 @@ def import_file(
     counter: Annotated[
         str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
     ] = None,
+    redact: Annotated[
+        str | None,
+        typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
     orphans: Annotated[
         str | None, typer.Option(help="Results without their call: keep (the default) or raise.")
@@ -150,7 +154,10 @@ def import_file(
             summarize_export(done, file, as_json=as_json)
             return
         started = time.perf_counter()
-        with memcore.open(store, counter=counter) as db, progress("importing") as report:
+        with (
+            memcore.open(store, counter=counter, redact=redact) as db,
+            progress("importing") as report,
+        ):
             scope = db.scope(user=user or "default", app=app or "default")
             target = Target(scope, policy, orphans or "keep", append)
             tally = _load_all(target, lines, _Place(file, 0, prefix), total, report)

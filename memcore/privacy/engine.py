@@ -13,7 +13,7 @@ from memcore._fast import find_sensitive
 from memcore.errors import InvalidOptionError
 from memcore.privacy.classes import CLASS_NAMES, canonical, mask_of
 from memcore.privacy.content import redact_bytes
-from memcore.privacy.placeholders import LABEL, PLACEHOLDER, key_of_place, placeholder
+from memcore.privacy.placeholders import key_of_place, placeholder
 from memcore.privacy.policy import (
     RedactionContext,
     RedactionPolicy,

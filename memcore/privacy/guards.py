@@ -87,7 +87,7 @@ def _checked_verdict(verdict: object) -> Verdict:
     if verdict not in VERDICTS:
         msg = f"verdict: expected one of {', '.join(VERDICTS)}, got {verdict!r:.40}"
         raise InvalidOptionError(msg)
-    return verdict  # type: ignore[return-value]
+    return verdict
 
 
 class LimitGuard:

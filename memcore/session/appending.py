@@ -37,8 +37,8 @@ from memcore.options import checked_optional_int
 from memcore.session.address import Address
 from memcore.session.admitting import admitted_event, admitted_item, marked
 from memcore.session.changes import Changes, Closure, Settled
-from memcore.session.sizes import OFFLOADED
 from memcore.session.reading import Reading
+from memcore.session.sizes import OFFLOADED
 from memcore.store.base import Txn
 from memcore.tokens import TokenCounter
 

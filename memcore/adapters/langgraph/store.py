@@ -10,8 +10,8 @@ from typing import Self
 
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
-from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.admitting import admitted_op
+from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.plan import Plan
 from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
