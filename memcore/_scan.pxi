@@ -1,8 +1,8 @@
 # --- what is sensitive in a text ------------------------------------------------------------------
 #
 # One pass over a copy in which every code point is a byte: ASCII as it is, full-width forms as what
-# they stand for, all else 0x80 (0x81: invisible). So offsets in the copy are offsets in the text. A
-# table says at which bytes something may begin. What is looked at there is bounded, or is not looked
+# they stand for, all else 0x80 (0x81: invisible). So offsets in it are offsets in the text. A table
+# says at which bytes something may begin. What is looked at there is bounded, or is not looked
 # at again, so that no text takes more than linear time; `work` counts the steps, for the tests.
 
 cdef enum:
@@ -172,7 +172,9 @@ cdef inline bint _on(const Scan *s, int number) noexcept nogil:
     return (s.classes >> number) & 1 != 0
 
 
-cdef inline bint _says(const Scan *s, Py_ssize_t i, const char *word, Py_ssize_t size) noexcept nogil:
+cdef inline bint _says(
+    const Scan *s, Py_ssize_t i, const char *word, Py_ssize_t size
+) noexcept nogil:
     """Whether the word (small letters and other ASCII) stands at an offset, in any case."""
     cdef Py_ssize_t k
     cdef uint8_t c
@@ -572,7 +574,9 @@ cdef Py_ssize_t _private_key(Scan *s, Py_ssize_t i) noexcept nogil:
     head = i + 11
     while head < s.n and head - i < 64 and s.t[head] != c'-':
         head += 1
-    if not (_says(s, head - 11, b"private key", 11) or _says(s, head - 17, b"private key block", 17)):
+    if not _says(s, head - 11, b"private key", 11) and (
+        not _says(s, head - 17, b"private key block", 17)
+    ):
         return i + 1
     while _byte(s, head) == c'-' and head - i < 80:
         head += 1

@@ -124,7 +124,9 @@ cdef Py_ssize_t _resident(Scan *s, const Chain *chain) noexcept nogil:
 
 # --- telephones -----------------------------------------------------------------------------------
 
-cdef Py_ssize_t _mobile(Scan *s, Py_ssize_t i, const Chain *chain, Py_ssize_t *start) noexcept nogil:
+cdef Py_ssize_t _mobile(
+    Scan *s, Py_ssize_t i, const Chain *chain, Py_ssize_t *start
+) noexcept nogil:
     """The end of a Chinese mobile number, -1 if the chain does not begin with one."""
     cdef int g, k, prefix
     cdef bint plus = _byte(s, i - 1) == c'+', grouped

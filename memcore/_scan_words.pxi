@@ -17,10 +17,11 @@ cdef extern from *:
         WORD("debit card", W_CARD), WORD("mastercard", W_CARD), WORD("pwd", W_PASSWORD),
         WORD("passwd", W_PASSWORD | W_LOOSE), WORD("password", W_PASSWORD | W_LOOSE),
         WORD("stu id", W_STUDENT), WORD("student id", W_STUDENT),
-        WORD("passcode", W_PASSWORD), WORD("passphrase", W_PASSWORD), WORD("cell phone", W_PHONE),
+        WORD("call me", W_PHONE), WORD("passcode", W_PASSWORD),
+        WORD("passphrase", W_PASSWORD), WORD("cell phone", W_PHONE),
         WORD("hotline", W_PHONE), WORD("mobile", W_PHONE), WORD("mobile phone", W_PHONE),
         WORD("phone", W_PHONE), WORD("telephone", W_PHONE), WORD("student code", W_STUDENT),
-        WORD("call", W_PHONE), WORD("cell", W_PHONE), WORD("dial", W_PHONE), WORD("tel", W_PHONE),
+        WORD("cell", W_PHONE), WORD("dial", W_PHONE), WORD("tel", W_PHONE),
         WORD("card num", W_CARD), WORD("phone num", W_PHONE), WORD("student num", W_STUDENT),
         WORD("pan", W_CARD), WORD("access token", W_SECRET), WORD("api token", W_SECRET),
         WORD("auth token", W_SECRET), WORD("bearer token", W_SECRET),
@@ -42,7 +43,8 @@ cdef extern from *:
         WORD("mobile number", W_PHONE), WORD("phone number", W_PHONE),
         WORD("telephone number", W_PHONE), WORD("matriculation number", W_STUDENT),
         WORD("student number", W_STUDENT),
-        WORD("american express", W_CARD), WORD("cards", W_CARD), WORD("pass", W_PASSWORD),
+        WORD("call us", W_PHONE), WORD("american express", W_CARD), WORD("cards", W_CARD),
+        WORD("db pass", W_PASSWORD), WORD("user pass", W_PASSWORD),
         WORD("mobiles", W_PHONE), WORD("phone numbers", W_PHONE), WORD("phones", W_PHONE),
         WORD("sms", W_PHONE), WORD("student ids", W_STUDENT),
         WORD("account", W_CARD), WORD("acct", W_CARD), WORD("credit", W_CARD),
@@ -134,11 +136,7 @@ _fill_words()
 
 cdef inline uint32_t _point(const Scan *s, Py_ssize_t i) noexcept nogil:
     """The code point at an offset of the text itself."""
-    if s.kind == 1:
-        return (<const uint8_t *>s.raw)[i]
-    if s.kind == 2:
-        return (<const uint16_t *>s.raw)[i]
-    return (<const uint32_t *>s.raw)[i]
+    return _read(s.raw, s.kind, i)
 
 
 cdef bint _word_stands(const Scan *s, Py_ssize_t stop, const memcore_word *word) noexcept nogil:
@@ -250,7 +248,7 @@ cdef bint _phone_context(Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef bint _student_context(Scan *s, Py_ssize_t i) noexcept nogil:
-    """Whether the number at an offset is said to be that of a student, at most 4 characters before."""
+    """Whether a word at most 4 characters before says that a number is a student's."""
     cdef Py_ssize_t at = i
     if s.context >> C_STUDENT_ID & 1 and _leads(s, i):
         return True

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from memcore.privacy.classes import CLASSES
 from memcore.privacy.engine import PlacedRedaction, Redaction
-from memcore.privacy.policy import (
-    POLICY_PRESETS,
-    RedactionContext,
-    RedactionPolicy,
-    Redactor,
-    Span,
-    redaction_policy,
-)
+from memcore.privacy.policy import POLICY_PRESETS, RedactionPolicy, redaction_policy
+from memcore.privacy.spans import RedactionContext, Redactor, Span
 
 __all__ = [
     "CLASSES",

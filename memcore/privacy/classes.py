@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CLASSES", "CLASS_NAMES", "NUMERIC", "canonical", "mask_of"]
+__all__ = ["CLASSES", "CLASS_NAMES", "ID_CONTEXT", "NUMBERS", "NUMERIC", "canonical", "mask_of"]
 
 CLASSES: Final = {
     "email": 0,
@@ -25,7 +25,12 @@ CLASSES: Final = {
 CLASS_NAMES: Final = tuple(CLASSES)
 NUMERIC: Final = frozenset(("cn_mobile", "phone", "cn_id", "student_id", "card"))
 """Classes whose values are the same however their digits are grouped."""
+ID_CONTEXT: Final = 1 << 30
+"""The context of a key that says: this is an id."""
+NUMBERS: Final = ("cn_mobile", "phone", "student_id", "card")
+"""Classes that an id may look like."""
 _MOBILE_DIGITS: Final = 11
+_CHECK_LETTERS: Final = "xX\uff58\uff38"
 
 
 def mask_of(names: tuple[str, ...]) -> int:
@@ -35,11 +40,13 @@ def mask_of(names: tuple[str, ...]) -> int:
 
 def canonical(name: str, text: str) -> str:
     """The value itself, without the way it is written: what the same placeholder stands for."""
-    if name == "email":
+    if name in {"email", "name"}:
         return text.casefold()
     if name not in NUMERIC:
         return text
     digits = "".join(
-        str(int(char)) if char.isdecimal() else "X" for char in text if char.isdecimal() or char in "xXｘＸ"
+        str(int(char)) if char.isdecimal() else "X"
+        for char in text
+        if char.isdecimal() or char in _CHECK_LETTERS
     )
     return digits[-_MOBILE_DIGITS:] if name == "cn_mobile" else digits

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
+
+from memcore.privacy.embedded import Handling, redact_text
 
 __all__ = ["redact_bytes"]
 
@@ -12,16 +13,14 @@ _ENCODINGS: Final = ("utf-8", "gb18030", "latin-1")
 """Tried in this order; those that extend ASCII find all that is written in it."""
 _BOMS: Final = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
-Redact = Callable[[str, int, str | None, Counter[str]], str]
 
-
-def redact_bytes(content: bytes, redact: Redact, found: Counter[str]) -> bytes:
+def redact_bytes(how: Handling, content: bytes, found: Counter[str]) -> bytes:
     """The content with placeholders in its own encoding; the same object if nothing was found."""
     decoded = _decoded(content)
     if decoded is None:
         return content
     text, encoding = decoded
-    redacted = redact(text, 0, None, found)
+    redacted = redact_text(how, text, found)
     return content if redacted is text else redacted.encode(encoding)
 
 

@@ -7,27 +7,25 @@ until nothing more is found, so that redacting what was redacted changes nothing
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from memcore._fast import find_sensitive
+from memcore._fast import Literals, find_sensitive
 from memcore.errors import InvalidOptionError
-from memcore.privacy.classes import CLASS_NAMES, canonical, mask_of
+from memcore.privacy.classes import CLASS_NAMES, ID_CONTEXT, NUMBERS, canonical, mask_of
 from memcore.privacy.content import redact_bytes
+from memcore.privacy.embedded import redact_text
 from memcore.privacy.placeholders import key_of_place, placeholder
-from memcore.privacy.policy import (
-    RedactionContext,
-    RedactionPolicy,
-    Span,
-    compiled_patterns,
-)
-from memcore.privacy.walking import redact_value
+from memcore.privacy.policy import RedactionPolicy, compiled_patterns
+from memcore.privacy.spans import NAME_CLASS, RedactionContext, Span, spans_of, united
+from memcore.privacy.walking import Walk
 
 __all__ = ["PlacedRedaction", "Redaction"]
 
 Content: TypeAlias = bytes
 """A name that the method ``bytes`` does not hide."""
 _PASSES_MAX: Final = 16
-"""A placeholder may bring a context word nearer to a number: what is found then takes a pass more."""
+"""A placeholder may bring a word nearer to a number: what is found then takes a pass more."""
 _SECRET_BYTES_MIN: Final = 16
 
 
@@ -49,7 +47,22 @@ class Redaction:
         self._secret = secret
         self._mask = mask_of(policy.sought)
         self._patterns = compiled_patterns(policy)
+        names = list(policy.names)
+        self._names = Literals(names, ignore_case=policy.names_ignore_case) if names else None
         self._extended = bool(self._patterns or policy.names or policy.redactors)
+
+    def extended_spans(
+        self, text: str, hits: list[tuple[int, int, int]], context: RedactionContext
+    ) -> list[Span]:
+        """The spans of the scanner with those of names, patterns and redactors."""
+        spans = [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]
+        if self._names is not None:
+            spans += [Span(start, stop, NAME_CLASS) for start, stop in self._names.find(text)]
+        for kind, pattern in self._patterns:
+            spans += [Span(m.start(), m.end(), kind) for m in pattern.finditer(text)]
+        for redactor in self.policy.redactors:
+            spans += spans_of(redactor, text, context)
+        return united(spans, text)
 
     def for_place(self, app: str, user: str, session: str | None) -> PlacedRedaction:
         """The redaction of one session; ``session`` None: of what a user's sessions share."""
@@ -60,14 +73,16 @@ class Redaction:
 class PlacedRedaction:
     """Redacts texts and values of one session; made by ``Redaction.for_place``. Has no state."""
 
-    __slots__ = ("_context", "_extended", "_key", "_mask", "_redaction")
+    __slots__ = ("_context", "_extended", "_id_mask", "_key", "_mask", "_redaction", "_walk")
 
     def __init__(self, redaction: Redaction, context: RedactionContext, key: bytes) -> None:
         self._redaction = redaction
         self._context = context
         self._key = key
         self._mask = redaction._mask  # noqa: SLF001 - made by it
+        self._id_mask = self._mask & ~mask_of(NUMBERS)
         self._extended = redaction._extended  # noqa: SLF001 - made by it
+        self._walk = Walk(self._redact, self._suspects, own=self._extended)
 
     @property
     def policy_id(self) -> str:
@@ -75,22 +90,25 @@ class PlacedRedaction:
         return self._redaction.policy_id
 
     def text(self, text: str) -> str:
-        """The text with placeholders; the same object if nothing was found."""
-        return self.counted(text)[0]
+        """The text with placeholders; the same object if nothing was found. JSON stays JSON."""
+        return redact_text(self._walk, text, Counter())
 
     def counted(self, text: str) -> tuple[str, Counter[str]]:
         """``(text, found)``: as ``text``, and how often each class was found."""
         found: Counter[str] = Counter()
-        return self._redact(text, 0, None, found), found
+        return redact_text(self._walk, text, found), found
 
     def value(self, value: Any) -> tuple[Any, Counter[str]]:
         """``(value, found)`` of a JSON value: an item, a message, arguments, an entry of a state.
 
-        Only the leaves change, never ids or what frameworks pair by. What was given is not changed;
-        it is handed back itself if nothing was found.
+        Only the leaves change, and keys that are values themselves; never ids or what frameworks
+        pair by. What was given is not changed; it is handed back itself if nothing was found.
+
+        Raises:
+            InvalidItemError: the value is nested deeper than 512 levels, or circular.
         """
         found: Counter[str] = Counter()
-        return redact_value(value, self._redact, found), found
+        return self._walk.value(value, found), found
 
     def bytes(self, content: Content) -> Content:
         """Content with placeholders: texts and JSON in any encoding that extends ASCII, and UTF-16.
@@ -102,7 +120,7 @@ class PlacedRedaction:
     def counted_bytes(self, content: Content) -> tuple[Content, Counter[str]]:
         """``(content, found)``: as ``bytes``, and how often each class was found."""
         found: Counter[str] = Counter()
-        return redact_bytes(content, self._redact, found), found
+        return redact_bytes(self._walk, content, found), found
 
     def spans(self, text: str) -> list[Span]:
         """What would be redacted in a text, in order; for reports."""
@@ -112,12 +130,18 @@ class PlacedRedaction:
 
     def _redact(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
         """``context``: the classes whose context the JSON key ``key`` gives."""
+        if type(text) is not str:
+            made = self._redact(str.__str__(text), context, key, found)
+            return text if made == text else made
         for _ in range(_PASSES_MAX):
             spans = self._spans(text, context, key)
             if not spans:
                 break
             text = self._replaced(text, spans, found)
         return text
+
+    def _suspects(self, text: str) -> bool:
+        return self._extended or bool(find_sensitive(text, self._mask))
 
     def _replaced(self, text: str, spans: list[Span], found: Counter[str]) -> str:
         parts, at = [], 0
@@ -130,12 +154,10 @@ class PlacedRedaction:
         return "".join(parts)
 
     def _spans(self, text: str, context: int, key: str | None) -> list[Span]:
-        spans = [
-            Span(start, stop, CLASS_NAMES[number])
-            for start, stop, number in find_sensitive(text, self._mask, context)
-        ]
-        return self._joined(text, spans, key) if self._extended else spans
-
-    def _joined(self, text: str, spans: list[Span], key: str | None) -> list[Span]:
-        """With what names, patterns and redactors find; what overlaps becomes one."""
-        return spans
+        if context == ID_CONTEXT:
+            hits = find_sensitive(text, self._id_mask, 0)
+        else:
+            hits = find_sensitive(text, self._mask, context)
+            if self._extended:
+                return self._redaction.extended_spans(text, hits, replace(self._context, key=key))
+        return [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]

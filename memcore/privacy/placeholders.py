@@ -1,4 +1,4 @@
-"""What stands in the place of a value: ``[EMAIL_7K2M9Q]``, the same for the same value of a session.
+"""What stands in the place of a value: ``[EMAIL_7K2M9Q]``, the same for it in a whole session.
 
 The six characters are a keyed hash of the value under the secret of the database, the app, the user
 and the session. So a model can still tell two persons apart, nobody without the secret can try

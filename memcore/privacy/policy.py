@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final
 
 from memcore.errors import InvalidOptionError
 from memcore.options import checked_bool
 from memcore.privacy.classes import CLASS_NAMES, CLASSES
+from memcore.privacy.spans import KIND, NAME_CLASS, Redactor
 
 __all__ = [
     "POLICY_PRESETS",
     "VERDICTS",
-    "RedactionContext",
     "RedactionPolicy",
-    "Redactor",
-    "Span",
     "compiled_patterns",
     "redaction_policy",
 ]
@@ -31,43 +28,8 @@ VERDICTS: Final = ("allow", "redact", "quarantine", "block")
 _SECRETS: Final = ("api_key", "jwt", "private_key", "token", "password")
 _PERSONAL: Final = ("email", "cn_mobile", "phone", "cn_id", "student_id", "card")
 _ADDRESSES: Final = ("ipv4", "ipv6")
-_CUSTOM: Final = re.compile(r"[a-z](?:[a-z_]{0,30}[a-z])?")
-_NAMES_CLASS: Final = "name"
 _NAME_CHARS_MAX: Final = 1024
 _RE2_MEMORY_BYTES: Final = 64 * 1024**2
-
-
-class Span(NamedTuple):
-    """What was found: offsets into the text, and the class in lower case."""
-
-    start: int
-    stop: int
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class RedactionContext:
-    """Where a text comes from, for redactors of your own."""
-
-    app: str
-    user: str
-    session: str | None
-    """None: not of one session."""
-    key: str | None = None
-    """The JSON key that the text is the value of."""
-
-
-@runtime_checkable
-class Redactor(Protocol):
-    """Finds what the built-in classes do not know. Called wherever a text is redacted."""
-
-    def redact(self, text: str, context: RedactionContext) -> tuple[str, Iterable[Span]]:
-        """``(text, spans)``: what to redact, as offsets into the text that was given.
-
-        memcore puts its own placeholders there, so the first of the pair counts only without spans:
-        a text that differs is taken as it is. What is raised stops the write: nothing is stored.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +63,7 @@ class RedactionPolicy:
         redactors = _listed("redactors", self.redactors)
         for redactor in redactors:
             if isinstance(redactor, type) or not isinstance(redactor, Redactor):
-                msg = f"redactors: expected objects with redact(text, context), got {redactor!r:.80}"
+                msg = f"redactors: expected objects with redact(text, context): {redactor!r:.80}"
                 raise InvalidOptionError(msg)
         set_field(self, "redactors", redactors)
         set_field(self, "verdicts", MappingProxyType(_checked_verdicts(self)))
@@ -174,13 +136,13 @@ def _checked_patterns(given: object) -> dict[str, str]:
         msg = f"patterns: expected a mapping of names to patterns, got {type(given).__name__}"
         raise InvalidOptionError(msg)
     for name, pattern in given.items():
-        if not isinstance(name, str) or not _CUSTOM.fullmatch(name):
+        if not isinstance(name, str) or not KIND.fullmatch(name):
             msg = (
                 f"patterns: a name has lower-case letters and inner underscores (32 at most); got "
                 f"{name!r:.80}"
             )
             raise InvalidOptionError(msg)
-        if name in CLASSES or name == _NAMES_CLASS:
+        if name in CLASSES or name == NAME_CLASS:
             msg = f"patterns: {name!r} is a built-in class; give the pattern another name"
             raise InvalidOptionError(msg)
         if not isinstance(pattern, str) or not pattern:
@@ -195,9 +157,9 @@ def _checked_verdicts(policy: RedactionPolicy) -> dict[str, str]:
         msg = f"verdicts: expected a mapping of classes to verdicts, got {type(given).__name__}"
         raise InvalidOptionError(msg)
     for name, verdict in given.items():
-        known = name in CLASSES or name == _NAMES_CLASS or name in policy.patterns
-        if not known and not (policy.redactors and isinstance(name, str) and _CUSTOM.fullmatch(name)):
-            own = ", ".join((*CLASS_NAMES, _NAMES_CLASS, *policy.patterns))
+        known = name in CLASSES or name == NAME_CLASS or name in policy.patterns
+        if not known and not (policy.redactors and isinstance(name, str) and KIND.fullmatch(name)):
+            own = ", ".join((*CLASS_NAMES, NAME_CLASS, *policy.patterns))
             msg = f"verdicts: unknown class {name!r:.80}; known are {own}"
             raise InvalidOptionError(msg)
         if verdict not in VERDICTS:

@@ -1,0 +1,97 @@
+"""Presidio as a redactor: what only a model finds, names and places above all.
+
+It is slow (1.7 ms per KB without a model, 15 ms with one, against 4 us), so give it to the policies
+of databases whose appends may wait. Nothing is downloaded, ever: a model that is not installed is
+refused, where Presidio itself would fetch it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memcore.errors import InvalidOptionError
+from memcore.options import checked_share
+from memcore.privacy.spans import RedactionContext, Span
+
+__all__ = ["PresidioRedactor"]
+
+_LETTERS = re.compile(r"[^a-z]+")
+
+
+class PresidioRedactor:
+    """Asks a Presidio analyzer; for ``RedactionPolicy(redactors=...)``.
+
+    Args:
+        analyzer: an ``AnalyzerEngine`` of yours; None: one is made of ``models``.
+        models: by language, the name of an installed spaCy package or the path of a model.
+        language: the one that texts are analysed in.
+        entities: what is looked for, as ``("PERSON", "LOCATION")``; None: all that it knows.
+        score: findings of a lower score are left alone, 0 to 1.
+
+    Raises:
+        InvalidOptionError: presidio-analyzer or a model is not installed, or a bad argument.
+    """
+
+    def __init__(
+        self,
+        *,
+        analyzer: Any = None,
+        models: Mapping[str, str] | None = None,
+        language: str = "en",
+        entities: Sequence[str] | None = None,
+        score: float = 0.5,
+    ) -> None:
+        checked_share("score", score)
+        self._entities = None if entities is None else list(entities)
+        self._language = language
+        self._score = score
+        self._analyzer = _analyzer_of(dict(models or {})) if analyzer is None else analyzer
+        if not callable(getattr(self._analyzer, "analyze", None)):
+            msg = f"analyzer: expected an AnalyzerEngine, got {type(analyzer).__name__}"
+            raise InvalidOptionError(msg)
+        wanted = ",".join(sorted(self._entities or ()))
+        self.redactor_id = f"presidio {language} {score} {wanted}"
+        """What stands for it in a policy's id."""
+
+    def redact(self, text: str, context: RedactionContext) -> tuple[str, list[Span]]:  # noqa: ARG002 - of the protocol
+        """What the analyzer finds; see ``memcore.privacy.Redactor``."""
+        results = self._analyzer.analyze(
+            text=text,
+            language=self._language,
+            entities=self._entities,
+            score_threshold=self._score,
+        )
+        return text, [Span(found.start, found.end, _kind(found.entity_type)) for found in results]
+
+
+def _kind(entity: str) -> str:
+    """The class of an entity, in letters: ``US_SSN`` is ``us_ssn``."""
+    return _LETTERS.sub("_", entity.lower()).strip("_")[:32].strip("_") or "entity"
+
+
+def _analyzer_of(models: dict[str, str]) -> Any:
+    if not models:
+        msg = (
+            "models: expected the spaCy model of a language that is installed here, as "
+            "{'en': '/path/of/a/model'}; nothing is downloaded"
+        )
+        raise InvalidOptionError(msg)
+    for language, model in models.items():
+        if not Path(model).exists() and importlib.util.find_spec(model) is None:
+            msg = f"models: {model!r} for {language!r} is not installed, and nothing is downloaded"
+            raise InvalidOptionError(msg)
+    try:
+        presidio = importlib.import_module("presidio_analyzer")
+        engines = importlib.import_module("presidio_analyzer.nlp_engine")
+    except ImportError as exc:
+        msg = "presidio-analyzer is not installed: pip install presidio-analyzer"
+        raise InvalidOptionError(msg) from exc
+    named = [{"lang_code": language, "model_name": model} for language, model in models.items()]
+    configuration = {"nlp_engine_name": "spacy", "models": named}
+    engine = engines.NlpEngineProvider(nlp_configuration=configuration).create_engine()
+    return presidio.AnalyzerEngine(nlp_engine=engine, supported_languages=list(models))
