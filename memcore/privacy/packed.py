@@ -69,12 +69,15 @@ class _Walk:
         if isinstance(value, bytes):
             return self._redacts.counted_bytes(value)[0]
         if isinstance(value, Pairs):
-            made = Pairs((key, self.value(entry)) for key, entry in value)
+            made = Pairs((key, self._under(key, entry)) for key, entry in value)
             return made if _differs(made, value) else value
         if isinstance(value, dict):
             return self._dict(value)
         row = [self.value(entry) for entry in value]
         return row if any(a is not b for a, b in zip(row, value, strict=True)) else value
+
+    def _under(self, key: Any, entry: Any) -> Any:
+        return self._dict({key: entry})[key] if type(key) is str else self.value(entry)
 
     def _dict(self, value: dict[str, Any]) -> dict[str, Any]:
         # What is JSON is redacted with its keys, which tell ids from numbers.

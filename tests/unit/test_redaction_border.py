@@ -5,7 +5,7 @@ import io
 import json
 import os
 import stat
-from collections import UserDict
+from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -16,7 +16,7 @@ from memcore import aio
 from memcore.errors import BlockedError, NotFoundError, StorageError
 
 MAIL = "alice@example.com"
-ID = "call_x"
+ID = "call_13912345678"  # holds what looks like a mobile number, and is an id
 
 
 @pytest.fixture
@@ -177,8 +177,8 @@ def _imports(db, plant, folder):
     with memcore.open(other / "clear.memcore") as clear:
         for make in (_sessions, _states, _compactions):
             make(clear, plant, other)
-        lines = list(clear.export("jsonl"))
-    done = db.import_(lines, rename=lambda title: title._replace(user="imported"))
+        lines = b"".join(clear.export()).splitlines()
+    done = db.import_(lines, rename=lambda title: replace(title, app="imported"))
     assert not done.failures
     assert done.sessions > 5
 
@@ -213,3 +213,153 @@ def test_nothing_that_was_planted_is_in_any_file(folder):
         assert len(plant.values) >= 2_000
         assert not db.check()
     assert not plant.found_in(store)
+
+
+def test_ids_stay_and_placeholders_are_stable(folder):
+    with _open(folder) as db:
+        session = db.session("s", user="u")
+        receipt = session.extend(_chat(Planted()))
+        assert receipt.appended == 4
+        assert session.find_call(ID).result_seqs == (3,)
+        session.append({"role": "user", "content": f"{MAIL}, {MAIL}"}, idempotency_key="k")
+        again = session.append({"role": "user", "content": f"{MAIL}, {MAIL}"}, idempotency_key="k")
+        assert again.seq == 5
+        (item,) = session.tail(1)
+        first, second = item.message["content"].split(", ")
+        assert first == second
+        assert item.envelope.redacted
+        kept = first
+    with _open(folder) as db:
+        item = db.session("s", user="u").append({"role": "user", "content": MAIL})
+        assert db.session("s", user="u").get(item.seq).message["content"] == kept
+        db.session("other", user="u").append({"role": "user", "content": MAIL})
+        assert db.session("other", user="u").get(1).message["content"] != kept
+
+
+def test_what_callers_gave_is_not_changed_and_clean_items_carry_no_flag(folder):
+    given = {"role": "user", "content": [{"type": "text", "text": MAIL}]}
+    meta = {"m": [MAIL]}
+    with _open(folder) as db:
+        session = db.session("s")
+        session.append(given, meta=meta)
+        session.append({"role": "user", "content": "clean"})
+        assert given["content"][0]["text"] == MAIL
+        assert meta == {"m": [MAIL]}
+        assert session.get(2).envelope is None
+
+
+def test_the_secret_is_a_file_of_its_own(folder):
+    with _open(folder) as db:
+        db.session("s").append({"role": "user", "content": MAIL})
+    path = folder / "a.memcore.secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = path.read_bytes()
+    assert len(secret) == 32
+    assert secret not in (folder / "a.memcore").read_bytes()
+    path.write_bytes(b"short")
+    with pytest.raises(StorageError, match="secret"):
+        _open(folder)
+    path.unlink()
+    with _open(folder, read_only=True) as db:  # nothing is stored: nothing needs it
+        (item,) = db.session("s").items()
+        with pytest.raises(NotFoundError, match="secret"):
+            list(db.session("s").items(redact="default"))
+    assert not path.exists()
+
+
+def test_redaction_on_the_way_out(folder):
+    with memcore.open(folder / "a.memcore") as db:
+        session = db.session("s", user="u")
+        session.extend(_chat(plant := Planted()), meta={"m": MAIL})
+        session.checkpoint("cp", meta={"m": MAIL})
+        session.state.put("m", MAIL)
+        db.scope(app="default", user="u").state.put("m", MAIL)
+        shown = [
+            str(session.context(redact="default")),
+            str(list(session.items(redact=True))),
+            str(session.tail(9, redact={"preset": "default"})),
+            b"".join(db.export(redact="default")).decode(),
+            b"".join(db.export("s", format="openai-chat", left_out=str, redact=True)).decode(),
+        ]
+        for text in shown:
+            assert ID in text
+            assert MAIL not in text
+            assert not any(value.decode() in text for value in plant.values)
+        clear = session.context().messages
+        assert not memcore.validate(session.context(redact=True).messages, policy="openai_chat")
+        assert session.context(redact=False).messages == clear
+        asynchronous = aio.AsyncDatabase(db).session("s", user="u")
+        assert MAIL not in str(asyncio.run(asynchronous.tail(9, redact=True)))
+        with _open(folder, "b.memcore") as other:
+            done = other.import_(b"".join(db.export(redact="default")).splitlines())
+            assert not done.failures
+            assert other.session("s", user="u").context().messages == (
+                session.context(redact="default").messages
+            )
+
+
+def test_a_policy_that_names_unknown_classes_opens_nothing(folder):
+    for policy in ("strange", {"classes": ["nothing"]}, 7):
+        with pytest.raises(memcore.InvalidOptionError):
+            _open(folder, redact=policy)
+    assert not os.listdir(folder)
+    with _open(folder, redact=None) as db:
+        assert db.backing.border is None
+    assert not (folder / "a.memcore.secret").exists()
+
+
+def test_logs_hold_no_content(folder, caplog):
+    with _open(folder) as db:
+        session = db.session("s")
+        for _ in range(30):
+            session.append({"role": "user", "content": "word " * 60})
+
+        def fails(request):
+            raise ValueError(MAIL)
+
+        result = session.compact(summarize=fails, keep_last=2)
+        assert MAIL not in caplog.text
+        assert all(MAIL not in str(view.reason) for view in session.views())
+        assert result.status != "summarized"
+
+
+def test_memcore_redact_counts_and_rewrites(folder, capsys):
+    from memcore.cli import main
+
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.extend(_chat(plant := Planted()), meta={"m": MAIL})
+        for _ in range(20):
+            session.append({"role": "user", "content": f"{MAIL} " * 30})
+        session.compact(summarize=lambda request: f"of {MAIL}", keep_last=3)
+        session.fork("f").append({"role": "user", "content": MAIL})
+        db.scope(app="default", user="u").kv("n").put("k", {"m": MAIL}, content=MAIL.encode())
+
+    def run(*args):
+        return main(["redact", "--store", str(path), *args]), capsys.readouterr().out
+
+    before = path.read_bytes()
+    code, out = run("--dry-run", "--json")
+    assert code == 1
+    assert path.read_bytes() == before
+    found = {(each["session"], each["where"]): each["classes"] for each in json.loads(out)["findings"]}
+    assert found["s", "items"]["email"] > 20
+    assert found["s", "views"]["email"] == 1
+    assert found["f", "items"] == {"email": 1}
+    assert found[None, "kv"] == {"email": 2}
+    assert MAIL not in out
+    code, out = run("--yes")
+    assert code == 1  # entries stay
+    assert MAIL not in out
+    with memcore.open(path) as db:
+        assert not db.check()
+        for name in ("s", "f"):
+            session = db.session(name, user="u")
+            assert MAIL not in str(list(session.items()) + session.views())
+            assert not memcore.validate(session.context().messages, policy="openai_chat")
+            assert session.find_call(ID).result_seqs == (3,)
+        db.scope(app="default", user="u").kv("n").clear()
+    code, out = run("--dry-run")
+    assert code == 0
+    assert run()[0] == 6

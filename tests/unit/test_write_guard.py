@@ -204,6 +204,7 @@ def test_limits(opened):
     with pytest.raises(BlockedError, match="bytes"):
         session.append({"role": "user", "content": "x" * 31})
     session.append({"role": "u", "content": "é"})
+    session.append({"role": "u", "content": "é"})
     with pytest.raises(BlockedError, match="writes"):
         session.append({"role": "u", "content": "y"})
     now[0] = 5.0
