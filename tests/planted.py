@@ -5,7 +5,7 @@ import re
 from itertools import count
 
 _EN = "Please write to {} before noon."
-_ZH = "请尽快联系{}，谢谢！"
+_ZH = "请尽快联系{}，谢谢。"
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 
 
@@ -18,7 +18,9 @@ def _mobile(number):
 
 
 def _resident(number):
-    body = f"11010519{49 + number % 50:02}{1 + number % 12:02}{1 + number % 28:02}{number % 1000:03}"
+    body = (
+        f"11010519{49 + number % 50:02}{1 + number % 12:02}{1 + number % 28:02}{number % 1000:03}"
+    )
     return body + "10X98765432"[sum(int(d) * w for d, w in zip(body, _WEIGHTS, strict=True)) % 11]
 
 

@@ -92,8 +92,8 @@ class RedactingCoder:
         if self.allow_opaque:
             return kind, content
         msg = (
-            f"the value cannot be redacted: {why}; store what msgpack or JSON can hold, or allow it "
-            "by a policy with allow_opaque=True"
+            f"the value cannot be redacted: {why}; store what msgpack or JSON can hold, or allow "
+            "it by a policy with allow_opaque=True"
         )
         raise InvalidItemError(msg)
 

@@ -15,7 +15,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, StorePath, User, find_session, reading
+from memcore.cli.options import App, Redact, StorePath, User, find_session, reading
 from memcore.cli.output import complain, progress, warn
 from memcore.database.exchange import FORMATS
 from memcore.store.file import publish, sync_directory
@@ -47,10 +47,7 @@ def export_sessions(
         bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    redact: Annotated[
-        str | None,
-        typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
-    ] = None,
+    redact: Redact = None,
 ) -> None:
     """Write sessions as JSON lines. 'memcore import' reads them all.
 

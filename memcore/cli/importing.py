@@ -19,6 +19,7 @@ import memcore
 from memcore._fast import classify
 from memcore.cli.exits import ExitCode
 from memcore.cli.exported import Renaming, is_export, load_export, summarize_export
+from memcore.cli.options import Redact
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.database.exchange import FORMATS
 from memcore.formats import get_policy
@@ -115,10 +116,7 @@ def import_file(
     counter: Annotated[
         str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
     ] = None,
-    redact: Annotated[
-        str | None,
-        typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
-    ] = None,
+    redact: Redact = None,
     prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
     orphans: Annotated[
         str | None, typer.Option(help="Results without their call: keep (the default) or raise.")

@@ -49,7 +49,6 @@ def findings_in(
     backing: Backing, place: tuple[str, str, str], redacts: Redacts
 ) -> Iterator[Finding]:
     """What is found in the items of a session (undone ones, too) and in its views."""
-    app, user, name = place
     found = backing.store.read(lambda txn: _numbers(txn, *place))
     if found is None:
         return

@@ -14,13 +14,12 @@ from memcore import blobs, keys
 from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
 from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
-from memcore.log import index
+from memcore.log import index, quarantine
 from memcore.log.carried import carry_counts
 from memcore.log.head import Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
 from memcore.log.item import Prepared, orphan_error
 from memcore.log.positions import History
-from memcore.log.quarantine import put_held
 from memcore.log.saved import Saved
 from memcore.model import Receipt
 from memcore.store.base import Txn
@@ -339,16 +338,14 @@ class Draft:
         value = seal_value(key, body, item.flags)
         self.txn.put(key, value)
         if item.held is not None:
-            put_held(self.txn, log.scope, log.session, seq, item.held)
+            quarantine.put_held(self.txn, log.scope, log.session, seq, item.held)
         chain = head.chain = index.chain_after(head.chain, checksum_of(value))
         return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
-        scope = self.log.scope
-        if item.staged is None:
+        scope, ref = self.log.scope, item.staged  # acquire raises StagedBlobLost if it is gone
+        if ref is None:
             ref = blobs.write(self.txn, scope, payload, seed=self.seed)
-        else:
-            ref = item.staged  # acquire raises StagedBlobLost if it was collected meanwhile
         blobs.acquire(self.txn, scope, ref)
         return item.body + ref.pack()
 

@@ -182,7 +182,7 @@ class Passage:
         return value if self._redacts is None else redacted_value(self._redacts, value, under)
 
     def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
-        """What redacts these values, by name, once they were judged; raises what ``value`` raises."""
+        """What redacts these values, by name, once they were judged; raises as ``value``."""
         found = self._redacts
         if self.border.guards:
             for name, value in values:

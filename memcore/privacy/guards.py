@@ -140,7 +140,7 @@ class LimitGuard:
 
 
 class SecretGuard:
-    """Judges what holds keys, tokens, passwords or private keys, as the redaction engine finds them.
+    """Judges what holds keys, tokens or passwords, as the redaction engine finds them.
 
     Args:
         verdict: what becomes of it.

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["Extension", "Pairs", "pack", "unpack"]
 
+# ruff: noqa: PLR2004 - the marks are numbers
 _NARROW: Final = {
     0xCC: Struct(">B"),
     0xCD: Struct(">H"),

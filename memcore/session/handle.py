@@ -252,7 +252,8 @@ class Session(Branched):
     ) -> Iterator[Item]:
         """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
 
-        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended meanwhile.
+        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended
+        meanwhile.
 
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.

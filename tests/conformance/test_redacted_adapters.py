@@ -1,4 +1,4 @@
-"""What frameworks store while a policy is on: nothing that was planted, and what is read is valid."""
+"""What frameworks store while a policy is on: nothing planted, and what is read is valid."""
 
 import asyncio
 import dataclasses
@@ -147,7 +147,9 @@ def test_langgraph_store_and_cache(redacted, plant):
     assert store.get(("a",), "told").value["mail"] != secret
     assert [each.key for each in store.search(("a",), filter={"mail": secret})] == ["told"]
     cache = MemcoreCache(redacted)
-    cache.set({(("n",), f"k{at}"): ({"said": [plant()], "m": _said(plant)}, None) for at in range(9)})
+    cache.set(
+        {(("n",), f"k{at}"): ({"said": [plant()], "m": _said(plant)}, None) for at in range(9)}
+    )
     assert len(cache.get([(("n",), "k1")])) == 1
 
 
