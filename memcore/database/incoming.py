@@ -82,7 +82,7 @@ class Incoming:
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
         border = backing.border
-        self._passage = border and border.at(title.app, title.user, title.session)
+        self._passage = border.at(title.app, title.user, title.session) if border else None
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
