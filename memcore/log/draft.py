@@ -343,9 +343,8 @@ class Draft:
         return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
-        scope, ref = self.log.scope, item.staged  # acquire raises StagedBlobLost if it is gone
-        if ref is None:
-            ref = blobs.write(self.txn, scope, payload, seed=self.seed)
+        scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
+        ref: blobs.BlobRef = item.staged or blobs.write(self.txn, scope, payload, seed=self.seed)
         blobs.acquire(self.txn, scope, ref)
         return item.body + ref.pack()
 
