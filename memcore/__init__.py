@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from memcore.errors import (
         AccessDeniedError,
         AuditError,
+        BlockedError,
         CallerError,
         ClosedError,
         ContextOverflowError,
@@ -118,6 +119,8 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.privacy import RedactionPolicy
+    from memcore.privacy.guard import Judgement, WriteContext, WriteGuard, as_operator
+    from memcore.privacy.guards import InjectionGuard, LimitGuard, ProtectedKeys, SecretGuard
     from memcore.privacy.provider import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, RetentionRule, SweepReport, verify_receipt
     from memcore.session import Compactor, Lease, Session, SessionState
@@ -161,6 +164,7 @@ __all__ = [
     "AnthropicSummarizer",
     "Audit",
     "AuditError",
+    "BlockedError",
     "Branch",
     "BytesEstimate",
     "Calibration",
@@ -192,12 +196,14 @@ __all__ = [
     "HeldError",
     "HistoryViolationError",
     "Hold",
+    "InjectionGuard",
     "InternalError",
     "InvalidItemError",
     "InvalidOptionError",
     "InvalidUpdateError",
     "Item",
     "ItemKind",
+    "Judgement",
     "Keep",
     "KeyFileError",
     "KeyNeededError",
@@ -206,6 +212,7 @@ __all__ = [
     "LadderRules",
     "Lease",
     "LeaseHeldError",
+    "LimitGuard",
     "LiteLLMSummarizer",
     "Mask",
     "Media",
@@ -225,6 +232,7 @@ __all__ = [
     "PolicyMismatchError",
     "Pressure",
     "Private",
+    "ProtectedKeys",
     "ReadOnlyError",
     "Receipt",
     "RecountResult",
@@ -244,6 +252,7 @@ __all__ = [
     "ScaledCounter",
     "Scope",
     "ScopeError",
+    "SecretGuard",
     "Session",
     "SessionEntry",
     "SessionState",
@@ -270,9 +279,12 @@ __all__ = [
     "UnreadableItemsError",
     "View",
     "Violation",
+    "WriteContext",
+    "WriteGuard",
     "WrongKeyError",
     "aio",
     "append_messages",
+    "as_operator",
     "compaction_policy",
     "count_messages",
     "count_tokens",
@@ -313,14 +325,14 @@ _NAMES = {
     "memcore.database.migrating": "MigrationReport migrate",
     "memcore.envelope": "Envelope",
     "memcore.errors": (
-        "AccessDeniedError AuditError CallerError ClosedError ContextOverflowError "
-        "CorruptStoreError CorruptValueError CounterUnavailableError DuplicateRequestError "
-        "FencedError HeldError HistoryViolationError InternalError InvalidItemError "
-        "InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError LeaseHeldError "
-        "MemcoreError NotFoundError OrphanResultError OutcomeUnknownError PlanStaleError "
-        "PolicyMismatchError ReadOnlyError RevisionConflict ScopeError StateSchemaError "
-        "StorageError StoreAccessError StoreFormatError StoreFullError StoreLockedError "
-        "SummarizerError TamperedError UnreadableItemsError WrongKeyError"
+        "AccessDeniedError AuditError BlockedError CallerError ClosedError "
+        "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
+        "DuplicateRequestError FencedError HeldError HistoryViolationError InternalError "
+        "InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError "
+        "LeaseHeldError MemcoreError NotFoundError OrphanResultError OutcomeUnknownError "
+        "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
+        "StateSchemaError StorageError StoreAccessError StoreFormatError StoreFullError "
+        "StoreLockedError SummarizerError TamperedError UnreadableItemsError WrongKeyError"
     ),
     "memcore.model": (
         "Calibration CallRecord Checkpoint CompactionResult Context Item ItemKind Mask "
@@ -328,6 +340,8 @@ _NAMES = {
         "SummaryRequest View Violation"
     ),
     "memcore.privacy": "RedactionPolicy",
+    "memcore.privacy.guard": "Judgement WriteContext WriteGuard as_operator",
+    "memcore.privacy.guards": "InjectionGuard LimitGuard ProtectedKeys SecretGuard",
     "memcore.privacy.provider": "KeyProvider",
     "memcore.retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
     "memcore.session": "Compactor Lease Session SessionState",

@@ -18,7 +18,7 @@ from memcore._fast import scan_json
 from memcore.errors import CorruptValueError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
-__all__ = ["check_json", "decode_json", "encode_json", "open_value", "seal_value"]
+__all__ = ["check_json", "decode_json", "encode_json", "open_value", "plain_json", "seal_value"]
 
 HEADER_BYTES: Final = 10
 _HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
@@ -188,6 +188,15 @@ def encode_json(value: Any) -> tuple[bytes, int]:
     except TypeError:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         return text.encode("utf-8", "surrogatepass"), FLAG_PLAIN_JSON
+
+
+def plain_json(value: Any) -> Any:
+    """A copy as it will be read back: of the built-in types alone.
+
+    Raises:
+        ValueError, RecursionError: as ``encode_json``.
+    """
+    return decode_json(*encode_json(value))
 
 
 def decode_json(body: bytes, flags: int) -> Any:

@@ -6,6 +6,7 @@ MemcoreError
 │   ├── InvalidOptionError     an argument is unknown, of a wrong type or out of range
 │   ├── OrphanResultError      a tool result whose call is not in the history
 │   ├── HistoryViolationError  ``validate(..., raise_on_error=True)`` found violations
+│   ├── BlockedError           a guard refuses what was to be stored
 │   ├── DuplicateRequestError  an idempotency key was used again with other content
 │   ├── RevisionConflict       ``expected_revision`` is not the current revision
 │   ├── OutpacedError          other writers were faster every time; try again
@@ -50,6 +51,7 @@ from collections.abc import Mapping
 __all__ = [
     "AccessDeniedError",
     "AuditError",
+    "BlockedError",
     "CallerError",
     "ClosedError",
     "ContextOverflowError",
@@ -126,6 +128,18 @@ class HistoryViolationError(CallerError):
     def __init__(self, message: str, *, violations: tuple[object, ...]) -> None:
         super().__init__(message)
         self.violations = violations
+
+
+class BlockedError(CallerError):
+    """A guard refuses what was to be stored; nothing of the change is.
+
+    ``verdict`` is what was decided, ``reason`` what the guard said: never content.
+    """
+
+    def __init__(self, message: str, *, verdict: str = "block", reason: str = "") -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.reason = reason
 
 
 class DuplicateRequestError(CallerError):

@@ -59,6 +59,7 @@ class Care:
     ERASURE: Final = 0x02
     TERMS: Final = 0x03
     AUDIT: Final = 0x04
+    QUARANTINE: Final = 0x05
 
 
 class Row:

@@ -62,22 +62,29 @@ class AsyncKeyValue:
                 self.sync.put, key, value, ttl_seconds=ttl_seconds, content=content
             )
             return
+        gate = self.sync.gate
+        if gate is not None:
+            value, content = gate.value(value, key), gate.content(content)
         await self._commit(putting(key, value, ttl_seconds=ttl_seconds, content=content))
 
     async def put_many(
         self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None
     ) -> None:
         """As ``KeyValue.put_many``."""
+        if self.sync.gate is not None:
+            entries = self.sync.gate.values(entries)
         change = putting_many(entries, ttl_seconds=ttl_seconds)
         if change is not None:
             await self._commit(change, large=len(entries) > _FEW)
 
     async def delete(self, key: str) -> bool:
         """As ``KeyValue.delete``."""
+        self.sync.passed()
         return await self._commit(deleting(key), makes_room=True)
 
     async def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
         """As ``KeyValue.increment``."""
+        self.sync.passed()
         return await self._commit(incrementing(key, n, idempotency_key))
 
     async def transact(
@@ -88,7 +95,7 @@ class AsyncKeyValue:
         idempotency_key: str | None = None,
     ) -> T:
         """As ``KeyValue.transact``; ``fn`` runs in another thread."""
-        change = once(lent(fn), idempotency_key)
+        change = once(lent(fn, self.sync.gate), idempotency_key)
         return await self._commit(change, makes_room=makes_room, large=True)
 
     content = _threaded("content", KeyValue)

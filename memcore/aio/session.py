@@ -36,6 +36,7 @@ from memcore.session.appending import STAGE_ATTEMPTS
 from memcore.session.changes import Closure
 from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
+from memcore.session.outgoing import Redact
 from memcore.session.recovered import Recovery
 from memcore.state import Command
 from memcore.tokens import TokenCounter
@@ -271,6 +272,7 @@ class AsyncSession(AsyncJoined):
         view: View | int | None = None,
         authors: Iterable[str] | None = None,
         share: str | None = None,
+        redact: Redact = None,
     ) -> Context:
         """As ``Session.context``."""
         await self._ready()
@@ -282,6 +284,7 @@ class AsyncSession(AsyncJoined):
             view=view,
             authors=authors,
             share=share,
+            redact=redact,
         )
 
     async def items(
@@ -299,10 +302,10 @@ class AsyncSession(AsyncJoined):
         await self._ready()
         return self._session.get(seq)
 
-    async def tail(self, count: int, *, skip_corrupt: bool = False) -> list[Item]:
+    async def tail(self, count: int, **options: Any) -> list[Item]:
         """As ``Session.tail``."""
         await self._ready()
-        return self._session.tail(count, skip_corrupt=skip_corrupt)
+        return self._session.tail(count, **options)
 
     async def find_call(self, call_id: str) -> CallRecord:
         """As ``Session.find_call``."""

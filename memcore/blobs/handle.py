@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 from typing import IO, Final
 
 from xxhash import xxh3_128_digest
 
 from memcore import keys
+from memcore.blobs.admitting import admitted
 from memcore.blobs.care import collect
 from memcore.blobs.content import acquire, read, release, stream, write
 from memcore.blobs.removal import finish
@@ -25,6 +27,7 @@ from memcore.errors import (
 )
 from memcore.keys import Kind
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.privacy.border import Passage
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["BlobStore"]
@@ -46,7 +49,9 @@ class BlobStore:
         *,
         seed: int,
         ensure: Callable[[Txn], int] | None = None,
+        passage: Passage | None = None,
     ) -> None:
+        self._passage = passage
         self._store = store
         self._seed = seed
         if isinstance(scope, int):
@@ -63,21 +68,29 @@ class BlobStore:
         """Store bytes, or a binary file from its current position on; the address.
 
         Equal content is stored once, and one ``delete`` removes it. A file is read twice (one
-        that cannot seek goes through a temporary file) and never held in memory as a whole.
+        that cannot seek goes through a temporary file) and never held in memory as a whole; but
+        where content is redacted or judged, all that is text is held in memory.
 
         Raises:
             InvalidOptionError: neither bytes nor a binary file, or the file changed meanwhile.
             InvalidItemError: above ``BLOB_BYTES_MAX``.
+            BlockedError: a guard refuses it.
             StoreLockedError: ``collect`` took the staged rows away again and again.
         """
         if not (isinstance(payload, (bytes, bytearray, memoryview)) or hasattr(payload, "read")):
             msg = f"a blob is bytes or a binary file object, got {type(payload).__name__}"
             raise InvalidOptionError(msg)
-        with opened(payload, self._seed, exported=True) as source:
+        with self._opened(payload) as source:
             address = f"sha256:{source.sha256.hex()}"
             if self._lookup(address) is None:
                 self._put_source(source)
             return address
+
+    def _opened(self, payload: object) -> AbstractContextManager[Source]:
+        """The content as it may be stored."""
+        if self._passage is not None:
+            payload = admitted(self._passage, payload)
+        return opened(payload, self._seed, exported=True)
 
     def _put_source(self, source: Source) -> None:
         if source.size <= BLOB_INLINE_COMMIT_BYTES_MAX:

@@ -49,7 +49,12 @@ def slices(payload: bytes) -> Iterator[bytes]:
     )
 
 
-def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
+def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """The rest of a binary file, piece by piece.
+
+    Raises:
+        InvalidOptionError: it gives no bytes.
+    """
     while True:
         piece: object = file.read(BLOB_CHUNK_BYTES)
         if not isinstance(piece, (bytes, bytearray, memoryview)):
@@ -110,7 +115,7 @@ def opened(payload: object, seed: int, *, exported: bool) -> Iterator[Source]:
             start = file.tell()
             yield _measured(lambda: _replayed(file, start), seed, exported=exported)
             return
-        arriving: Iterable[bytes] = _file_pieces(file)
+        arriving: Iterable[bytes] = file_pieces(file)
     elif isinstance(payload, Iterable) and not isinstance(payload, str):
         arriving = _checked_pieces(payload)
     else:
@@ -127,7 +132,7 @@ def opened(payload: object, seed: int, *, exported: bool) -> Iterator[Source]:
 
 def _replayed(file: Any, start: int) -> Iterator[bytes]:
     file.seek(start)
-    return _file_pieces(file)
+    return file_pieces(file)
 
 
 def _checked_pieces(pieces: Iterable[object]) -> Iterator[bytes]:

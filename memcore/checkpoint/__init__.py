@@ -7,6 +7,7 @@ from memcore.checkpoint.graph import GraphStore
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
 from memcore.checkpoint.reading import Delta, Found, ThreadEntry
+from memcore.checkpoint.redacting import admitting
 from memcore.checkpoint.retention import keep_rule, run_rule
 from memcore.checkpoint.threads import scopes_with_threads
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites
@@ -28,6 +29,7 @@ __all__ = [
     "ThreadEntry",
     "Typed",
     "Wrapper",
+    "admitting",
     "check_threads",
     "keep_rule",
     "run_rule",

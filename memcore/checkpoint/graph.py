@@ -16,12 +16,14 @@ from memcore.checkpoint.copying import copy_thread
 from memcore.checkpoint.deltas import Deltas
 from memcore.checkpoint.listing import Listing
 from memcore.checkpoint.pruning import Plan, Planner, Pruned, Rule, prune
+from memcore.checkpoint.redacting import admitting
 from memcore.checkpoint.removal import remove_piece, start_removal, under_way
 from memcore.checkpoint.rows import Place, Version
 from memcore.checkpoint.steps import Steps, take
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites, Writing
 from memcore.errors import CorruptValueError
 from memcore.held import need_free
+from memcore.privacy.border import Passage
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["GraphStore", "store_of"]
@@ -60,9 +62,11 @@ class GraphStore(Listing, Deltas):
         ensure: Callable[[Txn], int],
         *,
         now_ms: Callable[[], int],
+        passage: Passage | None = None,
     ) -> None:
         super().__init__(cache, store.read, find, _versions)
         self._store = store
+        self._passage = passage
         self._now_ms = now_ms
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
@@ -80,6 +84,9 @@ class GraphStore(Listing, Deltas):
         self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
     ) -> Steps[None]:
         """The steps of ``put``."""
+        if self._passage is not None:
+            values = [(name, value) for name, (_, value) in new.values.items()]
+            coder = admitting(self._passage.beside(thread), coder, values)
         return self._writing.put(thread, namespace, new, coder)
 
     def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
@@ -94,6 +101,9 @@ class GraphStore(Listing, Deltas):
         self, thread: str, namespace: str, new: NewWrites, coder: Coder
     ) -> Steps[None]:
         """The steps of ``put_writes``."""
+        if self._passage is not None:
+            values = [(name, value) for _, name, value in new.writes]
+            coder = admitting(self._passage.beside(thread), coder, values)
         return self._writing.put_writes(thread, namespace, new, coder)
 
     def check(self, coder: Coder, judge: Judge) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from memcore.checkpoint.cache import MEMO_WEIGHT_MIN, Cache, Memo, Version
@@ -40,6 +41,8 @@ class Splitter:
     def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
         self._cache = cache
         self._coder = coder
+        self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
+        """Serialises what stands under a key, where the coder asks for the key."""
         self._pool = pool
         self._epoch = epoch
         self._secret = secret
@@ -47,19 +50,21 @@ class Splitter:
         self.encoded = 0
         """Bytes of the parts that were serialised so far, or known by identity."""
 
-    def split(self, value: Any, base: Version | None, path: str) -> tuple[bytes, Version | None]:
+    def split(
+        self, value: Any, base: Version | None, path: str, name: str | None = None
+    ) -> tuple[bytes, Version | None]:
         """The manifest of a value, and what to compare the next one with.
 
         ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it
-        stands, for errors.
+        stands, for errors; ``name`` that of its channel.
 
         Raises:
             InvalidItemError: a part cannot be serialised; the message names its place.
         """
-        return self._value(value, base, path, 0)
+        return self._value(value, base, path, 0, name)
 
     def _value(
-        self, value: Any, base: Version | None, path: str, depth: int
+        self, value: Any, base: Version | None, path: str, depth: int, under: str | None = None
     ) -> tuple[bytes, Version | None]:
         kind = type(value)
         if self._coder.splits and depth < _DEPTH_MAX:
@@ -77,7 +82,7 @@ class Splitter:
             wrapper = self._coder.wrappers.get(kind)
             if wrapper is not None:
                 return self._wrapped(value, wrapper, base, path, depth)
-        return self._part(value, path)[0], None
+        return self._part(value, path, under)[0], None
 
     def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
         head = tail = 0
@@ -140,7 +145,7 @@ class Splitter:
         encoded = self.encoded
         for at in fresh:
             name = keys[at]
-            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth)
+            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth, name)
             entries[at] = entry_of(name, nodes[at])
         size = self.encoded - encoded
         if base.nodes:
@@ -160,7 +165,9 @@ class Splitter:
             nodes.append(node)
         return wrapped(name, nodes), kept
 
-    def _entry(self, value: Any, path: str, depth: int) -> tuple[bytes, Any]:
+    def _entry(
+        self, value: Any, path: str, depth: int, under: str | None = None
+    ) -> tuple[bytes, Any]:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
         opaque = self._cache.trees.opaque
@@ -175,12 +182,12 @@ class Splitter:
             tree = self._cache.trees.copy(value)
             stored = value if tree is opaque else tree
             return self._value(stored, None, path, depth + 1)[0], tree
-        return self._part(value, path)
+        return self._part(value, path, under)
 
-    def _part(self, value: Any, path: str) -> tuple[bytes, Any]:
+    def _part(self, value: Any, path: str, under: str | None = None) -> tuple[bytes, Any]:
         """The node and the tree of a value that is stored as a whole."""
         if type(value) in _ATOMS:
-            return self._serialised(value, path), value
+            return self._serialised(value, path, under), value
         seen = self._cache.memo.get(id(value))
         if (
             seen is not None
@@ -195,7 +202,8 @@ class Splitter:
         # The copy is what is serialised: another thread may change the value meanwhile, and back.
         tree = self._cache.trees.copy(value)
         encoded = self.encoded
-        node = self._serialised(value if tree is self._cache.trees.opaque else tree, path)
+        whole = value if tree is self._cache.trees.opaque else tree
+        node = self._serialised(whole, path, under)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             size = self.encoded - encoded
             memo = Memo(value, tree, node, self._secret, self._coder.identity, size)
@@ -211,9 +219,12 @@ class Splitter:
             self._cache.known.get((self._pool, self._epoch, part)) is not None
         )
 
-    def _serialised(self, value: Any, path: str) -> bytes:
+    def _serialised(self, value: Any, path: str, under: str | None) -> bytes:
         try:
-            kind, content = self._coder.encode(value)
+            if under is None or self._under is None:
+                kind, content = self._coder.encode(value)
+            else:
+                kind, content = self._under(under, value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
         content = bytes(content)  # some serialisers hand out the caller's own bytearray

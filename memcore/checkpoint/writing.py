@@ -132,7 +132,7 @@ class Writing:
                 new.parent,
                 coder,
                 metadata=_encoded(coder, new.metadata, "the metadata"),
-                body=_encoded(coder, new.body, "the checkpoint"),
+                body=_body(coder, new.body),
             ).pack()
 
             def store(txn: Txn, place: Place, number: int) -> None:
@@ -171,7 +171,7 @@ class Writing:
             if value is not MISSING:
                 key = (basis.place, basis.pool.epoch, namespace, channel)
                 base = None if basis.place is None else self._cache.versions.get(key)
-                node, kept = splitter.split(value, base, f"channel {channel!r}")
+                node, kept = splitter.split(value, base, f"channel {channel!r}", channel)
                 if kept is not None:
                     made[channel] = kept
             nodes.append((channel, version, node))
@@ -188,7 +188,8 @@ class Writing:
         def prepare(splitter: Splitter, _basis: _Basis, _orphaned: bool) -> Prepared:
             writes = []
             for index, channel, value in new.writes:
-                node, _version = splitter.split(value, None, f"the write to channel {channel!r}")
+                path = f"the write to channel {channel!r}"
+                node, _version = splitter.split(value, None, path, channel)
                 writes.append(Write(new.task, new.path, index, channel, node))
 
             def store(txn: Txn, place: Place, number: int) -> None:
@@ -324,12 +325,28 @@ class Writing:
         return threads.create_thread(txn, scope, thread, basis.pool, now_ms=self._now_ms())
 
 
-def _encoded(coder: Coder, value: Any, what: str) -> Typed:
+def _encoded(
+    coder: Coder, value: Any, what: str, *, by: Callable[[Any], Typed] | None = None
+) -> Typed:
     try:
-        return coder.encode(value)
+        return coder.encode(value) if by is None else by(value)
     except Exception as exc:
         msg = f"{what} cannot be stored: {exc}"
         raise InvalidItemError(msg) from exc
+
+
+_STRUCTURE: Final = frozenset((
+    "v", "id", "ts", "channel_versions", "versions_seen", "updated_channels",
+))  # fmt: skip
+"""What a checkpoint's body holds beside content: ids, versions, times."""
+
+
+def _body(coder: Coder, body: Any) -> Typed:
+    """The body of a checkpoint; in versions there is nothing to redact, and much that looks so."""
+    plain = getattr(coder, "encode_plain", None)
+    if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
+        return _encoded(coder, body, "the checkpoint", by=plain)
+    return _encoded(coder, body, "the checkpoint")
 
 
 def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:

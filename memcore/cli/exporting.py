@@ -15,7 +15,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, StorePath, User, find_session, reading
+from memcore.cli.options import App, Redact, StorePath, User, find_session, reading
 from memcore.cli.output import complain, progress, warn
 from memcore.database.exchange import FORMATS
 from memcore.store.file import publish, sync_directory
@@ -47,6 +47,7 @@ def export_sessions(
         bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    redact: Redact = None,
 ) -> None:
     """Write sessions as JSON lines. 'memcore import' reads them all.
 
@@ -73,7 +74,15 @@ def export_sessions(
             progress("exporting") as report,
         ):
             pieces = chain.from_iterable(
-                db.export(name, user=its, app=of, format=form, undone=undone, left_out=warn)
+                db.export(
+                    name,
+                    user=its,
+                    app=of,
+                    format=form,
+                    undone=undone,
+                    left_out=warn,
+                    redact=redact,
+                )
                 for name, its, of in chosen
             )
             for done, piece in enumerate(pieces):

@@ -19,7 +19,7 @@ import memcore
 from memcore._fast import classify
 from memcore.cli.exits import ExitCode
 from memcore.cli.exported import Renaming, is_export, load_export, summarize_export
-from memcore.cli.options import key_options
+from memcore.cli.options import Redact, key_options
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.database.exchange import FORMATS
 from memcore.formats import get_policy
@@ -116,6 +116,7 @@ def import_file(
     counter: Annotated[
         str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
     ] = None,
+    redact: Redact = None,
     prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
     orphans: Annotated[
         str | None, typer.Option(help="Results without their call: keep (the default) or raise.")
@@ -152,7 +153,7 @@ def import_file(
             return
         started = time.perf_counter()
         with (
-            memcore.open(store, counter=counter, **key_options()) as db,
+            memcore.open(store, counter=counter, redact=redact, **key_options()) as db,
             progress("importing") as report,
         ):
             scope = db.scope(user=user or "default", app=app or "default")

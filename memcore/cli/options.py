@@ -18,6 +18,7 @@ __all__ = [
     "App",
     "AsJson",
     "DryRun",
+    "Redact",
     "SessionName",
     "StoreFile",
     "StorePath",
@@ -39,6 +40,10 @@ StorePath = Annotated[
 StoreFile = Annotated[str, typer.Argument(metavar="FILE", help="The database file.")]
 User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
 App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
+Redact = Annotated[
+    str | None,
+    typer.Option("--redact", metavar="PRESET", help="Placeholders for what this policy finds."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

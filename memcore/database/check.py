@@ -30,6 +30,7 @@ from memcore.log.head import head_key
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import split_body
 from memcore.log.positions import History
+from memcore.log.quarantine import held_in
 from memcore.log.rewriting import same_calls
 from memcore.log.saved import saved_states
 from memcore.model import ItemKind
@@ -233,12 +234,19 @@ class SessionCheck:
         yield from self._relatives(txn, head)
         yield from self._usage(txn, head)
         read_lease(txn, self.scope, self.session)
+        yield from self._held(txn)
         pinned = saved_states(txn, self.scope, self.session)
         yield from check_uses(txn, self.scope, self.session)
         yield from check_state(txn, self.scope, self.session, pinned=pinned)
         said = txn.get(key := session_terms(self.scope, self.session))
         if said is not None:
             yield from check_terms(txn, key, said)
+
+    def _held(self, txn: ReadTxn) -> Iterator[str]:
+        """What was put aside of it."""
+        for held in held_in(txn, self.scope, self.session):
+            if txn.get(keys.session_row(self.scope, self.session, Row.ITEM, held.seq)) is None:
+                yield f"item {held.seq} is in the quarantine, and has no placeholder"
 
     def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
         """Its views, its parent and its forks."""

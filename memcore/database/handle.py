@@ -16,11 +16,12 @@ from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
 from memcore.database.difference import Difference, compare
 from memcore.database.entrance import Entrance
-from memcore.database.exchange import Title
+from memcore.database.exchange import Title, parse_line
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
 from memcore.database.importing import Imported, import_lines
 from memcore.database.keying import Keyed
+from memcore.database.redacted import redacted_lines
 from memcore.database.retained import Retained
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
@@ -31,6 +32,7 @@ from memcore.options import checked_bool
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
+from memcore.session.outgoing import Redact, redacts_at
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
 from memcore.usage import usage_key
@@ -302,6 +304,7 @@ class Database(Entrance, Retained, Audited, Forgetting, Keyed):
         format: str = "jsonl",  # noqa: A002 - the command line's name
         undone: bool = False,
         left_out: Callable[[str], None] | None = None,
+        redact: Redact = None,
     ) -> Iterator[bytes]:
         """All sessions, or those of one name, user or application, as pieces of JSON lines.
 
@@ -317,6 +320,7 @@ class Database(Entrance, Retained, Audited, Forgetting, Keyed):
             undone: with the items that were undone (jsonl only).
             left_out: gets a line of text for each session of which messages cannot hold
                 everything (events, meta, compactions); without it, that is an error.
+            redact: write placeholders in the place of what this policy looks for.
 
         Raises:
             InvalidOptionError, NotFoundError, CorruptValueError
@@ -327,11 +331,44 @@ class Database(Entrance, Retained, Audited, Forgetting, Keyed):
         places = ((found.app, found.user, found.session_id) for found in entries)
         chosen = (place for place in places if session_id in (None, place[2]))
         backing = self._backing
+        if redact not in (None, False):
+            return self._redacted(
+                chosen,
+                session_id,
+                (user, app),
+                redact,
+                form=format,
+                undone=undone,
+                left_out=left_out,
+            )
         found = export_sessions(backing, chosen, form=format, undone=undone, left_out=left_out)
         if session_id is not None:
             return found
         shared = export_shared(backing, user=user, app=app, form=format, left_out=left_out)
         return chain(found, shared)
+
+    def _redacted(
+        self,
+        chosen: Iterable[tuple[str, str, str]],
+        session_id: str | None,
+        owner: tuple[str | None, str | None],
+        redact: Redact,
+        **options: Any,
+    ) -> Iterator[bytes]:
+        """The lines of an export, each redacted as its session would have been stored."""
+        backing = self._backing
+        for place in chosen:
+            found = export_sessions(backing, [place], **options)
+            yield from redacted_lines(found, redacts_at(backing, redact, place))
+        if session_id is None:
+            form, left_out = options["form"], options["left_out"]
+            shared = export_shared(
+                backing, user=owner[0], app=owner[1], form=form, left_out=left_out
+            )
+            for line in shared:
+                said = parse_line(line)["shared"]
+                owned = said["app"], said["user"] or "", None
+                yield from redacted_lines([line], redacts_at(backing, redact, owned))
 
     def import_(
         self,

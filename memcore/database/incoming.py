@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from memcore import names
+from memcore.database.admission import admitted_line
 from memcore.database.arrived import Arrived, arrived_of, refuse, whole
 from memcore.database.exchange import Title
 from memcore.database.states import ArrivedState
@@ -28,6 +29,7 @@ from memcore.log import (
 from memcore.log.head import head_key
 from memcore.model import VIEW_STATUSES, Mask, Repair, View
 from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
+from memcore.session.admitting import admitted_item, marked
 from memcore.session.appending import Appending
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
@@ -79,6 +81,8 @@ class Incoming:
         self.views: list[View] = []
         self.checkpoints: list[Arrived] = []
         self.state = ArrivedState()
+        border = backing.border
+        self._passage = border.at(title.app, title.user, title.session) if border else None
         self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
         """Its name until it is stored to its end; no other import has the same."""
         self.number: tuple[int, int] | None = None
@@ -115,6 +119,8 @@ class Incoming:
         """
         if not isinstance(found, dict):
             refuse(f"expected an object, got {type(found).__name__}")
+        if self._passage is not None and not self._items_left:
+            found = admitted_line(self._passage, found)
         if self._items_left:
             self._take_item(found)
             self._items_left -= 1
@@ -159,13 +165,32 @@ class Incoming:
         item = found.get("item")
         if not isinstance(item, dict):
             refuse(f"item: expected an object, got {type(item).__name__}")
+        if self._passage is not None:
+            return self._admitted(found, item)
+        return self._made(found, item, found.get("meta"))
+
+    def _admitted(self, found: Mapping[str, Any], item: dict[str, Any]) -> Prepared:
+        """An item as it may be stored."""
+        assert self._passage is not None  # noqa: S101 - whoever calls looked
+        meta = found.get("meta")
+        if found.get("kind") == "event" and item.get("type") == ABANDON_EVENT:
+            return self._made(found, item, meta)
+        admitted = admitted_item(self._passage, item, meta, source="import")
+        prepared = self._made(found, admitted.message, admitted.meta, redacted=admitted.redacted)
+        prepared.held = admitted.held
+        return prepared
+
+    def _made(
+        self, found: Mapping[str, Any], item: dict[str, Any], meta: Any, *, redacted: bool = False
+    ) -> Prepared:
+        told = _told(found.get("envelope"))
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
             "now_us": whole(found, "created_us", below=CREATED_US_END),
-            "meta": found.get("meta"),
+            "meta": meta,
             "request_id": found.get("request_id"),
-            "envelope": _told(found.get("envelope")),
+            "envelope": marked(told) if redacted else told,
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)

@@ -10,6 +10,7 @@ from memcore.access import Access, Authorizer, checked_actor, checked_authorizer
 from memcore.audit import Audit, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
+from memcore.database.admission import Admission, Guards, Redact, admission
 from memcore.database.copies import access_of, check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
@@ -58,6 +59,8 @@ def open_database(
     audit: Audit | None = None,
     authorizer: Authorizer | None = None,
     actor: str | None = None,
+    redact: Redact = None,
+    guard: Guards = None,
     item_bytes: int | None = None,
     oversize: Oversize | None = None,
     access_counts: bool = False,
@@ -93,6 +96,9 @@ def open_database(
         audit: chain every write under a key; a file is audited from its first opening with one on.
         authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
         actor: who works with this handle, as the authorizer is told.
+        redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
+            or the name of one of its presets. Its secret is the file ``<path>.secret``.
+        guard: a WriteGuard, or a list of them: who judges what is about to be stored.
         item_bytes: how large an item may be as JSON; None: 64 MiB.
         oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
             texts are kept beside it and show their ends, or a function that makes a summary of one.
@@ -116,7 +122,8 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_objects(embed, audit)
-    guard = size_guard(item_bytes, oversize)
+    admitted = admission(redact, guard)
+    sizes = size_guard(item_bytes, oversize)
     rules = None if retention is None else retention_rules(retention)
     store = _open_file(
         file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
@@ -125,9 +132,9 @@ def open_database(
     )  # fmt: skip
     backing = Backing(
         store, by, preset, recount, rule, embed,
-        size_guard=guard, access_counts=access_counts, audit=audit, access=access,
+        size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
     )  # fmt: skip
-    return _opened(store, backing, rules)
+    return _opened(store, backing, rules, admitted)
 
 
 def _open_file(
@@ -167,7 +174,7 @@ def _check_objects(embed: object, audit: object) -> None:
         raise InvalidOptionError(msg)
 
 
-def _opened(store: LmdbStore, backing: Backing, rules: Rules) -> Database:
+def _opened(store: LmdbStore, backing: Backing, rules: Rules, admitted: Admission) -> Database:
     """The database, when deletions that were cut short have been gone on with.
 
     Raises:
@@ -175,6 +182,7 @@ def _opened(store: LmdbStore, backing: Backing, rules: Rules) -> Database:
     """
     try:
         start_audit(store, backing.audit)
+        backing.border = admitted.border(store, backing.secret)
     except BaseException:
         store.close()
         raise

@@ -18,7 +18,9 @@ from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
+from memcore.privacy.border import Passage
 from memcore.session import Address, Backing, Lease, Session, SessionOptions, delete_session
+from memcore.session.quarantine import Quarantine
 from memcore.state import SharedState, state_schema
 from memcore.state.handle import Once
 from memcore.store.base import ReadTxn, Txn
@@ -40,6 +42,7 @@ class Scope(ScopedForgetting):
         self._app = app
         self._user = user
         self._access = access
+        self._passage: Passage | None = None
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
@@ -192,8 +195,26 @@ class Scope(ScopedForgetting):
         Raises:
             InvalidOptionError: the namespace is no non-empty string.
         """
+        return self._rows(namespace, gated=True)
+
+    def rows(self, namespace: str) -> KeyValue:
+        """As ``kv``, past the border; for memcore's own adapters, which redact what they encode."""
+        return self._rows(namespace, gated=False)
+
+    @property
+    def passage(self) -> Passage | None:
+        """What content of the scope passes before it is stored; None: nothing."""
+        border = self._backing.border
+        if border is None:
+            return None
+        if self._passage is None:
+            self._passage = border.at(self._app, self._user)
+        return self._passage
+
+    def _rows(self, namespace: str, *, gated: bool) -> KeyValue:
         names.check_name(namespace, "namespace")
         self._need("kv", namespace)
+        passage = self.passage if gated else None
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -207,7 +228,13 @@ class Scope(ScopedForgetting):
         backing, seed = self._backing, self._blob_seed()
         requests = self._requests(f"kv {namespace}")
         return KeyValue(
-            backing.store, find, ensure, now_ms=backing.now_ms, seed=seed, requests=requests
+            backing.store,
+            find,
+            ensure,
+            now_ms=backing.now_ms,
+            seed=seed,
+            requests=requests,
+            gate=None if passage is None else Gate(passage, namespace),
         )
 
     def _requests(self, about: str) -> Requests:
@@ -231,7 +258,12 @@ class Scope(ScopedForgetting):
         self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
         return SharedState(
-            self._backing.store, self._find, self._ensure, label=label, once=self._once("state")
+            self._backing.store,
+            self._find,
+            self._ensure,
+            label=label,
+            once=self._once("state"),
+            passage=self.passage,
         )
 
     def _once(self, about: str) -> Once:
@@ -255,7 +287,14 @@ class Scope(ScopedForgetting):
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
             once=self._once("app_state"),
+            passage=None if self.passage is None else self.passage.shared[1],
         )
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What guards put aside of the scope's sessions."""
+        label = f"user {self._user!r} in app {self._app!r}"
+        return Quarantine(self._backing, self._find, label)
 
     @property
     def graph(self) -> GraphStore:
@@ -263,7 +302,12 @@ class Scope(ScopedForgetting):
         self._need("graph")
         backing = self._backing
         return GraphStore(
-            backing.store, backing.graphs, self._find, self._ensure, now_ms=backing.now_ms
+            backing.store,
+            backing.graphs,
+            self._find,
+            self._ensure,
+            now_ms=backing.now_ms,
+            passage=self.passage,
         )
 
     @property
@@ -271,7 +315,7 @@ class Scope(ScopedForgetting):
         """Content-addressed bytes of this scope."""
         self._need("blobs")
         store, seed = self._backing.store, self._blob_seed()
-        return BlobStore(store, self._find, seed=seed, ensure=self._ensure)
+        return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self.passage)
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._backing.seed[:8], "little")

@@ -24,6 +24,7 @@ from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.counts import COUNT_BYTES
 from memcore.log.item import split_body
+from memcore.log.quarantine import is_held_row
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
 from memcore.session.uses import is_uses_row
@@ -154,6 +155,12 @@ def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
     return is_state_row(key, value)
 
 
+def _is_care_row(key: bytes, value: bytes, _: bytes) -> bool:
+    if key[_SCOPED_BYTES] == Care.QUARANTINE:
+        return is_held_row(key, value)
+    return True
+
+
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
@@ -192,6 +199,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.STATE: _is_state,
     Kind.CARE: _is_care,
     Kind.CARE: _is_terms,
+    Kind.CARE: _is_care_row,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

@@ -13,12 +13,13 @@ from typing import Any
 
 from memcore import names
 from memcore.codec import encode_json
+from memcore.database.admission import admitted_fields
 from memcore.database.arrived import refuse
 from memcore.database.exchange import VERSION, portable_json
 from memcore.database.shared import label_of
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.session import Backing
-from memcore.state import StateChange, values_at
+from memcore.state import APP, USER, StateChange, values_at
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["Owner", "export_shared", "import_shared", "is_shared"]
@@ -101,6 +102,9 @@ def import_shared(
     owner = rename((app, user or ""))
     if user is not None:
         names.check_name(owner[1], "user")  # without one it would be for all to read
+    if backing.border is not None:
+        passage = backing.border.at(*owner)
+        values = admitted_fields(passage, values, USER if owner[1] else APP)
 
     def closure(txn: Txn) -> list[str]:
         scope = _scope_of(txn, owner) or 0

@@ -8,6 +8,7 @@ The entry alone decides what is visible: expired entries are hidden at once, swe
 expiry row that does not match its entry is only litter.
 """
 
+from memcore.kv.admitting import Gate
 from memcore.kv.entries import (
     clear_scope,
     entry_of,
@@ -22,6 +23,7 @@ from memcore.kv.requests import REQUESTS, Requests
 
 __all__ = [
     "REQUESTS",
+    "Gate",
     "KeyValue",
     "KeyValueTxn",
     "KeyValueView",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from memcore import blobs
 from memcore.blobs import BlobRef
 from memcore.errors import InternalError
+from memcore.kv.admitting import Gate
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
 from memcore.kv.entries import SWEEP_LIMIT, Ensure, Find, Place
 from memcore.kv.lent import KeyValueTxn, KeyValueView, lent, once, shown
@@ -45,7 +46,7 @@ class KeyValue:
     back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
     namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
     write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
-    store's, for the names of contents.
+    store's, for the names of contents; ``gate`` the border of the file.
     """
 
     def __init__(
@@ -57,8 +58,11 @@ class KeyValue:
         now_ms: Callable[[], int] = wall_clock_ms,
         seed: int | None = None,
         requests: Requests | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._requests = requests
+        self.gate = gate
+        """The border that entries pass before they are stored; None: nothing is in their way."""
         self._store = store
         self._seed = seed
         self._find = find
@@ -105,6 +109,8 @@ class KeyValue:
             InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
+        if self.gate is not None:
+            value, content = self.gate.value(value, key), self.gate.content(content)
         held = checked_content(content)
         if not (isinstance(held, bytes) and is_staged(held)):
             self._write(putting(key, value, ttl_seconds=ttl_seconds, content=held))
@@ -130,6 +136,8 @@ class KeyValue:
             InvalidOptionError: no bytes.
             InvalidItemError: above ``BLOB_BYTES_MAX``.
         """
+        if self.gate is not None:
+            content = self.gate.content(content)
         scope, seed = self._scope()
         return blobs.stage(self._store, scope, content, seed=seed)
 
@@ -146,6 +154,8 @@ class KeyValue:
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
         """Store several values in one commit, all or none; raises what ``put`` raises."""
+        if self.gate is not None:
+            entries = self.gate.values(entries)
         change = putting_many(entries, ttl_seconds=ttl_seconds)
         if change is not None:
             self._write(change)
@@ -156,6 +166,7 @@ class KeyValue:
         Raises:
             InvalidOptionError: the key is not legal.
         """
+        self.passed()
         return self._write(deleting(key), makes_room=True)
 
     def scan(
@@ -194,6 +205,7 @@ class KeyValue:
             InvalidOptionError: a bound is no string.
         """
         low, high = bounds(start, stop)
+        self.passed()
         removed, following = 0, low
         while following is not None:
             visible, following = self._write(
@@ -234,7 +246,7 @@ class KeyValue:
             idempotency_key: ``fn`` is carried out once under the same key, within a week; who tries
                 again gets what it returned, which has to be JSON.
         """
-        return self._write(once(lent(fn), idempotency_key), makes_room=makes_room)
+        return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
 
     def submit(
         self,
@@ -252,7 +264,7 @@ class KeyValue:
         are those of ``Store.submit``; ``once_by`` is an idempotency key with its content.
         """
         key, content = once_by or (None, b"")
-        run, writer_in = once(lent(fn), key, content), self._writers()
+        run, writer_in = once(lent(fn, self.gate), key, content), self._writers()
         return self._store.submit(
             lambda txn: run(writer_in(txn)),
             loop,
@@ -274,6 +286,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
+        self.passed()
         return self._write(incrementing(key, n, idempotency_key))
 
     def expires(self, key: str) -> int | None:
@@ -301,6 +314,15 @@ class KeyValue:
             gone, due = self._write(lambda writer, due=due: writer.expire(due), makes_room=True)  # type: ignore[misc]
             removed += gone
         return removed
+
+    def passed(self) -> None:
+        """Have a change judged that brings no value.
+
+        Raises:
+            BlockedError: a guard refuses it.
+        """
+        if self.gate is not None:
+            self.gate.change()
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
         return self._store.read(

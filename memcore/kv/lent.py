@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from memcore.blobs import BlobRef
 from memcore.errors import ClosedError, InvalidItemError, InvalidOptionError
+from memcore.kv.admitting import Gate
 from memcore.kv.entries import Entry
 from memcore.kv.namespace import Page, Reader, Writer, scan_pages
 from memcore.kv.options import (
@@ -19,6 +20,7 @@ from memcore.kv.options import (
 )
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.options import checked_idempotency_key
+from memcore.privacy.guard import as_operator
 
 __all__ = ["KeyValueTxn", "KeyValueView", "increment", "lent", "once", "shown"]
 
@@ -88,9 +90,10 @@ class KeyValueTxn(KeyValueView):
     returned.
     """
 
-    def __init__(self, writer: Callable[[], Writer]) -> None:
+    def __init__(self, writer: Callable[[], Writer], gate: Gate | None = None) -> None:
         super().__init__(writer)
         self._writer = writer
+        self._gate = gate
 
     def put(
         self,
@@ -105,6 +108,8 @@ class KeyValueTxn(KeyValueView):
         A content that was staged makes it raise StagedBlobLost if it vanished: it must be the
         first that ``fn`` writes, and whoever gave ``fn`` stages it again.
         """
+        if self._gate is not None:
+            value, content = self._gate.value(value, key), self._gate.content(content)
         bytes_, ttl_ms = checked_content(content), checked_ttl_ms(ttl_seconds)
         if isinstance(bytes_, bytes) and len(bytes_) > BLOB_INLINE_COMMIT_BYTES_MAX:
             msg = (
@@ -133,10 +138,14 @@ class KeyValueTxn(KeyValueView):
 
     def delete(self, key: str) -> bool:
         """As ``KeyValue.delete``."""
+        if self._gate is not None:
+            self._gate.change()
         return self._writer().remove(packed_key(key))
 
     def increment(self, key: str, n: int = 1) -> int:
         """As ``KeyValue.increment``."""
+        if self._gate is not None:
+            self._gate.change()
         return increment(self._writer(), key, n)
 
 
@@ -166,13 +175,17 @@ def shown(fn: Callable[[KeyValueView], T]) -> Callable[[Reader], T]:
     return closure
 
 
-def lent(fn: Callable[[KeyValueTxn], T]) -> Callable[[Writer], T]:
+def lent(fn: Callable[[KeyValueTxn], T], gate: Gate | None = None) -> Callable[[Writer], T]:
     """``fn`` with a handle that dies when it returns."""
+    operator = gate is not None and gate.is_operator
 
     def closure(writer: Writer) -> T:
         held, current = _held(writer)
         try:
-            return fn(KeyValueTxn(current))
+            if not operator:
+                return fn(KeyValueTxn(current, gate))
+            with as_operator():  # as whoever asked for it, on the leader's thread
+                return fn(KeyValueTxn(current, gate))
         finally:
             held.clear()
 

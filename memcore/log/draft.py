@@ -14,7 +14,7 @@ from memcore import blobs, keys
 from memcore._fast import Ledger
 from memcore.codec import checksum_of, seal_value
 from memcore.errors import CorruptValueError, NotFoundError, RevisionConflict
-from memcore.log import index
+from memcore.log import index, quarantine
 from memcore.log.carried import carry_counts
 from memcore.log.head import FLAG_LEASED, Head
 from memcore.log.history import Recent, SessionLog, StoredRow, read_rows, sound
@@ -339,15 +339,14 @@ class Draft:
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
         value = seal_value(key, salted(body, self.txn.vault), item.flags)
         self.txn.put(key, value)
+        if item.held is not None:
+            quarantine.put_held(self.txn, log.scope, log.session, seq, item.held)
         chain = head.chain = index.chain_after(head.chain, checksum_of(value))
         return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
-        scope = self.log.scope
-        if item.staged is None:
-            ref = blobs.write(self.txn, scope, payload, seed=self.seed)
-        else:
-            ref = item.staged  # acquire raises StagedBlobLost if it was collected meanwhile
+        scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
+        ref: blobs.BlobRef = item.staged or blobs.write(self.txn, scope, payload, seed=self.seed)
         blobs.acquire(self.txn, scope, ref)
         return item.body + ref.pack()
 

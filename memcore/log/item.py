@@ -75,6 +75,8 @@ class Prepared:
     """The encoded item when it is too large for its row."""
     staged: Any = None
     """The reference of the staged blob, once there is one."""
+    held: bytes | None = None
+    """JSON of what goes to the quarantine in the item's place."""
 
     @property
     def size(self) -> int:

@@ -48,12 +48,16 @@ class RedactionPolicy:
     verdicts: Mapping[str, str] = field(default_factory=dict)
     """By class, what a guard does with an item that has it: see ``VERDICTS``; else ``redact``.
     What is allowed is not looked for."""
+    allow_opaque: bool = False
+    """Whether values that cannot be looked into may be stored: pickled ones of graph checkpoints,
+    those that a serializer of your own encrypts."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         set_field(self, "classes", _checked_classes(self.classes))
         set_field(self, "names", _checked_names(self.names))
         checked_bool("names_ignore_case", self.names_ignore_case)
+        checked_bool("allow_opaque", self.allow_opaque)
         set_field(self, "patterns", MappingProxyType(_checked_patterns(self.patterns)))
         compiled_patterns(self)
         redactors = _listed("redactors", self.redactors)

@@ -109,13 +109,7 @@ def is_protected(key: str, entry: Any) -> bool:
 
 def is_media(block: Mapping[Any, Any], key: str) -> bool:
     """Whether an entry is media in base64, or what a provider encrypted."""
-<<<<<<< HEAD
-    if key not in ("data", "result") and key not in _MEDIA_KEYS:
-||||||| 6a8d87a
-    if key != "data" and key != "result" and key not in _MEDIA_KEYS:
-=======
     if key not in _MEDIA_KEYS:
->>>>>>> scan
         return False
     entry = block[key]
     if not isinstance(entry, str) or len(entry) < _MEDIA_CHARS_MIN or not _BASE64.fullmatch(entry):

@@ -27,6 +27,8 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import FLAG_LEASED, head_key
+from memcore.privacy.border import Border, Passage, RedactsPlaces
+from memcore.privacy.secret import Secret
 from memcore.session.sizes import SizeGuard
 from memcore.session.tenure import Tenure, admit, admit_raw, fenced
 from memcore.session.uses import Uses
@@ -60,6 +62,8 @@ class Backing:
     """The key of the audit, and how it is anchored."""
     access: Access | None = None
     """Who is asked whether a handle may be opened; None: nobody."""
+    border: Border | None = None
+    """What everything passes before it is stored; None: nobody judges or redacts it."""
     size_guard: SizeGuard | None = None
     """How large items may be; None: as large as the file can hold."""
     access_counts: bool = False
@@ -78,12 +82,20 @@ class Backing:
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)
     drafts: Drafts = field(init=False)
+    secret: Secret = field(init=False)
+    """A secret of the database that is not in its file."""
 
     def __post_init__(self) -> None:
+        self.secret = Secret(self.store.path, create=not self.store.read_only)
         self.counters[self.counter.id] = self.counter
         self.logs = Logs(self.counter_named)
         self.seed = self.store.seed
         self.drafts = Drafts(self.logs, self.seed)
+
+    @property
+    def redaction(self) -> RedactsPlaces | None:
+        """What redacts what is stored; None if nothing does."""
+        return None if self.border is None else self.border.redaction
 
     def counter_named(self, name: str) -> TokenCounter:
         """The counter of that id: one that the caller gave, else a built-in one."""
@@ -152,6 +164,7 @@ class Address:
     """The name of a session, and its numbers once they are known to be committed."""
 
     __slots__ = (
+        "_passage",
         "_process",
         "_touching",
         "access",
@@ -187,6 +200,7 @@ class Address:
         self.lease: Tenure | None = None
         """What the handle holds; see ``Session.lease``."""
         self._process, self._touching = os.getpid(), RLock()
+        self._passage: Passage | None = None
         self.uses: Uses | None = None
         """Counts who reads it; None: nobody does."""
         counts = backing.access_counts if options.access_counts is None else options.access_counts
@@ -194,6 +208,16 @@ class Address:
             key = (app, user, name)
             counts_of = Uses(key, backing.now_ms, backing.unwritten)
             self.uses = backing.uses.setdefault(key, counts_of)
+
+    @property
+    def passage(self) -> Passage | None:
+        """What the session's content passes before it is stored; None: nothing."""
+        border = self.backing.border
+        if border is None:
+            return None
+        if self._passage is None:
+            self._passage = border.at(self.app, self.user, self.name)
+        return self._passage
 
     def touch(self) -> None:
         """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""

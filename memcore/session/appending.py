@@ -12,12 +12,19 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from memcore import blobs, names
 from memcore.envelope import Envelope, checked_envelope
-from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError, StorageError
+from memcore.errors import (
+    BlockedError,
+    InvalidItemError,
+    InvalidOptionError,
+    NotFoundError,
+    StorageError,
+)
 from memcore.formats.binding import ABANDON_EVENT
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import (
     Draft,
     Prepared,
+    count_message,
     find_request,
     prepare_event,
     prepare_item,
@@ -28,6 +35,7 @@ from memcore.log.draft import revision_conflict
 from memcore.model import ItemKind, Receipt
 from memcore.options import checked_optional_int
 from memcore.session.address import Address
+from memcore.session.admitting import admitted_event, admitted_item, marked
 from memcore.session.changes import Changes, Closure, Settled
 from memcore.session.reading import Reading
 from memcore.session.sizes import OFFLOADED
@@ -74,8 +82,10 @@ class Appending:
         self._address = address
         self._changes = Changes(address)
 
-    def prepare(self, items: Iterable[Any], options: ItemOptions) -> list[Prepared]:
-        """Check, classify, count and encode items.
+    def prepare(
+        self, items: Iterable[Any], options: ItemOptions, *, admitted: bool = False
+    ) -> list[Prepared]:
+        """Check, classify, count and encode items; ``admitted`` ones passed the border before.
 
         Raises:
             InvalidItemError: one of them is no JSON object or too large; it is named.
@@ -89,6 +99,9 @@ class Appending:
         counter = self._counter()
         seed, now_us = backing.seed, backing.now_us()
         meta, request_id, envelope = options.meta, options.request_id, options.envelope
+        if backing.border is not None and not admitted:
+            found = [self._admitted(item, counter, now_us, options) for item in items]
+            return found if backing.size_guard is None else self.guarded(found, options)
         prepared = [
             prepare_item(
                 item,
@@ -121,6 +134,8 @@ class Appending:
             is_event = item.facts[0] == ItemKind.EVENT
             whole = item.message["payload"] if is_event else item.message
             shown, texts = guard.replaced(whole, size, backing.seed)
+            if self._address.passage is not None:  # a caller's summary may say what it likes
+                shown = self._address.passage.again(shown)
             beside = ItemOptions({OFFLOADED: texts["key"]}, options.request_id)
             found.append(self.prepare_event(OFFLOADED, texts, beside))
             if is_event:
@@ -138,6 +153,43 @@ class Appending:
                 )
             )
         return found
+
+    def admitted(self, items: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Items as they may be stored, for who encodes them in a way of his own.
+
+        Raises:
+            BlockedError: a guard refuses one, or would have it quarantined.
+        """
+        passage = self._address.passage
+        if passage is None:
+            return list(items)
+        found = [admitted_item(passage, item, None) for item in items]
+        if any(each.held is not None for each in found):
+            msg = "an item is to be quarantined, which encrypted ones cannot be: nothing was stored"
+            raise BlockedError(msg, verdict="quarantine", reason="encrypted")
+        return [each.message for each in found]
+
+    def _admitted(
+        self, item: Any, counter: TokenCounter, now_us: int, options: ItemOptions
+    ) -> Prepared:
+        """What is stored of an item once it passed the border."""
+        passage = self._address.passage
+        assert passage is not None  # noqa: S101 - there is a border
+        admitted = admitted_item(passage, item, options.meta)
+        prepared = prepare_item(
+            admitted.message,
+            counter=counter,
+            seed=self._address.backing.seed,
+            now_us=now_us,
+            meta=admitted.meta,
+            request_id=options.request_id,
+            envelope=marked(options.envelope) if admitted.redacted else options.envelope,
+        )
+        prepared.held = admitted.held
+        if admitted.held is not None:  # released, it must not count more
+            whole = count_message(admitted.original, counter)
+            prepared.tokens = max(prepared.tokens, whole)
+        return prepared
 
     def _counter(self) -> TokenCounter:
         """The session's own counter, so that its counts are never mixed."""
@@ -163,18 +215,24 @@ class Appending:
         if event_type == ABANDON_EVENT and not abandons:
             msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
             raise InvalidOptionError(msg)
-        backing = self._address.backing
-        return prepare_event(
+        backing, passage = self._address.backing, self._address.passage
+        meta, redacted, held = options.meta, False, None
+        if passage is not None and not abandons:
+            admitted = admitted_event(passage, event_type, payload, meta)
+            payload, meta, redacted, held, _ = admitted
+        prepared = prepare_event(
             event_type,
             payload,
             counter=backing.counter,
             seed=backing.seed,
             now_us=backing.now_us(),
             abandons=abandons,
-            meta=options.meta,
+            meta=meta,
             request_id=options.request_id,
-            envelope=options.envelope,
+            envelope=marked(options.envelope) if redacted else options.envelope,
         )
+        prepared.held = held
+        return prepared
 
     def abandon_event(self, key: tuple[int, str]) -> Prepared:
         """The event that gives up a call."""

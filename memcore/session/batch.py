@@ -244,7 +244,8 @@ class Batch:
         self._states.append(self._state)
 
     def _new_change(self) -> ScopedChange:
-        return ScopedChange(self._address.options.state, self._address.temporary)
+        address = self._address
+        return ScopedChange(address.options.state, address.temporary, address.passage)
 
     def closure(self) -> Closure[Receipt]:
         """The batch as one closure; an empty batch writes nothing."""

@@ -100,7 +100,10 @@ class Checkpointing:
         """
         if name is not None:
             names.check_name(name, "checkpoint")
-        kept = _checked_meta(meta)
+        kept, passage = _checked_meta(meta), self._address.passage
+        if passage is not None:
+            name = self._admitted_name(name)
+            kept = None if kept is None else passage.value(kept, "checkpoint")
         now_ms = self._address.backing.now_ms()
 
         def step(draft: Draft, ahead: int = 0) -> Checkpoint:
@@ -124,13 +127,18 @@ class Checkpointing:
 
         return step
 
+    def _admitted_name(self, name: str | None) -> str | None:
+        """A checkpoint's name as it is stored: people write what they like into it."""
+        passage = self._address.passage
+        return name if name is None or passage is None else passage.text(name, "checkpoint")
+
     def delete(self, which: Checkpoint | int | str) -> Closure[bool]:
         """Delete a checkpoint; whether there was one."""
         _checked(which, "checkpoint")
 
         def work(draft: Draft) -> Any:
             txn, (scope, session) = draft.txn, draft.log.place
-            number = _number_of(txn, scope, session, which)
+            number = self._number_of(txn, scope, session, which)
             if not number:
                 return Settled(result=False)
             drop_saved(txn, scope, session, number)
@@ -259,11 +267,17 @@ class Checkpointing:
         return self._reading.run(collect, empty)
 
     def _find(self, txn: ReadTxn, scope: int, session: int, which: Checkpoint | int | str) -> Saved:
-        number = _number_of(txn, scope, session, which)
+        number = self._number_of(txn, scope, session, which)
         found = read_saved(txn, scope, session, number)
         if found is None:
             raise self._missing(which)
         return found
+
+    def _number_of(self, txn: ReadTxn, scope: int, session: int, which: Position) -> int:
+        number = _number_of(txn, scope, session, which)
+        if number or not isinstance(which, str) or self._address.passage is None:
+            return number
+        return _number_of(txn, scope, session, self._address.passage.again(which))
 
     def _missing(self, which: Checkpoint | int | str) -> NotFoundError:
         told = which

@@ -34,6 +34,7 @@ from memcore.session.changes import Changes, Closure
 from memcore.session.picking import Picking
 from memcore.session.pressure import pressure_of
 from memcore.session.reading import Reading
+from memcore.session.viewing import admitted_outcome, admitted_summary
 
 __all__ = ["AnySummarizer", "Compacting", "CompactionDraft", "checked_summarizer"]
 
@@ -203,11 +204,19 @@ class Compacting:
         if not isinstance(summary, str) or not summary.strip():
             kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
             return self.failed(draft, TypeError(f"summarize returned {kind}, expected a text"))
-        return self.settled(replace(draft, status="summarized", summary=summary))
+        admitted = admitted_summary(self._address, summary)
+        if not isinstance(admitted, str):
+            return self.failed(draft, admitted)
+        return self.settled(replace(draft, status="summarized", summary=admitted))
 
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
         """The draft of what serves without a summary; an earlier summary stays."""
-        _log.warning("session %r: the summarizer failed", self._address.name, exc_info=error)
+        # What went wrong may quote what the model was given.
+        told = error if self._address.backing.border is None else None
+        kind = type(error).__name__
+        _log.warning(
+            "session %r: the summarizer failed (%s)", self._address.name, kind, exc_info=told
+        )
         reason = f"the summarizer failed: {type(error).__name__}: {error}"
         return self._ladder(replace(draft, error=error, reason=reason))
 
@@ -291,6 +300,7 @@ class Compacting:
             repair=draft.policy.repair or planned.repair,
             repairs=draft.work.repairs,
         )
+        outcome = admitted_outcome(self._address, outcome)
         pinned = frozenset(plan.pinned)
         inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
 

@@ -22,6 +22,7 @@ from memcore.session.ending import Ending
 from memcore.session.holding import hold, release
 from memcore.session.joined import Joined
 from memcore.session.leasing import Lease, Leasing
+from memcore.session.outgoing import Redact, shown_context, shown_items
 from memcore.session.recounting import Progress, Recounting
 from memcore.session.state import SessionState
 from memcore.session.voices import checked_voices
@@ -88,6 +89,11 @@ class Session(Joined):
         """End the session's own hold; whether there was one. That of its scope stays."""
         at = self._address
         return release(at.backing, at.app, at.user, at.name)
+
+    @property
+    def is_admitting(self) -> bool:
+        """Whether content is redacted or judged before it is stored."""
+        return self._address.backing.border is not None
 
     @property
     def counter(self) -> str:
@@ -275,10 +281,12 @@ class Session(Joined):
         skip_corrupt: bool = False,
         authors: Iterable[str] | None = None,
         share: str | None = None,
+        redact: Redact = None,
     ) -> Iterator[Item]:
         """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
 
-        ``authors`` and ``share``: as in ``context``; nothing shows of what is appended meanwhile.
+        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended
+        meanwhile.
 
         Raises:
             CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
@@ -287,6 +295,8 @@ class Session(Joined):
         checked_optional_int("stop", stop)
         voices = checked_voices(authors, share)
         found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
+        if redact not in (None, False):
+            found = shown_items(self._address, found, redact)
         if voices is None:
             return found
         shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
@@ -304,10 +314,13 @@ class Session(Joined):
         checked_int("seq", seq)
         return self._reading.get(seq)
 
-    def tail(self, count: int, *, skip_corrupt: bool = False) -> list[Item]:
-        """The last ``count`` live items, oldest first."""
+    def tail(self, count: int, *, skip_corrupt: bool = False, redact: Redact = None) -> list[Item]:
+        """The last ``count`` live items, oldest first; ``redact`` as in ``context``."""
         checked_int("tail", count)
-        return self._reading.tail(count, skip_corrupt=skip_corrupt)
+        found = self._reading.tail(count, skip_corrupt=skip_corrupt)
+        if redact in (None, False):
+            return found
+        return list(shown_items(self._address, found, redact))
 
     def find_call(self, call_id: str) -> CallRecord:
         """Where a call was made and answered; the latest with this id.
@@ -330,6 +343,7 @@ class Session(Joined):
         view: View | int | None = None,
         authors: Iterable[str] | None = None,
         share: str | None = None,
+        redact: Redact = None,
     ) -> Context:
         """What the model receives: legal for the policy and within the budget.
 
@@ -353,13 +367,15 @@ class Session(Joined):
                 left out together with their results. None: everybody's items.
             share: ``"results"`` (None as well): of others what is of type ``final`` or
                 ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
+            redact: show placeholders in the place of what this policy looks for, as a database that
+                was opened with it would have stored; tokens stay those of what is stored.
 
         Raises:
             ContextOverflowError: even the smallest legal context is larger.
             NotFoundError: the session has no such view, or the history was cut below it.
             InvalidOptionError, CorruptValueError
         """
-        return self.metering.context(
+        found = self.metering.context(
             budget_tokens,
             reserve_tokens,
             calibrated=calibrated,
@@ -367,6 +383,7 @@ class Session(Joined):
             view=view,
             voices=checked_voices(authors, share),
         )
+        return found if redact in (None, False) else shown_context(self._address, found, redact)
 
     # --- one writer -------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from memcore.limits import PIECE_ROWS
 from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
+from memcore.log.quarantine import forget_held
 from memcore.session.address import Backing
 from memcore.session.tenure import Tenure, admit_raw
 from memcore.state import header_key
@@ -211,6 +212,7 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
         if head is not None and not head.hidden:
             _hide(txn, scope, session, head)
         return [*work, _mark(txn, scope, session)]
+    forget_held(txn, scope, session)
     txn.delete(_removal_of(scope, session))
     txn.delete(head_key(scope, session))
     parent = 0 if head is None else head.parent_session

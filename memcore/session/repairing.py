@@ -19,6 +19,7 @@ from memcore.session.appending import Appending
 from memcore.session.changes import Changes, Closure
 from memcore.session.picking import WHOLE, Picking
 from memcore.session.reading import Reading, head_of
+from memcore.session.viewing import admitted_outcome
 from memcore.store.base import ReadTxn
 from memcore.views import StoredView, is_known, view_chain
 
@@ -214,6 +215,7 @@ class Repairing:
             repair=draft.mode,
             repairs=draft.work.repairs,
         )
+        outcome = admitted_outcome(self._address, outcome)
 
         def work(working: Draft) -> View:
             working.expect(draft.plan.revision)

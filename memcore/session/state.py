@@ -199,7 +199,8 @@ class SessionState(Fields[ScopedChange]):
 
     def plan(self, expected: int | None = None) -> ScopedChange:
         """A change that is to be filled, then stored by ``closure``."""
-        change = ScopedChange(self.schema, self._address.temporary)
+        address = self._address
+        change = ScopedChange(self.schema, address.temporary, address.passage)
         change.expect(expected)
         return change
 

@@ -11,6 +11,8 @@ from memcore.codec import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
 from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
+from memcore.privacy.border import Passage
+from memcore.state.admitting import admitted_write
 from memcore.state.asked import Asked
 from memcore.state.care import forget_deletions
 from memcore.state.copying import copied
@@ -51,13 +53,33 @@ class StateChange:
     """Steps on one state; ``run`` may be called again by another attempt.
 
     Reducers run inside the write transaction, on the values that are there then. All names begin
-    with ``prefix``, with which the schema and messages know them; rows leave it out.
+    with ``prefix``, with which the schema and messages know them; rows leave it out. Values pass
+    the border at ``passage``, which knows fields with ``shown`` before their names.
     """
 
-    __slots__ = ("_expected", "_prefix", "_schema", "_steps", "_traced", "request", "writes")
+    __slots__ = (
+        "_expected",
+        "_passage",
+        "_prefix",
+        "_schema",
+        "_shown",
+        "_steps",
+        "_traced",
+        "request",
+        "writes",
+    )
 
-    def __init__(self, schema: StateSchema | None, *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        schema: StateSchema | None,
+        *,
+        prefix: str = "",
+        passage: Passage | None = None,
+        shown: str = "",
+    ) -> None:
         self._schema = schema or OPEN
+        self._passage = passage
+        self._shown = shown
         self._prefix = prefix
         self._steps: list[Callable[[Writer], None]] = []
         self._expected: list[int] = []
@@ -102,6 +124,8 @@ class StateChange:
             self._packed(key)
             field = schema.field(key)
             if field.stored:
+                if self._passage is not None:
+                    value = admitted_write(self._passage, self._shown + key, value)  # noqa: PLW2901
                 is_final = field.reducer is None and value is not Delete
                 kept.append((key, _final(key, value) if is_final else _kept(key, value)))
         return kept
@@ -117,11 +141,15 @@ class StateChange:
         gone = list(names)
         for key in gone:
             self._packed(key)
+            if self._passage is not None:
+                self._passage.judge(None, "state", name=self._shown + key)
         if gone:
             self._steps.append(lambda writer: writer.delete(gone))
 
     def clear(self) -> None:
         """No field is to have a value any more."""
+        if self._passage is not None:
+            self._passage.judge(None, "state", name=f"{self._shown or self._prefix}*")
         self._steps.append(lambda writer: writer.delete(writer.fields()))
 
     def run(self, txn: Txn, scope: int, session: int, *, seq: int) -> int:
@@ -136,7 +164,7 @@ class StateChange:
     def prepare(self, txn: Txn, scope: int, session: int) -> Writer:
         """All of ``run`` but what it writes; scope 0 stands for one that is yet to be made."""
         self._traced.clear()
-        writer = Writer(txn, (scope, session), self._prefix, self._traced)
+        writer = Writer(txn, (scope, session), self._prefix, self._traced, self._passage)
         self.check(writer.header.counter)
         for step in self._steps:
             step(writer)
@@ -175,6 +203,7 @@ class Writer:
         place: tuple[int, int],
         prefix: str,
         traced: list[tuple[Trace, Reduction]],
+        passage: Passage | None,
     ) -> None:
         self.header = read_header(txn, *place)
         self._txn = txn
@@ -182,6 +211,7 @@ class Writer:
         self._prefix = prefix
         self._rows = keys.state_rows(*place)
         self._traced = traced
+        self._passage = passage
         self._changed: dict[str, _Stored] = {}
         self._before: dict[str, _Stored] = {}
         self._damaged: dict[str, CorruptValueError] = {}
@@ -244,9 +274,18 @@ class Writer:
             if type(value) is _Ready:
                 after: _Stored = (value.body, value.flags)
             else:
-                after = None if value is self else _encoded(key, value)
+                after = None if value is self else self._made(key, value)
             if after != before:
                 self._changed[key] = after
+
+    def _made(self, key: str, value: Any) -> tuple[bytes, int]:
+        """What a reducer or a merge made, as it is stored."""
+        body, flags = _encoded(key, value)
+        if self._passage is None:
+            return body, flags
+        plain = decode_json(body, flags)
+        made = self._passage.again(plain, key.removeprefix(self._prefix))
+        return (body, flags) if made is plain else _encoded(key, made)
 
     @property
     def is_idle(self) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from memcore.errors import InternalError
+from memcore.privacy.border import Passage
 from memcore.state.change import StateChange
 from memcore.state.fields import Fields
+from memcore.state.prefixes import APP, USER
 from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
 from memcore.state.watching import Watching
 from memcore.store.base import ReadTxn, Store, Txn
@@ -26,7 +28,7 @@ class SharedState(Fields[StateChange]):
     here; the sessions that share the state see its fields as ``user:NAME`` or ``app:NAME``.
     """
 
-    __slots__ = ("_ensure", "_find", "_label", "_once", "_store")
+    __slots__ = ("_ensure", "_find", "_label", "_once", "_passage", "_store")
 
     def __init__(
         self,
@@ -36,8 +38,10 @@ class SharedState(Fields[StateChange]):
         *,
         label: str,
         once: Once | None = None,
+        passage: Passage | None = None,
     ) -> None:
         self._once = once
+        self._passage = passage
         self._store = store
         self._find = find
         self._ensure = ensure
@@ -87,7 +91,9 @@ class SharedState(Fields[StateChange]):
 
     def plan(self, expected: int | None = None) -> StateChange:
         """A change that is to be filled, then stored by ``closure``."""
-        change = StateChange(None)
+        passage = self._passage
+        shown = "" if passage is None else USER if passage.user else APP
+        change = StateChange(None, passage=passage, shown=shown)
         change.expect(expected)
         return change
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from memcore.errors import InvalidUpdateError
 from memcore.options import checked_callable
+from memcore.privacy.border import Passage
 from memcore.state.asked import Asked
 from memcore.state.change import StateChange, too_deep
 from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
@@ -45,12 +46,18 @@ class ScopedChange:
 
     __slots__ = ("_later", "_schema", "_temporary", "app", "own", "request", "user")
 
-    def __init__(self, schema: StateSchema | None, temporary: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        schema: StateSchema | None,
+        temporary: dict[str, Any],
+        passage: Passage | None = None,
+    ) -> None:
         self._schema = schema or OPEN
         self._temporary = temporary
-        self.own = StateChange(schema)
-        self.user = StateChange(schema, prefix=USER)
-        self.app = StateChange(schema, prefix=APP)
+        user, app = (None, None) if passage is None else passage.shared
+        self.own = StateChange(schema, passage=passage)
+        self.user = StateChange(schema, prefix=USER, passage=user)
+        self.app = StateChange(schema, prefix=APP, passage=app)
         self.request: Asked | None = None
         """As of a ``StateChange``."""
         self._later: list[Callable[[], object]] = []

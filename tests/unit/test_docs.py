@@ -19,7 +19,6 @@ OPTIONAL = {
     "docs/openai-agents.md": "agents",
 }
 """Pages whose examples need a package that is no dependency."""
-<<<<<<< HEAD
 RUN = [
     "README.md",
     *(
@@ -31,6 +30,7 @@ RUN = [
             "format",
             "state",
             "retention",
+            "redaction",
             "audit",
             "isolation",
             "leases",
@@ -38,14 +38,6 @@ RUN = [
     ),
     *OPTIONAL,
 ]
-||||||| 6a8d87a
-RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]
-=======
-RUN = [
-    "README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", "docs/redaction.md",
-    *OPTIONAL,
-]  # fmt: skip
->>>>>>> scan
 LINKED = [
     *RUN, "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/durability.md",
 ]  # fmt: skip

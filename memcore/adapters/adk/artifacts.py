@@ -17,6 +17,7 @@ from google.genai import types
 from typing_extensions import override
 
 from memcore import blobs
+from memcore.adapters.adk.admitting import admitted_part
 from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
 from memcore.adapters.adk.places import (
@@ -101,6 +102,9 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         part = checked_part(
             given, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
         )
+        passage = self.database.scope(app=app_name, user=user_id).passage
+        if passage is not None:
+            part = admitted_part(passage, part)
         row, content = encode_part(part)
         once_by = None
         if idempotency_key is not None:
@@ -109,7 +113,10 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             once_by = idempotency_key, blake2b(said, digest_size=32).digest()
         # As ADK's own services take the time, which tests of its users may hold.
         row["at"] = ArtifactVersion(version=0, canonical_uri="").create_time
-        row["metadata"] = json_metadata(custom_metadata)
+        metadata = json_metadata(custom_metadata)
+        row["metadata"] = (
+            metadata if passage is None else passage.value(metadata, "artifact", name=filename)
+        )
         if not place.is_told:
             row["name"] = place.name
         return await commit_with(
@@ -272,7 +279,9 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             artifact_util.validate_path_segment(user_id, "user_id")
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
+            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).rows(
+                _NAMESPACE
+            )
             self._handles[app_name, user_id] = found
         return found
 

@@ -17,6 +17,7 @@ from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 from typing_extensions import override
 
+from memcore.adapters.adk.admitting import admitted_content, admitted_metadata
 from memcore.adapters.adk.handles import name_of
 from memcore.adapters.adk.memories import (
     Memory,
@@ -39,6 +40,7 @@ from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key
+from memcore.privacy.border import Passage
 from memcore.session.removal import resume_removals
 
 __all__ = ["MemcoreMemoryService"]
@@ -87,7 +89,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             raise InvalidOptionError(msg)
         self.database, self._owned = database_of(source, durability=durability)
         self._results = max_results
-        self._handles: dict[tuple[str, str], KeyValue] = {}
+        self._handles: dict[tuple[str, str], tuple[KeyValue, Passage | None]] = {}
+        """By app and user: the rows, and what content passes before it gets there."""
 
     # --- remembering ------------------------------------------------------------------------------
 
@@ -98,16 +101,17 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         Of a session of MemcoreSessionService only what is behind the known events is looked at.
         Some dozen events go in one commit: after a crash, call it again.
         """
-        kv, events = self._kv(session.app_name, session.user_id), list(session.events)
+        handle, events = self._handle(session.app_name, session.user_id), list(session.events)
+        kv = handle[0]
         number = Watermark.number_of(session)
         if number is None or not events:
-            await self._add_events(kv, events, session.id, None)
+            await self._add_events(handle, events, session.id, None)
             return
         known = kv.read(lambda view: Watermark.read(view, session.id))
         start = known.new_from(events) if known is not None and known.number == number else 0
         run = Run(number, events, known)
         await self._add_events(
-            kv,
+            handle,
             events[start:],
             session.id,
             None,
@@ -136,26 +140,32 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         Raises:
             InvalidItemError: the metadata is no JSON; nothing is stored.
         """
-        kv = self._kv(app_name, user_id)
-        await self._add_events(kv, events, session_id or _UNKNOWN_SESSION, custom_metadata)
+        handle = self._handle(app_name, user_id)
+        await self._add_events(handle, events, session_id or _UNKNOWN_SESSION, custom_metadata)
 
     async def _add_events(
         self,
-        kv: KeyValue,
+        handle: tuple[KeyValue, Passage | None],
         events: Sequence[Event],
         session_id: str,
         metadata: Mapping[str, object] | None,
         mark: Callable[[int], Watermark] | None = None,
     ) -> None:
         """Store what is new of the events; ``mark`` says what is known with the first so many."""
+        kv, passage = handle
         if not events or _wants_none(kv):
             return
+        if passage is not None:
+            metadata = admitted_metadata(passage, metadata)
         for start in range(0, len(events), _PAGE):
             page = events[start : start + _PAGE]
             new = kv.read(lambda view, page=page: _unknown(view, page, session_id))  # type: ignore[misc]
             made = await _prepared(
                 sum(map(chars_of, (event.content for _, event in new))),
-                lambda new=new: [(at, memory_of(each, session_id, metadata)) for at, each in new],  # type: ignore[misc]
+                lambda new=new: [  # type: ignore[misc]
+                    (at, memory_of(_admitted(passage, each), session_id, metadata))
+                    for at, each in new
+                ],
             )
             places = {id(memory): at for at, memory in made if memory is not None}
             cut = batches([memory for _, memory in made if memory is not None])
@@ -190,12 +200,15 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         Raises:
             InvalidItemError: metadata is no JSON; nothing is stored.
         """
-        kv = self._kv(app_name, user_id)
+        kv, passage = self._handle(app_name, user_id)
         if _wants_none(kv):
             return
         given = [
             (entry, entry.id or _made_id(idempotency_key, at)) for at, entry in enumerate(memories)
         ]
+        if passage is not None:
+            given = [(_admitted_entry(passage, entry), id_) for entry, id_ in given]
+            custom_metadata = admitted_metadata(passage, custom_metadata)
         made = await _prepared(
             sum(chars_of(entry.content) for entry in memories),
             lambda: [Memory.of_entry(entry, id_, custom_metadata) for entry, id_ in given],
@@ -235,7 +248,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
         Of those that have equally many, the ones with rarer words come first, then the newer ones.
         """
-        kv, words = self._kv(app_name, user_id), query_words(query)
+        kv, passage = self._handle(app_name, user_id)
+        words = query_words(query if passage is None else passage.again(query))
         if not words:
             return SearchMemoryResponse()
 
@@ -271,12 +285,15 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         await settled(in_thread(resume_removals, self.database.backing.store))
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
+        return self._handle(app_name, user_id)[0]
+
+    def _handle(self, app_name: str, user_id: str) -> tuple[KeyValue, Passage | None]:
         found = self._handles.get((app_name, user_id))
         if found is None or self.database.backing.access is not None:
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).kv(_NAMESPACE)
-            self._handles[app_name, user_id] = found
+            scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
+            found = self._handles[app_name, user_id] = scope.rows(_NAMESPACE), scope.passage
         return found
 
 
@@ -293,6 +310,21 @@ def _made_id(key: str | None, at: int) -> str:
         return str(platform_uuid.new_uuid())
     named = checked_idempotency_key(key).encode("utf-8", "surrogatepass")
     return blake2b(named, digest_size=16, salt=at.to_bytes(8, "little")).hexdigest()
+
+
+def _admitted(passage: Passage | None, event: Event) -> Event:
+    """The event with its content as it may be stored."""
+    if passage is None or event.content is None:
+        return event
+    content = admitted_content(passage, event.content)
+    return event if content is event.content else event.model_copy(update={"content": content})
+
+
+def _admitted_entry(passage: Passage, entry: MemoryEntry) -> MemoryEntry:
+    """An entry as it may be stored."""
+    told = admitted_metadata(passage, entry.custom_metadata)
+    content = admitted_content(passage, entry.content)
+    return entry.model_copy(update={"content": content, "custom_metadata": told})
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:

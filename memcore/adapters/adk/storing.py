@@ -147,6 +147,8 @@ class Storing:
         done = self.done
         if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
             return
+        if self.session.is_admitting:  # what a reader gets may say less than the event
+            return
         row = self.rows[0]
         if row.flags & FLAG_PLAIN_JSON:  # half of a surrogate pair is read otherwise
             return

@@ -42,11 +42,14 @@ from memcore.adapters.deepagents.once import Repeated, once_of
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
-from memcore.errors import InvalidItemError, ReadOnlyError, StorageError
+from memcore.errors import BlockedError, InvalidItemError, ReadOnlyError, StorageError
+from memcore.privacy.border import Passage
 
 __all__ = ["MemcoreBackend"]
 
-_REFUSED: Final = (StorageError, ReadOnlyError, InvalidItemError, UnicodeEncodeError)
+_REFUSED: Final = (
+    BlockedError, InvalidItemError, ReadOnlyError, StorageError, UnicodeEncodeError,
+)  # fmt: skip
 """What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
 _ATTEMPTS: Final = 100
 _UPLOAD_BYTES: Final = 4 * 1024**2
@@ -113,10 +116,20 @@ class MemcoreBackend(Opened, BackendProtocol):
         name = self._name or named(self._namespace)
         found = self._spaces.get(name)
         if found is None:
-            found = self._spaces.setdefault(name, Files(self._scope.kv(name)))
+            found = self._spaces.setdefault(name, Files(self._scope.rows(name)))
             for other in list(self._spaces)[:-_NAMESPACES]:
                 self._spaces.pop(other, None)
         return found
+
+    def _admitted(self, text: str) -> str:
+        """A text as it may be stored."""
+        passage = self._scope.passage
+        return text if passage is None else passage.text(text, "file")
+
+    def _stored(self, text: str) -> str:
+        """A text as it lies in a file in which it was redacted."""
+        passage = self._scope.passage
+        return text if passage is None else passage.again(text)
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -212,7 +225,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         """Make a file, or give it another content; of one that only grew the new end is written."""
         files = self._files
         try:
-            upload = Upload(file_path, content.encode("utf-8"), "utf-8")
+            upload = Upload(file_path, self._admitted(content).encode("utf-8"), "utf-8")
             if not files.grown(upload):
                 files.put([upload])
         except _REFUSED as error:
@@ -228,13 +241,15 @@ class MemcoreBackend(Opened, BackendProtocol):
         """
         files, once = self._files, once_of(idempotency_key, "append", file_path, content)
         try:
-            more = content.encode("utf-8")
+            more = self._admitted(content).encode("utf-8")
             for _ in range(_ATTEMPTS):
                 row = files.row(file_path)
                 if row is None:
                     done = files.create(Upload(file_path, more, "utf-8"), once=once)
                 elif row.encoding == "base64":
                     return WriteResult(error=_BINARY)
+                elif self._scope.passage is not None:
+                    done = self._lengthen(files, file_path, content)
                 else:
                     done = files.grow(file_path, row, more, once=once)
                 if done:
@@ -244,6 +259,14 @@ class MemcoreBackend(Opened, BackendProtocol):
         except _REFUSED as error:
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(error=_contended(file_path))
+
+    def _lengthen(self, files: Files, path: str, more: str) -> bool:
+        """Put text behind a file's where the whole has to be looked at: it may join two halves."""
+        found = files.file(path)
+        if found is None:
+            return False
+        row, text = found
+        return files.turn(path, row, text, self._admitted(text + more))
 
     async def aappend(
         self, file_path: str, content: str, *, idempotency_key: str | None = None
@@ -276,6 +299,8 @@ class MemcoreBackend(Opened, BackendProtocol):
                 if found is None:
                     return EditResult(error=f"Error: File '{file_path}' not found")
                 row, text = found
+                if old_string not in text:
+                    old_string = self._stored(old_string)
                 made = (
                     _BINARY
                     if row.encoding == "base64"
@@ -286,7 +311,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                         raise Repeated(told)  # another one of the same request was faster
                     return EditResult(error=made)
                 noted = once and replace(once, result=int(made[1]))
-                if files.turn(file_path, row, text, made[0], once=noted):
+                if files.turn(file_path, row, text, self._admitted(made[0]), once=noted):
                     return EditResult(path=file_path, occurrences=int(made[1]))
         except Repeated as again:
             return EditResult(path=file_path, occurrences=again.result)
@@ -334,6 +359,9 @@ class MemcoreBackend(Opened, BackendProtocol):
 
     def _put_all(self, uploads: Sequence[Upload]) -> list[FileUploadResponse]:
         files, responses, at = self._files, [], 0
+        passage = self._scope.passage
+        if passage is not None:
+            uploads = [admitted_upload(passage, upload) for upload in uploads]
         while at < len(uploads):
             stop, size = at + 1, len(uploads[at].payload)
             while stop < len(uploads) and size + len(uploads[stop].payload) <= _UPLOAD_BYTES:
@@ -355,6 +383,12 @@ class MemcoreBackend(Opened, BackendProtocol):
             responses += [FileUploadResponse(path=one.path, error=error) for one in batch]
             at = stop
         return responses
+
+
+def admitted_upload(passage: Passage, upload: Upload) -> Upload:
+    """A whole content as it may be stored."""
+    payload = passage.bytes(upload.payload, "file")
+    return upload if payload is upload.payload else replace(upload, payload=payload)
 
 
 _BINARY: Final = "Error: Cannot edit binary files with text replacements."

@@ -10,9 +10,11 @@ from typing import Final, Self
 from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from memcore.adapters.langgraph.coding import coder_of
 from memcore.adapters.langgraph.rows import address, exact_range, named
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
+from memcore.checkpoint import admitting
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
 
@@ -60,7 +62,8 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     ) -> None:
         super().__init__(serde=serde)
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
-        self._kv = scope.kv(namespace)
+        self._kv = scope.rows(namespace)
+        self._passage = scope.passage
 
     @classmethod
     def from_conn_string(
@@ -149,7 +152,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return closure
 
     def _row(self, full: FullKey, value: ValueT, ttl: float | None) -> Row:
-        kind, payload = self.serde.dumps_typed(value)
+        kind, payload = self._dumped(value)
         if _is_pickle(kind):
             msg = (
                 f"the value of {full!r:.200} can only be pickled ({type(value).__name__}): return "
@@ -158,6 +161,12 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
             raise InvalidItemError(msg)
         text = address(tuple(full[0]), full[1])
         return named("K", text), _packed(text, kind, payload), ttl
+
+    def _dumped(self, value: ValueT) -> tuple[str, bytes]:
+        if self._passage is None:
+            return self.serde.dumps_typed(value)
+        coder = admitting(self._passage, coder_of(self.serde), [("cache", value)])
+        return coder.seal(coder.encode(value))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Remove the values of these namespaces (not of those below them), or all."""

@@ -10,6 +10,7 @@ from typing import Self
 
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
+from memcore.adapters.langgraph.admitting import admitted_op
 from memcore.adapters.langgraph.items import is_due, sweep
 from memcore.adapters.langgraph.plan import Plan
 from memcore.adapters.langgraph.sweeper import Sweeper
@@ -66,7 +67,8 @@ class MemcoreStore(Opened, BaseStore):
         self._index = Index(index) if index else None
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
-        self._kv = scope.kv(namespace)
+        self._kv = scope.rows(namespace)
+        self._passage, self._name = scope.passage, namespace
         self._sweeper = Sweeper(self.sweep_ttl)
 
     @classmethod
@@ -87,6 +89,11 @@ class MemcoreStore(Opened, BaseStore):
             durability=durability,
         )  # fmt: skip
 
+    def _admitted(self, ops: Iterable[Op]) -> Iterable[Op]:
+        """The operations as they may be stored, and as they find what was stored."""
+        passage, name = self._passage, self._name
+        return ops if passage is None else [admitted_op(passage, op, name) for op in ops]
+
     def setup(self) -> None:
         """Nothing is to be set up; other stores need it."""
 
@@ -103,7 +110,7 @@ class MemcoreStore(Opened, BaseStore):
             InvalidItemError: a value is no JSON, or too large; nothing of the batch is stored.
             InvalidOptionError: a filter, a time to live or a vector is not legal.
         """
-        plan = Plan(ops, self._index, self.ttl_config)
+        plan = Plan(self._admitted(ops), self._index, self.ttl_config)
         embed = self._index and self._index.embeddings
         if embed and plan.queries:
             plan.use_queries([embed.embed_query(query) for query in plan.queries])
@@ -121,7 +128,7 @@ class MemcoreStore(Opened, BaseStore):
 
         A cancelled call still waits for the outcome of its commit: stored or refused, not in doubt.
         """
-        plan = Plan(ops, self._index, self.ttl_config)
+        plan = Plan(self._admitted(ops), self._index, self.ttl_config)
         embed = self._index and self._index.embeddings
         if embed and plan.queries:
             coroutines = [embed.aembed_query(query) for query in plan.queries]

@@ -335,6 +335,9 @@ class History(Opened):
             TypeError: one is nothing that JSON can say.
         """
         prepare = bound.session.sync.appending.prepare
+        passage = bound.address.passage
+        if passage is not None and self._keys is not None:
+            return self._sealed(bound, items, request)
         messages = bound.coder.quick(items)
         if messages is not None:
             try:
@@ -342,6 +345,16 @@ class History(Opened):
             except InvalidItemError:
                 pass  # the standard library may write it all the same, or says why not
         return prepare(bound.coder.encode(items, request), PLAIN)
+
+    def _sealed(self, bound: Bound, items: Sequence[Any], request: str | None) -> list[Prepared]:
+        """Items that are redacted before they are encrypted: nobody could look into them then.
+
+        Raises:
+            BlockedError: a guard refuses one, or would have it quarantined.
+        """
+        appending = bound.session.sync.appending
+        admitted = appending.admitted(Clear().encode(items, request))
+        return appending.prepare(bound.coder.encode(admitted, request), PLAIN, admitted=True)
 
 
 async def finish_removal(bound: Bound, rest: list[bytes]) -> None:

@@ -1,0 +1,98 @@
+"""``memcore redact``: what a policy finds in a database of clear text, and items written anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, need_choice, reading
+from memcore.cli.options import writing as opened
+from memcore.cli.output import emit_json, print_table, warn
+
+if TYPE_CHECKING:
+    from memcore.database.redacting import Finding
+
+__all__ = ["redact_store"]
+
+
+def redact_store(
+    store: StorePath,
+    *,
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="PRESET", help="What to look for.")
+    ] = "default",
+    user: User = None,
+    app: App = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count personal data by class and session, or put placeholders in their place.
+
+    --yes writes items and the views of sessions anew, for all forks that share them; states,
+    key/value entries and their contents are counted and stay. What was there before is in free
+    pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something
+    was found and is still there.
+    """
+    from secrets import token_bytes
+
+    from memcore.database.redacting import findings_beside, findings_in, redact_session
+    from memcore.privacy import Redaction, redaction_policy
+    from memcore.session.outgoing import redacts_at
+
+    need_choice(dry_run, yes, see="what would be replaced", do="replace it")
+    rule = redaction_policy(policy)
+    assert rule is not None  # noqa: S101 - a preset's name is a policy
+    found: list[Finding] = []
+    with reading(store) if dry_run else opened(store) as db:
+        counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
+        for entry in db.sessions(user=user, app=app):
+            place = entry.app, entry.user, entry.session_id
+            if yes:
+                done = redact_session(db.backing, place, redacts_at(db.backing, rule, place))
+                found.append(done)
+            else:
+                found += findings_in(db.backing, place, counting.for_place(*place))
+        for its_app, its_user in db.scopes():
+            if user in (None, its_user) and app in (None, its_app):
+                scope = db.scope(app=its_app, user=its_user)
+                found += findings_beside(scope, counting.for_place(its_app, its_user, None))
+    found = [each for each in found if each.classes or each.unreadable]
+    if as_json:
+        told = [
+            {
+                "app": each.app,
+                "user": each.user,
+                "session": each.session,
+                "where": each.where,
+                "classes": dict(sorted(each.classes.items())),
+                "rewritten": each.rewritten,
+                "unreadable": each.unreadable,
+            }
+            for each in found
+        ]
+        emit_json("redact", {"dry_run": dry_run, "policy": policy, "findings": told})
+    else:
+        _show(found)
+        if yes:
+            warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
+    left = [each for each in found if dry_run or each.where != "items" or each.unreadable]
+    if left:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _show(found: list[Finding]) -> None:
+    rows = [
+        (
+            each.session or "",
+            each.user,
+            each.app,
+            each.where,
+            ", ".join(f"{name} {count:,}" for name, count in sorted(each.classes.items())),
+            each.rewritten or "",
+        )
+        for each in found
+    ]
+    print_table(("session", "user", "app", "where", "found", "written anew"), rows)

@@ -1,0 +1,247 @@
+"""The border of the file: whatever is about to be stored is judged and redacted here.
+
+Everything above the store hands what it persists to a ``Passage``, before it is encoded, counted,
+hashed or compared. Names, keys and ids do not pass it: they are stored as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from memcore.privacy.guard import WriteContext, WriteGuard, blocked, is_operator, judged
+
+__all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces"]
+
+
+class Redacts(Protocol):
+    """What replaces personal data at one place."""
+
+    def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
+        """A JSON value, and what was found by class; the same object where nothing was."""
+
+    def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
+        """A text, as ``value``."""
+
+    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
+        """Bytes, as ``value``; those that are no text come back as they are."""
+
+
+class RedactsPlaces(Protocol):
+    """What gives the redactor of a place."""
+
+    def for_place(self, app: str, user: str, session: str | None) -> Redacts:
+        """The redactor of a session, or of a user."""
+
+
+class Passed(NamedTuple):
+    """A value as it may be stored."""
+
+    value: Any
+    redacted: bool
+    reason: str | None = None
+    """Why it has to go to the quarantine; None: it has not."""
+
+
+class Border:
+    """What stands between callers and one database.
+
+    Args:
+        redaction: gives the redactors; None: nothing is redacted.
+        guards: who judges; empty: nobody.
+        reserve: redacts what a guard says must be, where ``redaction`` is None.
+        verdicts: the heaviest verdict on the classes that were found; None: ``redact`` for all.
+        allow_opaque: whether content that cannot be looked into (pickled, encrypted by a caller)
+            may be stored.
+    """
+
+    __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "verdicts")
+
+    def __init__(
+        self,
+        redaction: RedactsPlaces | None,
+        guards: Sequence[WriteGuard] = (),
+        *,
+        reserve: Callable[[], RedactsPlaces] | None = None,
+        verdicts: Callable[[Iterable[str]], str] | None = None,
+        allow_opaque: bool = False,
+    ) -> None:
+        self.redaction = redaction
+        self.guards = tuple(guards)
+        self.reserve = reserve
+        self.verdicts = verdicts
+        self.allow_opaque = allow_opaque
+
+    def at(self, app: str, user: str, session: str | None = None) -> Passage:
+        """The passage of a place: of a session, of a user, or of an application (no user)."""
+        return Passage(self, app, user, session)
+
+
+class Passage:
+    """The border at one place. May be shared by threads."""
+
+    __slots__ = ("_redacts", "_reserved", "_shared", "app", "border", "session", "user")
+
+    def __init__(self, border: Border, app: str, user: str, session: str | None) -> None:
+        self.border = border
+        self.app = app
+        self.user = user
+        self.session = session
+        redaction = border.redaction
+        self._redacts = None if redaction is None else redaction.for_place(app, user, session)
+        self._reserved: Redacts | None = None
+        self._shared: tuple[Passage, Passage] | None = None
+
+    @property
+    def shared(self) -> tuple[Passage, Passage]:
+        """The passages of what the sessions of the user share, and of what all users do."""
+        if self._shared is None:
+            at = self.border.at
+            self._shared = at(self.app, self.user), at(self.app, "")
+        return self._shared
+
+    @property
+    def redacts(self) -> bool:
+        """Whether there is a policy."""
+        return self._redacts is not None
+
+    @property
+    def allow_opaque(self) -> bool:
+        """Whether content that cannot be looked into may be stored."""
+        return self._redacts is None or self.border.allow_opaque
+
+    def beside(self, session: str | None) -> Passage:
+        """The passage of another session of the same user."""
+        return self if session == self.session else self.border.at(self.app, self.user, session)
+
+    def item(self, message: Any, kind: str, source: str) -> Passed:
+        """What goes into the log: the one thing that may be quarantined.
+
+        Raises:
+            BlockedError: a guard or the policy refuses it.
+        """
+        write = self._write(kind, source, None)
+        judgement = judged(self.border.guards, message, write)
+        verdict: str = judgement.verdict
+        reason = judgement.reason
+        redacts = self._redactor(verdict)
+        if redacts is None:
+            return Passed(message, redacted=False, reason=_held(verdict, reason))
+        value, found = redacts.value(message)
+        if found and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, verdict, reason, write)
+        return Passed(value, bool(found), _held(verdict, reason))
+
+    def value(
+        self,
+        value: Any,
+        kind: str,
+        *,
+        name: str | None = None,
+        under: str | None = None,
+        source: str = "caller",
+    ) -> Any:
+        """JSON of any other sort. It stands ``under`` a key, which tells what it may be.
+
+        Raises:
+            BlockedError: a guard or the policy refuses it, or would have it quarantined.
+        """
+        redacts, write = self._admitted(value, kind, source, name)
+        if redacts is None:
+            return value
+        made, found = redacts.value(value if under is None else {under: value})
+        self._rule(found, write)
+        return made if under is None else made[under]
+
+    def text(self, text: str, kind: str, *, source: str = "caller") -> str:
+        """A text; raises what ``value`` raises."""
+        redacts, write = self._admitted(text, kind, source, None)
+        if redacts is None:
+            return text
+        made, found = redacts.counted(text)
+        self._rule(found, write)
+        return made
+
+    def bytes(
+        self, content: bytes, kind: str, *, name: str | None = None, source: str = "caller"
+    ) -> bytes:
+        """Bytes, which are redacted if they are text; raises what ``value`` raises."""
+        redacts, write = self._admitted(content, kind, source, name)
+        if redacts is None:
+            return content
+        made, found = redacts.counted_bytes(content)
+        self._rule(found, write)
+        return made
+
+    def judge(self, value: Any, kind: str, *, name: str | None = None) -> None:
+        """Judge what is redacted elsewhere; raises what ``value`` raises."""
+        self._admitted(value, kind, "caller", name)
+
+    def again(self, value: Any, under: str | None = None) -> Any:
+        """JSON that came of what was admitted: it is redacted, and not judged once more."""
+        return value if self._redacts is None else redacted_value(self._redacts, value, under)
+
+    def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
+        """What redacts these values, by name, once they were judged; raises as ``value``."""
+        found = self._redacts
+        if self.border.guards:
+            for name, value in values:
+                found = self._admitted(value, kind, "caller", name)[0] or found
+        return found
+
+    # --- judging ----------------------------------------------------------------------------------
+
+    def _admitted(
+        self, value: Any, kind: str, source: str, name: str | None
+    ) -> tuple[Redacts | None, WriteContext | None]:
+        """What redacts it, if anything does, and what it is, if somebody asks."""
+        if not self.border.guards:
+            if self.border.verdicts is None:
+                return self._redacts, None
+            return self._redacts, self._write(kind, source, name)
+        write = self._write(kind, source, name)
+        verdict, reason = judged(self.border.guards, value, write)
+        if verdict == "quarantine":  # there is no log that could hold a placeholder of it
+            raise blocked(write, reason)
+        return self._redactor(verdict), write
+
+    def _write(self, kind: str, source: str, name: str | None) -> WriteContext:
+        place = self.app, self.user, self.session
+        return WriteContext(*place, kind, source, name, operator=is_operator())
+
+    def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
+        """Hold what was found against the verdicts of the policy."""
+        if found and write is not None and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, "allow", "", write)
+            if verdict == "quarantine":
+                raise blocked(write, reason)
+
+    def _ruled(
+        self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
+    ) -> tuple[str, str]:
+        """The stricter of a verdict and that of the policy on the classes that were found."""
+        assert self.border.verdicts is not None  # noqa: S101 - whoever calls looked
+        by_policy = self.border.verdicts(found)
+        told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
+        if by_policy == "block":
+            raise blocked(write, told)
+        return ("quarantine", told) if by_policy == "quarantine" else (verdict, reason)
+
+    def _redactor(self, verdict: str) -> Redacts | None:
+        if self._redacts is not None or verdict != "redact":
+            return self._redacts
+        if self._reserved is None and self.border.reserve is not None:
+            place = self.app, self.user, self.session
+            self._reserved = self.border.reserve().for_place(*place)
+        return self._reserved
+
+
+def _held(verdict: str, reason: str) -> str | None:
+    return reason if verdict == "quarantine" else None
+
+
+def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:
+    """A JSON value redacted as what stands under a key."""
+    if under is None:
+        return redacts.value(value)[0]
+    return redacts.value({under: value})[0][under]

@@ -1,0 +1,110 @@
+"""The secret of a database: 32 random bytes in a file of their own, never in the database.
+
+What is derived from it (placeholders, so far) says nothing to whoever has the database alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Final
+
+from memcore.errors import CorruptStoreError, NotFoundError, StoreAccessError
+
+__all__ = ["SUFFIX", "Secret", "secret_of"]
+
+SUFFIX: Final = ".secret"
+"""Behind the path of the database."""
+_BYTES: Final = 32
+_MODE: Final = 0o600
+
+
+class Secret:
+    """The secret of one open database, read when it is needed first."""
+
+    __slots__ = ("_create", "_path", "_value")
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._path = path
+        self._create = create
+        self._value: bytes | None = None
+
+    def value(self) -> bytes:
+        """The 32 bytes; raises what ``secret_of`` raises."""
+        if self._value is None:
+            self._value = secret_of(self._path, create=self._create)
+        return self._value
+
+
+def secret_of(path: str, *, create: bool) -> bytes:
+    """The secret of the database at a path; made on first use.
+
+    Args:
+        path: the database, ``":memory:"`` for one that has no file: it gets a random one each time.
+        create: make the file if it is missing.
+
+    Raises:
+        NotFoundError: it is missing, and must not be made.
+        CorruptStoreError: the file is no secret.
+        StoreAccessError: the system refuses to read or write it.
+    """
+    if path == ":memory:":
+        return secrets.token_bytes(_BYTES)
+    file = os.path.realpath(path) + SUFFIX
+    try:
+        found = _read(file)
+        if found is None and create:
+            _make(file)
+            found = _read(file)
+    except OSError as exc:
+        msg = f"the secret file {file!r} cannot be used: {exc.strerror}; check its rights"
+        raise StoreAccessError(msg) from exc
+    if found is None:
+        msg = (
+            f"the secret file {file!r} is missing and the database is open read-only: restore it "
+            "beside the database, or open that for writing once to make a new one"
+        )
+        raise NotFoundError(msg)
+    if len(found) != _BYTES:
+        msg = (
+            f"the secret file {file!r} has {len(found)} bytes, expected {_BYTES}: restore it from "
+            "a backup; without it, placeholders of earlier items come out differently"
+        )
+        raise CorruptStoreError(msg)
+    return found
+
+
+def _read(file: str) -> bytes | None:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(_BYTES + 1)
+    except FileNotFoundError:
+        return None
+
+
+def _make(file: str) -> None:
+    """Make the file whole or not at all; if somebody else was faster, theirs stays."""
+    folder = os.path.dirname(file)
+    mine = f"{file}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    try:
+        try:
+            os.write(descriptor, secrets.token_bytes(_BYTES))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        try:
+            os.link(mine, file)
+        except FileExistsError:
+            return
+    finally:
+        os.unlink(mine)
+    _flush(folder)
+
+
+def _flush(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

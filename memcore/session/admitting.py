@@ -1,0 +1,154 @@
+"""Items at the border of the file: judged and redacted before they are classified and counted.
+
+What a guard quarantines is replaced by a placeholder with the same ids, so that calls and results
+stay pairs; the original goes to a row of the quarantine in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from memcore import codec
+from memcore._fast import classify, pack_facts
+from memcore.envelope import Envelope
+from memcore.errors import BlockedError, InvalidItemError
+from memcore.formats.arguments import arguments_of
+from memcore.formats.editing import Path, edited
+from memcore.formats.parts import results_of, texts_of
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.model import ItemKind, Message
+from memcore.privacy.border import Passage
+
+__all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item", "marked"]
+
+QUARANTINED: Final = "[QUARANTINED]"
+"""What stands in the log in place of a quarantined text."""
+_SOURCES: Final = ("other", "system", "user", "model", "model", "tool", "model", "event")
+"""By the number of an ItemKind."""
+_STRUCTURE: Final = frozenset((
+    "id", "type", "role", "name", "call_id", "tool_call_id", "tool_use_id", "toolCallId", "status",
+    "object", "model", "index", "lc", "function", "is_error", "thought", "media_type", "mimeType",
+    "mime_type", "detail", "author", "invocationId", "invocation_id", "parent_id", "server_label",
+))  # fmt: skip
+"""Members that say how a message is built; all other texts of a quarantined one are replaced."""
+
+
+class Admitted(NamedTuple):
+    """An item and its meta as they may be stored."""
+
+    message: Any
+    meta: Mapping[str, Any] | None
+    redacted: bool
+    held: bytes | None
+    original: Any = None
+    """What a quarantined message would have been stored as."""
+
+
+def admitted_item(
+    passage: Passage, item: Any, meta: Mapping[str, Any] | None, *, source: str | None = None
+) -> Admitted:
+    """One wire object that may be stored; without ``source`` its kind says who said it.
+
+    Raises:
+        BlockedError: a guard refuses it.
+        InvalidItemError: it is not JSON.
+    """
+    if not isinstance(item, Mapping):
+        return Admitted(item, meta, redacted=False, held=None)  # whoever prepares it refuses it
+    message: Message = _plain(dict(item), "item")
+    source = source or _SOURCES[classify(message)[0]]
+    passed = passage.item(message, "item", source)
+    told, is_told = _meta(passage, meta, source)
+    if passed.reason is None:
+        return Admitted(passed.value, told, passed.redacted or is_told, None)
+    held = _held(passed.value, source, passed.reason)
+    return Admitted(placeholder(message), told, True, held, passed.value)
+
+
+def admitted_event(
+    passage: Passage, event_type: str, payload: Any, meta: Mapping[str, Any] | None
+) -> Admitted:
+    """The payload of an event; raises what ``admitted_item`` raises."""
+    plain = _plain(payload, "item")
+    passed = passage.item({"type": event_type, "payload": plain}, "event", "event")
+    told, is_told = _meta(passage, meta, "event")
+    if passed.reason is None:
+        return Admitted(passed.value["payload"], told, passed.redacted or is_told, None)
+    held = _held(passed.value, "event", passed.reason)
+    return Admitted(QUARANTINED, told, True, held, passed.value)
+
+
+def marked(envelope: Envelope | None) -> Envelope:
+    """The envelope of an item in which something was replaced."""
+    return Envelope(redacted=True) if envelope is None else replace(envelope, redacted=True)
+
+
+def _meta(
+    passage: Passage, meta: Mapping[str, Any] | None, source: str
+) -> tuple[Mapping[str, Any] | None, bool]:
+    if not meta or not isinstance(meta, Mapping):
+        return meta, False
+    plain = _plain(dict(meta), "meta")
+    told = passage.value(plain, "meta", source=source)
+    return told, told is not plain
+
+
+def _plain(value: Any, what: str) -> Any:
+    try:
+        return codec.plain_json(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        msg = f"{what} cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _held(message: Any, source: str, reason: str) -> bytes:
+    encoded = codec.encode_json({"source": source, "reason": reason, "message": message})[0]
+    if len(encoded) > BLOB_INLINE_COMMIT_BYTES_MAX:
+        msg = (
+            f"an item of {len(encoded)} bytes is to be quarantined ({reason:.100}), which takes at "
+            f"most {BLOB_INLINE_COMMIT_BYTES_MAX}: nothing was stored"
+        )
+        raise BlockedError(msg, verdict="quarantine", reason=reason)
+    return encoded
+
+
+# --- placeholders ---------------------------------------------------------------------------------
+
+
+def placeholder(message: Message) -> Message:
+    """A message of the same calls and results that says nothing else.
+
+    Raises:
+        BlockedError: it cannot be replaced without breaking a pair.
+    """
+    seed = bytes(16)
+    edits: dict[Path, Any] = {}
+    for result in results_of(message):
+        edits |= result.cleared(QUARANTINED)
+    for text in texts_of(message):
+        edits[text.path] = QUARANTINED
+    for each in arguments_of(message):
+        edits[each.path] = {"json": "{}", "object": {}, "text": QUARANTINED}[each.form]
+    made: Message = _silenced(edited(message, edits) if edits else message)
+    if pack_facts(made, seed) != pack_facts(message, seed):
+        kind = ItemKind(classify(message)[0]).name.lower()
+        msg = (
+            f"an item ({kind}) cannot be quarantined without breaking its pair; nothing was stored"
+        )
+        raise BlockedError(msg, verdict="quarantine", reason="no placeholder")
+    return made
+
+
+def _silenced(value: Any, name: str = "") -> Any:
+    """A copy in which only what builds the message is left."""
+    if isinstance(value, dict):
+        return {key: _silenced(entry, key) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_silenced(entry, name) for entry in value]
+    if isinstance(value, bool) or value is None or name in _STRUCTURE:
+        return value
+    if isinstance(value, str):
+        return value if value in ("", "{}") else QUARANTINED
+    return 0

@@ -1,0 +1,367 @@
+"""What is stored of every feature of the core while a policy is on: nothing that was planted."""
+
+import asyncio
+import io
+import json
+import os
+import stat
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+import memcore
+from memcore import aio
+from memcore.errors import NotFoundError, StorageError
+from planted import Planted
+
+MAIL = "alice@example.com"
+ID = "call_13912345678"  # holds what looks like a mobile number, and is an id
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path
+
+
+def _open(folder, name="a.memcore", **options):
+    options.setdefault("redact", "default")
+    return memcore.open(folder / name, **options)
+
+
+def _chat(plant):
+    return [
+        {"role": "user", "content": plant()},
+        {"role": "assistant", "content": plant(), "tool_calls": [{
+            "id": ID, "type": "function",
+            "function": {"name": "find", "arguments": json.dumps({"q": plant(), "n": 1})},
+        }]},
+        {"role": "tool", "tool_call_id": ID, "content": json.dumps({"rows": [plant(), plant()]})},
+        {"role": "assistant", "content": [{"type": "text", "text": plant()}]},
+    ]  # fmt: skip
+
+
+def _responses(plant):
+    return [
+        {"role": "user", "content": [{"type": "input_text", "text": plant()}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": plant()}]},
+        {"type": "function_call", "id": "fc_1", "call_id": ID, "name": "find",
+         "arguments": json.dumps({"q": plant()})},
+        {"type": "function_call_output", "call_id": ID, "output": plant()},
+    ]  # fmt: skip
+
+
+def _anthropic(plant):
+    return [
+        {"role": "user", "content": plant()},
+        {"role": "assistant", "content": [
+            {"type": "text", "text": plant()},
+            {"type": "tool_use", "id": ID, "name": "find", "input": {"q": plant()}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": ID, "content": [
+                {"type": "text", "text": plant()}]}]},
+    ]  # fmt: skip
+
+
+def _gemini(plant):
+    return [
+        {"role": "user", "parts": [{"text": plant()}]},
+        {"role": "model", "parts": [
+            {"functionCall": {"id": ID, "name": "find", "args": {"q": plant()}}}]},
+        {"role": "user", "parts": [
+            {"functionResponse": {"id": ID, "name": "find", "response": {"r": plant()}}}]},
+    ]  # fmt: skip
+
+
+HISTORIES = {
+    "openai_chat": _chat,
+    "openai_responses": _responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+}
+
+
+class Fields(TypedDict):
+    notes: Annotated[list, lambda old, new: (old or []) + new]
+    first: Any
+    mail: Any
+    deep: Any
+    z: Any
+
+
+def _sessions(db, plant, folder):
+    for policy, make in HISTORIES.items():
+        session = db.session(f"s-{policy}", user="u", policy=policy)
+        for _ in range(12):
+            session.extend(make(plant), meta={"note": plant(), "tags": [plant()]})
+        session.record("planner", {"steps": [plant(), {"why": plant()}]})
+        with session.batch() as batch:
+            batch.append(make(plant)[0])
+            batch.record("reflection", plant())
+            batch.update_state({"b": plant()})
+            batch.checkpoint(plant(), meta={"m": plant()})
+        session.checkpoint(plant(), meta={"why": {"deep": [plant()]}})
+        session.fork(f"f-{policy}").append(make(plant)[0])
+        assert not memcore.validate(session.context().messages, policy=policy)
+    session.append({"role": "user", "parts": [{"text": plant.many(400)}]})  # a blob beside its row
+    session.append({"role": "user", "parts": [{"text": "x" * 250_000 + plant.many(9)}]})  # staged
+
+
+def _states(db, plant, folder):
+    session = db.session("state", user="u", state=Fields)
+    session.begin({"first": plant(), "user:first": plant(), "app:first": {"a": plant()}})
+    session.state.update({"mail": plant(), "notes": [plant()], "user:x": {"y": [plant()]}})
+    session.state.update({"notes": [plant(), plant()]})
+    session.state.update({"deep": memcore.Merge({"a": {"b": plant()}, "c": plant()})})
+    session.state.update({"deep": memcore.Merge({"a": {"d": plant()}, "c": memcore.Delete})})
+    session.apply(memcore.Command(update={"z": plant()}, messages=_chat(plant)[:1]))
+    scope = db.scope(app="default", user="u")
+    scope.state.update({"own": plant()})
+    scope.app_state.put("all", [plant()])
+    for _ in range(40):
+        session.state.put("mail", plant())
+
+
+def _maps(db, plant, folder):
+    scope = db.scope(app="default", user="u")
+    kv = scope.kv("notes")
+    for at in range(40):
+        kv.put(f"k{at}", {"text": plant(), "list": [plant()]}, content=plant().encode())
+    kv.put("bytes", plant().encode())
+    kv.put("large", 1, content=plant.many(6).encode() + b" " * 300_000)
+    kv.put_many({"a": plant(), "b": (plant(), plant())})
+    kv.transact(lambda txn: txn.put("t", plant(), content=plant().encode()))
+    ref = kv.stage(plant().encode() + b" " * 300_000)
+    kv.transact(lambda txn: txn.put("staged", 0, content=ref))
+    assert plant.values.isdisjoint(kv.content("k1").split())
+    for _ in range(40):
+        scope.blobs.put(plant().encode())
+    scope.blobs.put(io.BytesIO(plant.many(2000).encode()))
+    scope.blobs.put(_Pipe(plant.many(40).encode() + b"." * 300_000))
+
+
+class _Pipe:
+    """A file that cannot seek."""
+
+    def __init__(self, content):
+        self._file = io.BytesIO(content)
+
+    def read(self, size):
+        return self._file.read(size)
+
+
+def _compactions(db, plant, folder):
+    def repeats(request):
+        said = json.dumps(list(request.messages), ensure_ascii=False)
+        return f"{plant()} {said[:80]} {request.previous_summary or ''} {plant()}"
+
+    session = db.session("compacted", user="u")
+    for _ in range(3):
+        for _ in range(20):
+            session.append({"role": "user", "content": plant() + " and so on" * 60})
+            session.append({"role": "assistant", "content": plant()})
+        assert session.compact(summarize=repeats, keep_last=4).status == "summarized"
+    assert not memcore.validate(session.context().messages, policy="openai_chat")
+
+    def fails(request):
+        raise ValueError(plant())
+
+    for _ in range(20):
+        session.append({"role": "user", "content": plant() + " and so on" * 60})
+    assert session.compact(summarize=fails, keep_last=4).status != "summarized"
+
+
+def _imports(db, plant, folder):
+    other = folder / "elsewhere"
+    other.mkdir()
+    with memcore.open(other / "clear.memcore") as clear:
+        for make in (_sessions, _states, _compactions):
+            make(clear, plant, other)
+        lines = b"".join(clear.export()).splitlines()
+    done = db.import_(lines, rename=lambda title: replace(title, app="imported"))
+    assert not done.failures
+    assert done.sessions > 5
+
+
+def _awaited(db, plant, folder):
+    async def work():
+        session = aio.AsyncDatabase(db).session("async", user="u")
+        await session.extend(_chat(plant))
+        await session.record("error", {"text": plant()})
+        await session.state.update({"a": plant()})
+        scope = aio.AsyncDatabase(db).scope(user="u")
+        kv = scope.kv("async")
+        await kv.put("a", plant(), content=plant().encode())
+        await kv.put_many({"b": plant()})
+        await kv.transact(lambda txn: txn.put("c", plant()))
+        await scope.blobs.put(plant().encode())
+
+    asyncio.run(work())
+
+
+FEATURES = (_sessions, _states, _maps, _compactions, _imports, _awaited)
+
+
+def test_nothing_that_was_planted_is_in_any_file(folder):
+    store = folder / "store"
+    store.mkdir()
+    plant = Planted()
+    with _open(store) as db:
+        for feature in FEATURES:
+            feature(db, plant, folder)
+            assert not plant.found_in(store), feature.__name__
+        assert len(plant.values) >= 2_000
+        assert not db.check()
+    assert not plant.found_in(store)
+
+
+def test_ids_stay_and_placeholders_are_stable(folder):
+    with _open(folder) as db:
+        session = db.session("s", user="u")
+        receipt = session.extend(_chat(Planted()))
+        assert receipt.appended == 4
+        assert session.find_call(ID).result_seqs == (3,)
+        session.append({"role": "user", "content": f"{MAIL}, {MAIL}"}, idempotency_key="k")
+        again = session.append({"role": "user", "content": f"{MAIL}, {MAIL}"}, idempotency_key="k")
+        assert again.seq == 5
+        (item,) = session.tail(1)
+        first, second = item.message["content"].split(", ")
+        assert first == second
+        assert item.envelope.redacted
+        kept = first
+    with _open(folder) as db:
+        item = db.session("s", user="u").append({"role": "user", "content": MAIL})
+        assert db.session("s", user="u").get(item.seq).message["content"] == kept
+        db.session("other", user="u").append({"role": "user", "content": MAIL})
+        assert db.session("other", user="u").get(1).message["content"] != kept
+
+
+def test_what_callers_gave_is_not_changed_and_clean_items_carry_no_flag(folder):
+    given = {"role": "user", "content": [{"type": "text", "text": MAIL}]}
+    meta = {"m": [MAIL]}
+    with _open(folder) as db:
+        session = db.session("s")
+        session.append(given, meta=meta)
+        session.append({"role": "user", "content": "clean"})
+        assert given["content"][0]["text"] == MAIL
+        assert meta == {"m": [MAIL]}
+        assert session.get(2).envelope is None
+
+
+def test_the_secret_is_a_file_of_its_own(folder):
+    with _open(folder) as db:
+        db.session("s").append({"role": "user", "content": MAIL})
+    path = folder / "a.memcore.secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = path.read_bytes()
+    assert len(secret) == 32
+    assert secret not in (folder / "a.memcore").read_bytes()
+    path.write_bytes(b"short")
+    with pytest.raises(StorageError, match="secret"):
+        _open(folder)
+    path.unlink()
+    with _open(folder, read_only=True) as db:  # nothing is stored: nothing needs it
+        assert len(list(db.session("s").items())) == 1
+        with pytest.raises(NotFoundError, match="secret"):
+            list(db.session("s").items(redact="default"))
+    assert not path.exists()
+
+
+def test_redaction_on_the_way_out(folder):
+    with memcore.open(folder / "a.memcore") as db:
+        session = db.session("s", user="u")
+        session.extend(_chat(plant := Planted()), meta={"m": MAIL})
+        session.checkpoint("cp", meta={"m": MAIL})
+        session.state.put("m", MAIL)
+        db.scope(app="default", user="u").state.put("m", MAIL)
+        shown = [
+            str(session.context(redact="default")),
+            str(list(session.items(redact=True))),
+            str(session.tail(9, redact={"preset": "default"})),
+            b"".join(db.export(redact="default")).decode(),
+            b"".join(db.export("s", format="openai-chat", left_out=str, redact=True)).decode(),
+        ]
+        for text in shown:
+            assert ID in text
+            assert MAIL not in text
+            assert not any(value.decode() in text for value in plant.values)
+        clear = session.context().messages
+        assert not memcore.validate(session.context(redact=True).messages, policy="openai_chat")
+        assert session.context(redact=False).messages == clear
+        asynchronous = aio.AsyncDatabase(db).session("s", user="u")
+        assert MAIL not in str(asyncio.run(asynchronous.tail(9, redact=True)))
+        with _open(folder, "b.memcore") as other:
+            done = other.import_(b"".join(db.export(redact="default")).splitlines())
+            assert not done.failures
+            assert other.session("s", user="u").context().messages == (
+                session.context(redact="default").messages
+            )
+
+
+def test_a_policy_that_names_unknown_classes_opens_nothing(folder):
+    for policy in ("strange", {"classes": ["nothing"]}, 7):
+        with pytest.raises(memcore.InvalidOptionError):
+            _open(folder, redact=policy)
+    assert not os.listdir(folder)
+    with _open(folder, redact=None) as db:
+        assert db.backing.border is None
+    assert not (folder / "a.memcore.secret").exists()
+
+
+def test_logs_hold_no_content(folder, caplog):
+    with _open(folder) as db:
+        session = db.session("s")
+        for _ in range(30):
+            session.append({"role": "user", "content": "word " * 60})
+
+        def fails(request):
+            raise ValueError(MAIL)
+
+        result = session.compact(summarize=fails, keep_last=2)
+        assert MAIL not in caplog.text
+        assert all(MAIL not in str(view.reason) for view in session.views())
+        assert result.status != "summarized"
+
+
+def test_memcore_redact_counts_and_rewrites(folder, capsys):
+    from memcore.cli import main
+
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.extend(_chat(Planted()), meta={"m": MAIL})
+        for _ in range(20):
+            session.append({"role": "user", "content": f"{MAIL} " * 30})
+        session.compact(summarize=lambda request: f"of {MAIL}", keep_last=3)
+        session.fork("f").append({"role": "user", "content": MAIL})
+        db.scope(app="default", user="u").kv("n").put("k", {"m": MAIL}, content=MAIL.encode())
+
+    def run(*args):
+        return main(["redact", "--store", str(path), *args]), capsys.readouterr().out
+
+    before = path.read_bytes()
+    code, out = run("--dry-run", "--json")
+    assert code == 1
+    assert path.read_bytes() == before
+    found = {
+        (each["session"], each["where"]): each["classes"] for each in json.loads(out)["findings"]
+    }
+    assert found["s", "items"]["email"] > 20
+    assert found["s", "views"]["email"] == 1
+    assert found["f", "items"] == {"email": 1}
+    assert found[None, "kv"] == {"email": 2}
+    assert MAIL not in out
+    code, out = run("--yes")
+    assert code == 1  # entries stay
+    assert MAIL not in out
+    with memcore.open(path) as db:
+        assert not db.check()
+        for name in ("s", "f"):
+            session = db.session(name, user="u")
+            assert MAIL not in str(list(session.items()) + session.views())
+            assert not memcore.validate(session.context().messages, policy="openai_chat")
+            assert session.find_call(ID).result_seqs == (3,)
+        db.scope(app="default", user="u").kv("n").clear()
+    code, out = run("--dry-run")
+    assert code == 0
+    assert run()[0] == 6
