@@ -37,6 +37,7 @@ from memcore.session.compacting import AnySummarizer
 from memcore.session.condensed import AnyPolicy
 from memcore.session.recovered import Recovery
 from memcore.state import Command
+from memcore.telemetry import adopt
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
@@ -57,6 +58,7 @@ class AsyncSession(AsyncBranched):
         super().__init__(session)
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""
+        adopt(self, session)
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"
@@ -139,7 +141,8 @@ class AsyncSession(AsyncBranched):
 
     async def append(self, item: Mapping[str, Any], **options: Any) -> Receipt:
         """As ``Session.append``."""
-        return await self.extend([item], **options)
+        await self._ready()
+        return await self.store(*self._session.appending.extend([item], **options))
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""

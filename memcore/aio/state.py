@@ -10,6 +10,7 @@ from memcore.aio.commit import commit, commit_to
 from memcore.aio.fields import AsyncFields
 from memcore.session import Session, SessionState
 from memcore.state import ScopedChange, SharedState, StateChange, StateSchema
+from memcore.telemetry import adopt
 
 __all__ = ["AsyncSessionState", "AsyncSharedState"]
 
@@ -20,6 +21,7 @@ class AsyncSessionState(AsyncFields[ScopedChange]):
     def __init__(self, session: Session) -> None:
         self._session = session
         self.sync: SessionState = session.state
+        adopt(self, self.sync)
 
     @property
     def schema(self) -> StateSchema | None:
@@ -64,6 +66,7 @@ class AsyncSharedState(AsyncFields[StateChange]):
 
     def __init__(self, sync: SharedState) -> None:
         self.sync: SharedState = sync
+        adopt(self, sync)
 
     async def all(self) -> dict[str, Any]:
         """As ``SharedState.all``."""

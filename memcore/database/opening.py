@@ -24,11 +24,13 @@ from memcore.options import checked_bool, checked_int
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
+from memcore.telemetry import bound, opening
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
 
 
+@opening
 def open_database(
     path: str | os.PathLike[str],
     *,
@@ -45,6 +47,7 @@ def open_database(
     steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
     verify: bool = False,
     allow_network_fs: bool = False,
+    telemetry: Any = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -68,6 +71,8 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
+        telemetry: who is told of operations, never of content: ``"log"``, ``"otel"``, a callable
+            that takes a ``memcore.telemetry.Record``, a ``Sink``, or a list of these; None: nobody.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -98,7 +103,8 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    return _opened(store, Backing(store, by, preset, recount, rule, embed))
+    opened = _opened(store, Backing(store, by, preset, recount, rule, embed))
+    return bound(opened, store, telemetry)
 
 
 def _need_file(file: str) -> None:
