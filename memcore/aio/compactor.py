@@ -291,14 +291,15 @@ class Compactor:
         return attempts.result
 
     def _failed(self, session: AsyncSession, error: Exception) -> None:
-        _log.error("session %r: the compaction failed", session.id, exc_info=error)
+        # Not the error itself: its text may hold content. ``on_error`` and ``errors`` have it.
+        _log.error("session %r: the compaction failed: %s", session.id, type(error).__name__)
         failure = CompactionFailure(session, error)
         self.errors.append(failure)
         if self._on_error is not None:
             try:
                 self._on_error(failure)
-            except Exception:  # noqa: BLE001 - nor is that of the hook that is told of it
-                _log.exception("session %r: on_error failed", session.id)
+            except Exception as exc:  # noqa: BLE001 - nor is that of the hook that is told of it
+                _log.error("session %r: on_error failed: %s", session.id, type(exc).__name__)
 
 
 def _handle(session: object) -> Session:

@@ -207,7 +207,9 @@ class Compacting:
 
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
         """The draft of what serves without a summary; an earlier summary stays."""
-        _log.warning("session %r: the summarizer failed", self._address.name, exc_info=error)
+        # Not the error itself: its text and its traceback may hold content.
+        name, kind = self._address.name, type(error).__name__
+        _log.warning("session %r: the summarizer failed: %s", name, kind)
         reason = f"the summarizer failed: {type(error).__name__}: {error}"
         return self._ladder(replace(draft, error=error, reason=reason))
 

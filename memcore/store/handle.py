@@ -173,9 +173,7 @@ def _open_memory(map_bytes: int) -> LmdbStore:
 class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
-    __slots__ = (
-        "__weakref__", "_durability", "_env", "_transact", "_wrap", "path", "read_only", "seed",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "_durability", "_env", "_transact", "path", "read_only", "seed")
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
         record = _format(env)
@@ -185,7 +183,6 @@ class LmdbStore:
         self._durability = record.durability
         self.seed = record.seed
         self._transact: Callable[..., Any] = env.queue.call
-        self._wrap: Callable[[Any], Any] | None = None
         if read_only:
             self._transact = self._refuse_write
         env.handles.add(self)
@@ -212,12 +209,6 @@ class LmdbStore:
             self._refuse_closed()
         return env.read(fn, patient=patient)
 
-    def watch(self, wrap: Callable[[Any], Any]) -> None:
-        """Have every closure go through ``wrap`` before it is queued."""
-        transact = self._transact
-        self._transact = lambda fn, **options: transact(wrap(fn), **options)
-        self._wrap = wrap
-
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit, return its result."""
         if makes_room:
@@ -237,8 +228,6 @@ class LmdbStore:
         if self.read_only:
             self._refuse_write(fn)
         queue = self._open_env().queue
-        if self._wrap is not None:
-            fn = self._wrap(fn)
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:

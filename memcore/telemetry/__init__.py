@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memcore.telemetry.access_log import AccessLog
     from memcore.telemetry.logs import LogSink
-    from memcore.telemetry.observer import Observer, counted
+    from memcore.telemetry.observer import Observer, counted, note_stored
     from memcore.telemetry.observing import (
         adapting,
         adapts,
@@ -39,6 +39,7 @@ __all__ = [
     "adopt",
     "bound",
     "counted",
+    "note_stored",
     "observe",
     "observer_of",
     "opening",
@@ -60,6 +61,7 @@ _HOMES = {
     "adopt": "observing",
     "bound": "observing",
     "counted": "observer",
+    "note_stored": "observer",
     "observe": "observing",
     "observer_of": "observing",
     "opening": "observing",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from typing import Any, Final
 
 from memcore.model import CompactionResult
@@ -107,8 +107,12 @@ def _counter(figures: Figures, result: Any) -> None:
     figures.revision = result
 
 
+def _single(figures: Figures, _: Any) -> None:
+    figures.items = 1
+
+
 def _entries(figures: Figures, entries: Any) -> None:
-    if isinstance(entries, Mapping):
+    if isinstance(entries, Sized) and not isinstance(entries, str | bytes):
         figures.items = len(entries)
 
 
@@ -129,5 +133,6 @@ MEASURES: Final[dict[str, Callable[[Figures, Any], None] | None]] = {
     "text": _text,
     "number": _number,
     "counter": _counter,
+    "single": _single,
     "entries": _entries,
 }

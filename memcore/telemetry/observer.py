@@ -12,7 +12,7 @@ from memcore.telemetry.record import OK, Record, Sink
 from memcore.telemetry.seam import Telemetry
 from memcore.telemetry.surface import Operation
 
-__all__ = ["Observer", "Place", "PlaceOf", "Running", "counted", "noting"]
+__all__ = ["Observer", "Place", "PlaceOf", "Running", "counted", "note_stored", "noting"]
 
 noting: Final[ContextVar[Figures | None]] = ContextVar("memcore_operation", default=None)
 """The figures of the operation under way in this context."""
@@ -43,6 +43,10 @@ class Running(Figures):
         self.entered: list[tuple[Sink, Any]] | tuple[()] = ()
         self.token: Token[Figures | None] | None = None
         self.begun = 0.0
+
+    def given(self) -> Any:
+        """The first argument."""
+        return self.args[0] if self.args else next(iter(self.options.values()), None)
 
 
 class Observer:
@@ -181,6 +185,13 @@ def _asked_for(running: Running, place: Place) -> Place:
 
 def _text(name: object) -> str | None:
     return name if type(name) is str else None
+
+
+def note_stored(prepared: Any) -> None:
+    """Items were prepared that the operation under way is about to store."""
+    figures = noting.get()
+    if figures is not None:
+        figures.stored(prepared)
 
 
 def counted(closure: Any) -> Any:

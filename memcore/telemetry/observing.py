@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from memcore.telemetry.observer import NOWHERE, Observer, Place, PlaceOf, counted, noting
+from memcore.telemetry.observer import NOWHERE, Observer, Place, PlaceOf, counted, note_stored
 from memcore.telemetry.seam import Telemetry, telemetry_of
 from memcore.telemetry.shapes import observed
 from memcore.telemetry.surface import SURFACE, Operation, operations_of
@@ -124,7 +124,7 @@ def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
     if telemetry is None:
         return database
     telemetry.bind(store)
-    store.watch(counted)
+    _count_runs(store)
     return observe(database, Observer(telemetry, None))
 
 
@@ -220,6 +220,20 @@ def _method(method: Any, operation: Operation) -> Any:
     return _giving(run) if gives else run
 
 
+def _count_runs(store: Any) -> None:
+    """Count how often the closures of a store's transactions are run."""
+    cls = type(store)
+
+    def transact(self: Any, fn: Any, **options: Any) -> Any:
+        return cls.transact(self, counted(fn), **options)
+
+    def submit(self: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        return cls.submit(self, counted(fn), *args, **options)
+
+    body = {"__slots__": (), "transact": transact, "submit": submit, "__doc__": cls.__doc__}
+    store.__class__ = type(cls.__name__, (cls,), body)
+
+
 def _giving(
     method: Callable[..., Any], *, of_plain: bool = False, second: bool = False
 ) -> Callable[..., Any]:
@@ -241,9 +255,7 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def run(self: Any, prepared: Any, *args: Any) -> Any:
-        figures = noting.get()
-        if figures is not None:
-            figures.stored(prepared)
+        note_stored(prepared)
         return method(self, prepared, *args)
 
     return run

@@ -32,7 +32,7 @@ def observed(method: _Method, operation: Operation) -> _Method:
 
 
 def _value(method: _Method, operation: Operation) -> _Method:
-    of_entries = operation.measure == "entries"
+    of_given = operation.measure == "entries"
 
     @wraps(method)
     def run(self: Any, *args: Any, **options: Any) -> Any:
@@ -46,14 +46,14 @@ def _value(method: _Method, operation: Operation) -> _Method:
         except BaseException as exc:
             observer.end(running, None, exc)
             raise
-        observer.end(running, args[0] if of_entries and args else result)
+        observer.end(running, running.given() if of_given else result)
         return result
 
     return run
 
 
 def _awaited(method: _Method, operation: Operation) -> _Method:
-    of_entries = operation.measure == "entries"
+    of_given = operation.measure == "entries"
 
     @wraps(method)
     async def run(self: Any, *args: Any, **options: Any) -> Any:
@@ -67,7 +67,7 @@ def _awaited(method: _Method, operation: Operation) -> _Method:
         except BaseException as exc:
             observer.end(running, None, exc)
             raise
-        observer.end(running, args[0] if of_entries and args else result)
+        observer.end(running, running.given() if of_given else result)
         return result
 
     return run

@@ -15,6 +15,7 @@ from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreCache"]
 
@@ -26,6 +27,15 @@ Key = tuple[tuple[str, ...], str]
 Row = tuple[str, bytes, float | None]
 
 
+@adapts(
+    get="cache.get . count",
+    aget="cache.get . count",
+    set="cache.put . entries",
+    aset="cache.put . entries",
+    clear="cache.clear",
+    aclear="cache.clear",
+    sweep="sweep . number",
+)
 class MemcoreCache(Opened, BaseCache[ValueT]):
     """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
 
@@ -61,6 +71,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         super().__init__(serde=serde)
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._kv = scope.kv(namespace)
+        self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
 
     @classmethod
     def from_conn_string(

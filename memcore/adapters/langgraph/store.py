@@ -16,10 +16,27 @@ from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreStore"]
 
 
+@adapts(
+    batch="memory.batch . count",
+    abatch="memory.batch . count",
+    get="memory.get",
+    aget="memory.get",
+    put="memory.put . single",
+    aput="memory.put . single",
+    delete="memory.delete",
+    adelete="memory.delete",
+    search="memory.search . count",
+    asearch="memory.search . count",
+    list_namespaces="memory.list . count",
+    alist_namespaces="memory.list . count",
+    sweep_ttl="sweep . number",
+    asweep_ttl="sweep . number",
+)
 class MemcoreStore(Opened, BaseStore):
     """Items under namespaces, with search by filter and by meaning, and times to live.
 
@@ -66,6 +83,7 @@ class MemcoreStore(Opened, BaseStore):
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._backing = scope.backing
         self._kv = scope.kv(namespace)
+        self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
         self._sweeper = Sweeper(self.sweep_ttl)
 
     @classmethod
