@@ -11,23 +11,22 @@ __all__ = ["MEASURES", "Figures"]
 
 
 class Figures:
-    """The numbers of one operation: what was noted while it ran, and what its result says."""
+    """The numbers of one operation: what was noted while it ran, and what its result says.
 
-    __slots__ = ("bytes", "cut", "durability", "items", "ratio", "revision", "runs", "tokens",
-                 "transactions")  # fmt: skip
+    Defaults lie in the class: an append makes one of these, and sets a few of them.
+    """
 
-    def __init__(self) -> None:
-        self.revision: int | None = None
-        self.items: int | None = None
-        self.bytes: int | None = None
-        self.tokens: int | None = None
-        self.cut: int | None = None
-        self.ratio: float | None = None
-        self.durability: str | None = None
-        self.transactions = 0
-        """How many closures were handed to the store."""
-        self.runs = 0
-        """How often they were run."""
+    revision: int | None = None
+    items: int | None = None
+    bytes: int | None = None
+    tokens: int | None = None
+    cut: int | None = None
+    ratio: float | None = None
+    durability: str | None = None
+    transactions: int = 0
+    """How many closures were handed to the store."""
+    runs: int = 0
+    """How often they were run."""
 
     def stored(self, prepared: Any) -> None:
         """Items are about to be stored."""
@@ -116,10 +115,8 @@ def _entries(figures: Figures, entries: Any) -> None:
         figures.items = len(entries)
 
 
-MEASURES: Final[dict[str, Callable[[Figures, Any], None] | None]] = {
-    "nothing": None,
+MEASURES: Final[dict[str, Callable[[Figures, Any], None]]] = {
     "handle": _handle,
-    "session": None,
     "receipt": _receipt,
     "context": _context,
     "checkpoint": _checkpoint,

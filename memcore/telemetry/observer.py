@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from time import perf_counter, time
+from time import time
 from typing import Any, Final
 
 from memcore.telemetry.measures import MEASURES, Figures
@@ -30,19 +30,10 @@ _SESSIONS: Final = ("session_id", "thread", "source")
 class Running(Figures):
     """An operation that has begun."""
 
-    __slots__ = ("args", "begun", "entered", "operation", "options", "owner", "token")
-
-    def __init__(
-        self, owner: Observer, operation: Operation, args: Args = (), options: Options | None = None
-    ) -> None:
-        super().__init__()
-        self.owner = owner
-        self.operation = operation
-        self.args = args
-        self.options = options or {}
-        self.entered: list[tuple[Sink, Any]] | tuple[()] = ()
-        self.token: Token[Figures | None] | None = None
-        self.begun = 0.0
+    args: Args = ()
+    options: Options = {}  # noqa: RUF012 - of a call without any; nobody writes to it
+    entered: list[tuple[Sink, Any]] | tuple[()] = ()
+    owner: Observer | None = None
 
     def given(self) -> Any:
         """The first argument."""
@@ -58,7 +49,7 @@ class Observer:
     """
 
     __slots__ = (
-        "_place_of", "_seen_revision", "actor", "adapter", "place", "plain", "telemetry",
+        "_place_of", "_seen_revision", "actor", "adapter", "is_special", "place", "plain", "telemetry",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +68,8 @@ class Observer:
         self.actor = actor
         self.adapter = adapter
         self._place_of = place_of
+        self.is_special = plain is None or place_of is not None or bool(telemetry.enters)
+        """Whether its operations need more to begin than their figures."""
         self._seen_revision = getattr(plain, "seen_revision", None)
 
     def beside(self, handle: Any) -> Observer:
@@ -92,92 +85,79 @@ class Observer:
 
     def is_within(self) -> bool:
         """Whether a method of an adapter was called by another one of the same object."""
-        if self.plain is not None:
-            return False
         under_way = noting.get()
         return isinstance(under_way, Running) and under_way.owner is self
 
-    def begin(
-        self,
-        operation: Operation,
-        args: Args = (),
-        options: Options | None = None,
-        *,
-        live: bool = True,
-    ) -> Running:
-        """An operation begins in this context; ``live``: sinks may have it as their current one."""
-        running = Running(self, operation, args, options)
-        if live and operation.name in self.telemetry.enters:
-            running.entered = self.telemetry.enter(operation.name)
-        running.token = noting.set(running)
-        running.begun = perf_counter()
+    def running(self, args: Args, options: Options) -> Running:
+        """An operation of this handle, with the arguments of its call."""
+        running = Running()
+        running.owner = self
+        if args:
+            running.args = args
+        if options:
+            running.options = options
         return running
 
-    def drop(self, running: Running) -> None:
-        """It turned out to be none."""
-        if running.token is not None:
-            noting.reset(running.token)
-
-    def end(self, running: Running, result: Any, error: BaseException | None = None) -> None:
-        """It has ended, with a result or an error."""
-        seconds = perf_counter() - running.begun
-        self.drop(running)
-        self.tell(running, seconds, result, error)
+    def begin(
+        self, operation: Operation, args: Args, options: Options
+    ) -> tuple[Running, Token[Figures | None]]:
+        """An operation begins in this context."""
+        running = self.running(args, options)
+        enters = self.telemetry.enters
+        if enters and operation.name in enters:
+            running.entered = self.telemetry.enter(operation.name)
+        return running, noting.set(running)
 
     def tell(
-        self, running: Running, seconds: float, result: Any, error: BaseException | None
+        self,
+        operation: Operation,
+        running: Running,
+        seconds: float,
+        result: Any,
+        error: BaseException | None = None,
     ) -> None:
-        """Make the record, and hand it on."""
-        telemetry, operation = self.telemetry, running.operation
-        if self._seen_revision is not None:
-            running.revision = self._seen_revision()
-        if error is None:
-            status = OK
-            measure = MEASURES[operation.measure]
-            if measure is not None:
-                telemetry.guarded(measure, running, result)
-        else:
-            status = type(error).__name__
-        request = running.options.get("request_id")
-        record = Record(
-            operation.name,
-            status,
-            seconds,
-            time() - seconds,
-            *self._place(running),
-            self.actor,
-            request if type(request) is str else None,
-            self.adapter,
-            running.revision,
-            running.items,
-            running.bytes,
-            running.tokens,
-            running.cut,
-            running.ratio,
-            max(running.runs - running.transactions, 0) if running.runs else 0,
-            telemetry.backend,
-            running.durability or telemetry.durability,
-        )
+        """An operation has ended, with a result or an error: make the record, and hand it on."""
+        telemetry = self.telemetry
+        name, _, measure, names_session = operation
+        place, status, request = self.place, OK, None
+        try:
+            if error is not None:
+                status = type(error).__name__
+            elif measure != "nothing":
+                MEASURES[measure](running, result)
+            if running.revision is None and self._seen_revision is not None:
+                running.revision = self._seen_revision()
+            if self._place_of is not None:
+                place = self._place_of(running.args, running.options)
+            elif names_session or place[1] is None:
+                place = _asked_for(running, place, names_session=names_session)
+            options = running.options
+            if options:
+                request = _text(options.get("request_id"))
+        except Exception as exc:  # noqa: BLE001 - frameworks hand over what they like
+            telemetry.failed(self, exc)
+        # Not by name: it would take as long as all the rest.
+        record: Record = tuple.__new__(
+            Record,
+            (
+                name, status, seconds, time() - seconds, *place, self.actor, request, self.adapter,
+                running.revision, running.items, running.bytes, running.tokens, running.cut,
+                running.ratio, running.runs - running.transactions if running.runs else 0,
+                telemetry.backend, running.durability or telemetry.durability,
+            ),
+        )  # fmt: skip
         telemetry.tell(record, running.entered)
-        if operation.name == "close":
+        if name == "close":
             telemetry.flush()
 
-    def _place(self, running: Running) -> Place:
-        if self._place_of is not None:
-            found = self.telemetry.guarded(self._place_of, running.args, running.options)
-            return self.place if found is None else found
-        if running.operation.names_session or self.place[1] is None:
-            return _asked_for(running, self.place)
-        return self.place
 
-
-def _asked_for(running: Running, place: Place) -> Place:
+def _asked_for(running: Running, place: Place, *, names_session: bool) -> Place:
     """The place that the arguments of a call name, where the handle is of none."""
     app, user, session = place
     options = running.options
     if user is None:
         app, user = _text(options.get("app")) or app, _text(options.get("user"))
-    if running.operation.names_session:
+    if names_session:
         named = (options[key] for key in _SESSIONS if key in options)
         session = _text(running.args[0] if running.args else next(named, None))
     return app, user, session

@@ -11,9 +11,18 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, cast
 
-from memcore.telemetry.observer import NOWHERE, Observer, Place, PlaceOf, counted, note_stored
+from memcore.telemetry.observer import (
+    NOWHERE,
+    Observer,
+    Place,
+    PlaceOf,
+    counted,
+    note_stored,
+    noting,
+)
 from memcore.telemetry.seam import Telemetry, telemetry_of
 from memcore.telemetry.shapes import observed
 from memcore.telemetry.surface import SURFACE, Operation, operations_of
@@ -80,16 +89,18 @@ def seen_compacting(handle: object) -> Iterator[list[Any]]:
     if observer is None:
         yield seen
         return
-    running = observer.begin(_COMPACT, live=False)
+    running = observer.running((), {})
+    token = noting.set(running)
+    begun = perf_counter()
     try:
         yield seen
     except BaseException as exc:
-        observer.end(running, None, exc)
+        noting.reset(token)
+        observer.tell(_COMPACT, running, perf_counter() - begun, None, exc)
         raise
+    noting.reset(token)
     if any(result is not None for result in seen):
-        observer.end(running, seen[-1])
-    else:
-        observer.drop(running)
+        observer.tell(_COMPACT, running, perf_counter() - begun, seen[-1])
 
 
 def opening(open_: Callable[P, T]) -> Callable[P, T]:
@@ -106,14 +117,15 @@ def opening(open_: Callable[P, T]) -> Callable[P, T]:
             return open_(*args, **options)
         options["telemetry"] = telemetry
         observer = Observer(telemetry, None)
-        running = observer.begin(_OPEN)
+        running = observer.running((), {})
+        begun = perf_counter()
         try:
             opened = open_(*args, **options)
         except BaseException as exc:
-            observer.end(running, None, exc)
+            observer.tell(_OPEN, running, perf_counter() - begun, None, exc)
             telemetry.flush()
             raise
-        observer.end(running, None)
+        observer.tell(_OPEN, running, perf_counter() - begun, None)
         return opened
 
     return run

@@ -29,6 +29,9 @@ _DEFAULT: Final = frozenset(
 )  # fmt: skip
 """Operations that have a span if spans are asked for. An append is too short for one."""
 _STORED: Final = frozenset({"append", "extend", "record", "batch", "begin", "apply"})
+_KINDS_MAX: Final = 10_000
+"""Types of errors may be anybody's."""
+_Counted = tuple[dict[str, str], list[int] | None]
 _BUCKETS: Final = (
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 60.0,
@@ -73,7 +76,7 @@ class OpenTelemetry(Sink):
         self._lock = threading.Lock()
         self._stored: dict[str, list[int]] = {}
         """By backend: messages and tokens that were stored."""
-        self._attributes: dict[tuple[str, str, str], dict[str, str]] = {}
+        self._counted: dict[tuple[Any, ...], _Counted] = {}
         self._tracer = self._trace.get_tracer("memcore", tracer_provider=tracer_provider)
         self._make_instruments(metrics.get_meter("memcore", meter_provider=meter_provider))
 
@@ -81,12 +84,12 @@ class OpenTelemetry(Sink):
         return f"OpenTelemetry(spans={sorted(self.enters)!r})"
 
     def _make_instruments(self, meter: Any) -> None:
-        self._duration = meter.create_histogram(
+        self._record = meter.create_histogram(
             METRICS["duration"],
             unit="s",
             description="How long operations take",
             explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
+        ).record
         self._ratio = meter.create_histogram(
             METRICS["ratio"],
             unit="1",
@@ -117,18 +120,17 @@ class OpenTelemetry(Sink):
 
     def tell(self, record: Record) -> None:
         """Count it."""
-        key = record[0], record[1], record.backend
-        attributes = self._attributes.get(key)
-        if attributes is None:
-            attributes = self._attributes_of(record)
-            if len(self._attributes) < 10_000:  # noqa: PLR2004 - error types may be anybody's
-                self._attributes[key] = attributes
-        self._duration.record(record.duration_seconds, attributes)
-        if record.operation in _STORED and record.items and not record.is_error:
+        counted = self._counted.get(record[:2])
+        if counted is None:
+            counted = self._counted_as(record)
+        attributes, stored = counted
+        self._record(record.duration_seconds, attributes)
+        if stored is not None:
             with self._lock:
-                stored = self._stored.setdefault(record.backend, [0, 0])
-                stored[0] += record.items
+                stored[0] += record.items or 0
                 stored[1] += record.tokens or 0
+            if not record.retries:
+                return
         if record.ratio is not None:
             self._ratio.record(record.ratio, {names_of.BACKEND: record.backend})
         if record.retries:
@@ -142,6 +144,16 @@ class OpenTelemetry(Sink):
     def attach(self, store: Any) -> None:
         """Show the sizes of a database while it is open."""
         self._stores.add(store)
+
+    def _counted_as(self, record: Record) -> _Counted:
+        """The attributes of a kind of record, and where messages that it stored are counted."""
+        stores = record.operation in _STORED and not record.is_error
+        with self._lock:
+            stored = self._stored.setdefault(record.backend, [0, 0]) if stores else None
+            counted = self._attributes_of(record), stored
+            if len(self._counted) < _KINDS_MAX:
+                self._counted[record[:2]] = counted
+        return counted
 
     def _attributes_of(self, record: Record) -> dict[str, str]:
         found = {names_of.OPERATION: record.operation, names_of.BACKEND: record.backend}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
 from memcore.errors import InvalidOptionError
-from memcore.telemetry.record import OK, Record, Sink
+from memcore.telemetry.record import Record, Sink
 
 __all__ = ["Calling", "Telemetry", "telemetry_of"]
 
@@ -56,7 +56,7 @@ class Telemetry:
                 self.enters[operation] = (*self.enters.get(operation, ()), sink)
         self._seed = b""
         self._failed: set[int] = set()
-        self._clear = tuple(sink for sink in self.sinks if sink.names == "clear")
+        self._tells = tuple(sink.tell for sink in self.sinks if sink.names == "clear")
         self._masked = tuple(sink for sink in self.sinks if sink.names != "clear")
 
     def bind(self, store: Any) -> None:
@@ -64,21 +64,20 @@ class Telemetry:
         self._seed = store.seed
         self.durability = store.durability
         for sink in self.sinks:
-            self._guarded(sink, sink.attach, store)
+            self._guarded(sink.attach, store)
 
-    def tell(self, record: Record, entered: Iterable[tuple[Sink, Any]] = ()) -> None:
+    def tell(self, record: Record, entered: Sequence[tuple[Sink, Any]] = ()) -> None:
         """Hand a record to every sink; none of them breaks the operation."""
-        for sink in self._clear:
+        for tell in self._tells:
             try:
-                sink.tell(record)
+                tell(record)
             except Exception as exc:  # noqa: BLE001 - a sink may fail in any way
-                self._note_failure(sink, exc)
+                self.failed(tell, exc)
         for sink in self._masked:
-            self._guarded(sink, sink.tell, self._masked_for(sink, record))
-        if record.operation in self.enters:
+            self._guarded(sink.tell, self._masked_for(sink, record))
+        if self.enters and record.operation in self.enters:
             self._leave(record, dict(entered))
-        if record.operation == "copy_compact" and record.status == OK:
-            self.durability = record.durability
+        self.durability = record.durability
 
     def enter(self, operation: str) -> list[tuple[Sink, Any]]:
         """Tell the sinks that asked for it that an operation begins."""
@@ -87,26 +86,18 @@ class Telemetry:
             try:
                 entered.append((sink, sink.enter(operation)))
             except Exception as exc:  # noqa: BLE001 - see tell
-                self._note_failure(sink, exc)
+                self.failed(sink, exc)
         return entered
-
-    def guarded(self, read: Callable[..., Any], *given: Any) -> Any:
-        """Let something read arguments or a result; None, and a failure noted, if it cannot."""
-        try:
-            return read(*given)
-        except Exception as exc:  # noqa: BLE001 - an adapter's are its framework's, of any kind
-            self._note_failure(read, exc)
-            return None
 
     def redacted(self, found: Mapping[str, int]) -> None:
         """Tell how many values of each class were redacted."""
         for sink in self.sinks:
-            self._guarded(sink, sink.redacted, found, self.backend)
+            self._guarded(sink.redacted, found, self.backend)
 
     def flush(self) -> None:
         """The database is closed: nothing is kept back any more."""
         for sink in self.sinks:
-            self._guarded(sink, sink.flush)
+            self._guarded(sink.flush)
 
     def pseudonym(self, name: str) -> str:
         """The name's keyed hash: the same for every handle and process of this file."""
@@ -115,7 +106,7 @@ class Telemetry:
 
     def _leave(self, record: Record, entered: dict[Sink, Any]) -> None:
         for sink in self.enters[record.operation]:
-            self._guarded(sink, sink.leave, entered.get(sink), self._masked_for(sink, record))
+            self._guarded(sink.leave, entered.get(sink), self._masked_for(sink, record))
 
     def _masked_for(self, sink: Sink, record: Record) -> Record:
         if sink.names == "clear":
@@ -128,20 +119,21 @@ class Telemetry:
         )
         return record._replace(user=user, actor=actor, session=session)
 
-    def _guarded(self, sink: Sink, call: Callable[..., object], *args: object) -> None:
+    def _guarded(self, call: Callable[..., object], *args: object) -> None:
         try:
             call(*args)
         except Exception as exc:  # noqa: BLE001 - see tell
-            self._note_failure(sink, exc)
+            self.failed(call, exc)
 
-    def _note_failure(self, sink: object, error: Exception) -> None:
+    def failed(self, what: object, error: Exception) -> None:
         """Count it; the first of a sink is logged, without a text that might hold content."""
         self.failures += 1
+        sink = getattr(what, "__self__", what)
         if id(sink) not in self._failed:
             self._failed.add(id(sink))
             _log.error(
                 "telemetry: %s failed with %s; operations go on, and it is not logged again",
-                getattr(sink, "__name__", type(sink).__name__),
+                type(sink).__name__,
                 type(error).__name__,
             )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from memcore.telemetry.observer import Observer, Running
+from memcore.telemetry.observer import Observer, Running, noting
 from memcore.telemetry.surface import Operation
 
 __all__ = ["observed"]
@@ -32,21 +33,35 @@ def observed(method: _Method, operation: Operation) -> _Method:
 
 
 def _value(method: _Method, operation: Operation) -> _Method:
+    takes_args = operation.names_session or operation.measure == "entries"
     of_given = operation.measure == "entries"
 
     @wraps(method)
     def run(self: Any, *args: Any, **options: Any) -> Any:
         observer: Observer | None = self.observer
-        if observer is None or observer.is_within():
+        if observer is None:
             return method(self, *args, **options)
-        handle = self if observer.plain is None else observer.plain
-        running = observer.begin(operation, args, options)
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return method(self, *args, **options)
+            handle = self
+        if options or observer.is_special or takes_args:
+            running, token = observer.begin(operation, args, options)
+        else:  # the way of most appends
+            running = Running()
+            token = noting.set(running)
+        begun = perf_counter()
         try:
             result = method(handle, *args, **options)
         except BaseException as exc:
-            observer.end(running, None, exc)
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            observer.tell(operation, running, seconds, None, exc)
             raise
-        observer.end(running, running.given() if of_given else result)
+        seconds = perf_counter() - begun
+        noting.reset(token)
+        observer.tell(operation, running, seconds, running.given() if of_given else result)
         return result
 
     return run
@@ -58,16 +73,25 @@ def _awaited(method: _Method, operation: Operation) -> _Method:
     @wraps(method)
     async def run(self: Any, *args: Any, **options: Any) -> Any:
         observer: Observer | None = self.observer
-        if observer is None or observer.is_within():
+        if observer is None:
             return await method(self, *args, **options)
-        handle = self if observer.plain is None else observer.plain
-        running = observer.begin(operation, args, options)
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return await method(self, *args, **options)
+            handle = self
+        running, token = observer.begin(operation, args, options)
+        begun = perf_counter()
         try:
             result = await method(handle, *args, **options)
         except BaseException as exc:
-            observer.end(running, None, exc)
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            observer.tell(operation, running, seconds, None, exc)
             raise
-        observer.end(running, running.given() if of_given else result)
+        seconds = perf_counter() - begun
+        noting.reset(token)
+        observer.tell(operation, running, seconds, running.given() if of_given else result)
         return result
 
     return run
@@ -76,7 +100,9 @@ def _awaited(method: _Method, operation: Operation) -> _Method:
 class _Counting:
     """An iteration that is under way: its time within, its elements and their bytes."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, observer: Observer, operation: Operation, running: Running) -> None:
+        self._observer = observer
+        self._operation = operation
         self._running = running
         self.seconds = 0.0
         self.count = self.size = 0
@@ -90,17 +116,21 @@ class _Counting:
     def end(self, error: BaseException | None) -> None:
         self._running.items = self.count
         self._running.bytes = self.size or None
-        self._running.owner.tell(self._running, self.seconds, None, error)
+        self._observer.tell(self._operation, self._running, self.seconds, None, error)
 
 
 def _iterator(method: _Method, operation: Operation) -> _Method:
     @wraps(method)
     def run(self: Any, *args: Any, **options: Any) -> Any:
         observer: Observer | None = self.observer
-        if observer is None or observer.is_within():
+        if observer is None:
             return method(self, *args, **options)
-        handle = self if observer.plain is None else observer.plain
-        counting = _Counting(Running(observer, operation, args, options))
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return method(self, *args, **options)
+            handle = self
+        counting = _Counting(observer, operation, observer.running(args, options))
         begun = perf_counter()
         try:
             found = method(handle, *args, **options)
@@ -135,12 +165,12 @@ def _async_iterator(method: _Method, operation: Operation) -> _Method:
     @wraps(method)
     async def run(self: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
         observer: Observer | None = self.observer
-        if observer is None or observer.is_within():
+        if observer is None or (observer.plain is None and observer.is_within()):
             async for element in method(self, *args, **options):
                 yield element
             return
         handle = self if observer.plain is None else observer.plain
-        counting = _Counting(Running(observer, operation, args, options))
+        counting = _Counting(observer, operation, observer.running(args, options))
         error: BaseException | None = None
         try:
             since = perf_counter()
@@ -170,7 +200,7 @@ def _block(method: _Method, operation: Operation) -> _Method:
         try:
             block = method(handle, *args, **options)
         except BaseException as exc:
-            observer.end(observer.begin(operation, args, options), None, exc)
+            observer.tell(operation, observer.running(args, options), 0.0, None, exc)
             raise
         if hasattr(block, "__aenter__"):
             return _AsyncBlock(block, observer, operation)
@@ -188,12 +218,20 @@ class _Ending:
         self._operation = operation
         self._entered: Any = None
 
-    def _tell(self, running: Running, error: BaseException | None) -> None:
-        result = getattr(self._entered, "receipt", None)
-        if error is None and result is None:
-            self._observer.drop(running)  # nothing was committed
-        else:
-            self._observer.end(running, result, error)
+    @contextmanager
+    def _ending(self, error: BaseException | None) -> Iterator[None]:
+        running, token = self._observer.begin(self._operation, (), {})
+        begun = perf_counter()
+        try:
+            yield
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            receipt = getattr(self._entered, "receipt", None)
+            self._observer.tell(self._operation, running, seconds, receipt, error)
 
 
 class _Block(_Ending):
@@ -207,14 +245,8 @@ class _Block(_Ending):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Any:
-        running = self._observer.begin(self._operation)
-        try:
-            done = self._block.__exit__(kind, error, trace)
-        except BaseException as exc:
-            self._tell(running, exc)
-            raise
-        self._tell(running, error)
-        return done
+        with self._ending(error):
+            return self._block.__exit__(kind, error, trace)
 
 
 class _AsyncBlock(_Ending):
@@ -228,11 +260,5 @@ class _AsyncBlock(_Ending):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Any:
-        running = self._observer.begin(self._operation)
-        try:
-            done = await self._block.__aexit__(kind, error, trace)
-        except BaseException as exc:
-            self._tell(running, exc)
-            raise
-        self._tell(running, error)
-        return done
+        with self._ending(error):
+            return await self._block.__aexit__(kind, error, trace)
