@@ -49,7 +49,8 @@ class Observer:
     """
 
     __slots__ = (
-        "_place_of", "_seen_revision", "actor", "adapter", "is_special", "place", "plain", "telemetry",
+        "_place_of", "_seen_revision", "actor", "adapter", "is_special", "place", "plain",
+        "telemetry",
     )  # fmt: skip
 
     def __init__(

@@ -7,7 +7,7 @@ so none reaches a span, whatever ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CO
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
@@ -36,6 +36,7 @@ _BUCKETS: Final = (
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 60.0,
 )  # fmt: skip
+_TENTHS: Final = tuple(step / 10 for step in range(1, 11))
 
 
 class OpenTelemetry(Sink):
@@ -84,17 +85,11 @@ class OpenTelemetry(Sink):
         return f"OpenTelemetry(spans={sorted(self.enters)!r})"
 
     def _make_instruments(self, meter: Any) -> None:
-        self._record = meter.create_histogram(
-            METRICS["duration"],
-            unit="s",
-            description="How long operations take",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
+        self._record = _histogram(
+            meter, METRICS["duration"], "s", "How long operations take", _BUCKETS
         ).record
-        self._ratio = meter.create_histogram(
-            METRICS["ratio"],
-            unit="1",
-            description="Tokens after a compaction by those before it",
-            explicit_bucket_boundaries_advisory=tuple(step / 10 for step in range(1, 11)),
+        self._ratio = _histogram(
+            meter, METRICS["ratio"], "1", "Tokens after a compaction by those before it", _TENTHS
         )
         self._retries = meter.create_counter(
             METRICS["retries"], unit="{retry}", description="Transactions that were run again"
@@ -241,6 +236,15 @@ class OpenTelemetry(Sink):
             found[names_of.ERROR_TYPE] = record.status
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
         span.set_attributes({name: value for name, value in found.items() if value is not None})
+
+
+def _histogram(meter: Any, name: str, unit: str, text: str, bounds: Sequence[float]) -> Any:
+    try:
+        return meter.create_histogram(
+            name, unit=unit, description=text, explicit_bucket_boundaries_advisory=bounds
+        )
+    except TypeError:  # before 1.30 buckets are the application's views alone
+        return meter.create_histogram(name, unit=unit, description=text)
 
 
 def _chosen(spans: Any) -> frozenset[str]:
