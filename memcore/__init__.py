@@ -121,6 +121,7 @@ if TYPE_CHECKING:
         append_messages,
         merge_entries,
     )
+    from memcore.telemetry import AccessLog, LogSink, OpenTelemetry, Record
     from memcore.tokens import (
         BytesEstimate,
         CallableCounter,
@@ -138,6 +139,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "AccessLog",
     "AnthropicSummarizer",
     "Branch",
     "BytesEstimate",
@@ -173,6 +175,7 @@ __all__ = [
     "ItemKind",
     "Keep",
     "LiteLLMSummarizer",
+    "LogSink",
     "Mask",
     "Media",
     "MemcoreError",
@@ -182,6 +185,7 @@ __all__ = [
     "OmitOutput",
     "OpenAISummarizer",
     "OpenCall",
+    "OpenTelemetry",
     "OrphanResultError",
     "OutcomeUnknownError",
     "Overwrite",
@@ -192,6 +196,7 @@ __all__ = [
     "Private",
     "ReadOnlyError",
     "Receipt",
+    "Record",
     "RecountResult",
     "Recovery",
     "RecoveryStep",
@@ -253,6 +258,7 @@ __all__ = [
 
 _HOMES = {
     "PRESETS": "memcore.compaction",
+    "AccessLog": "memcore.telemetry",
     "AnthropicSummarizer": "memcore.compaction",
     "Branch": "memcore.database.branches",
     "BytesEstimate": "memcore.tokens",
@@ -288,6 +294,7 @@ _HOMES = {
     "ItemKind": "memcore.model",
     "Keep": "memcore.compaction",
     "LiteLLMSummarizer": "memcore.compaction",
+    "LogSink": "memcore.telemetry",
     "Mask": "memcore.model",
     "Media": "memcore.tokens",
     "MemcoreError": "memcore.errors",
@@ -297,6 +304,7 @@ _HOMES = {
     "OmitOutput": "memcore.state",
     "OpenAISummarizer": "memcore.compaction",
     "OpenCall": "memcore.model",
+    "OpenTelemetry": "memcore.telemetry",
     "OrphanResultError": "memcore.errors",
     "OutcomeUnknownError": "memcore.errors",
     "Overwrite": "memcore.state",
@@ -307,6 +315,7 @@ _HOMES = {
     "Private": "memcore.state",
     "ReadOnlyError": "memcore.errors",
     "Receipt": "memcore.model",
+    "Record": "memcore.telemetry",
     "RecountResult": "memcore.model",
     "Recovery": "memcore.session.recovered",
     "RecoveryStep": "memcore.session.recovered",

@@ -24,7 +24,7 @@ from memcore.options import checked_bool, checked_int
 from memcore.session import Backing, resume_removals
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
-from memcore.telemetry import bound, opening
+from memcore.telemetry import Telemetry, bound, opening
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
@@ -90,10 +90,8 @@ def open_database(
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
     _check_embed(embed)
-    if (read_only or not create) and not in_memory:
-        _need_file(file)
-    if not (in_memory or allow_network_fs):
-        refuse_network(os.path.realpath(file))
+    if not in_memory:
+        _check_place(file, make=create and not read_only, anywhere=allow_network_fs)
     store = open_store(
         file,
         read_only=read_only,
@@ -103,14 +101,15 @@ def open_database(
         steady_interval_ms=steady_interval_ms,
         verify=verify,
     )
-    opened = _opened(store, Backing(store, by, preset, recount, rule, embed))
-    return bound(opened, store, telemetry)
+    return _opened(store, Backing(store, by, preset, recount, rule, embed), telemetry)
 
 
-def _need_file(file: str) -> None:
-    if not os.path.lexists(file):
+def _check_place(file: str, *, make: bool, anywhere: bool) -> None:
+    if not make and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; open it for writing to make it"
         raise NotFoundError(msg)
+    if not anywhere:
+        refuse_network(os.path.realpath(file))
 
 
 def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
@@ -124,11 +123,11 @@ def _check_embed(embed: object) -> None:
         raise InvalidOptionError(msg)
 
 
-def _opened(store: LmdbStore, backing: Backing) -> Database:
+def _opened(store: LmdbStore, backing: Backing, telemetry: Telemetry | None) -> Database:
     """The database, when deletions that were cut short have been gone on with."""
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-    return Database(backing)
+    return bound(Database(backing), store, telemetry)
 
 
 def _check_flags(**flags: bool) -> None:

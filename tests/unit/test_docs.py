@@ -16,6 +16,7 @@ OPTIONAL = {
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
+    "docs/telemetry.md": "opentelemetry",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = ["README.md", "docs/concepts.md", "docs/compaction.md", "docs/state.md", *OPTIONAL]

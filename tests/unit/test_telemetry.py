@@ -150,8 +150,8 @@ def everything(db, mark=""):
     db.delete_session("f", user="u")
     return [
         "load", "append", "extend", "record", "batch", "context", "items", "checkpoint", "fork",
-        "undo", "rewind", "compact", "uncompact", "state.update", "state.update", "kv.put", "kv.put",
-        "kv.get", "kv.transact", "kv.scan", "kv.delete_range", "blob.put", "blob.get",
+        "undo", "rewind", "compact", "uncompact", "state.update", "state.update", "kv.put",
+        "kv.put", "kv.get", "kv.transact", "kv.scan", "kv.delete_range", "blob.put", "blob.get",
         "graph.threads", "export", "import", "backup", "check", "delete",
     ]  # fmt: skip
 
