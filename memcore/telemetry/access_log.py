@@ -13,6 +13,8 @@ from time import monotonic
 from typing import Final
 from weakref import WeakSet
 
+import orjson
+
 from memcore.errors import InvalidOptionError
 from memcore.options import checked_int
 from memcore.telemetry.record import Record, Sink, checked_names
@@ -133,7 +135,10 @@ class AccessLog(Sink):
 def _line(record: Record) -> bytes:
     figures = record.figures()
     line = {"at": figures.pop("started_at"), **figures}
-    return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+    try:
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # half a surrogate pair in a name
+        return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def _append(path: str, payload: bytes, rotate_bytes: int, keep: int) -> None:
