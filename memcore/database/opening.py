@@ -71,8 +71,7 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
-        telemetry: who is told of operations, never of content: ``"log"``, ``"otel"``, a callable
-            that takes a ``memcore.telemetry.Record``, a ``Sink``, or a list of these; None: nobody.
+        telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or several of them.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
