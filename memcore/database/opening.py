@@ -71,7 +71,7 @@ def open_database(
             The first handle of a process decides.
         verify: walk the whole file's structure before it is opened (slow).
         allow_network_fs: consent to a network file system; no other host may open the file.
-        telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or several of them.
+        telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or a list.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
