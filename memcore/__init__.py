@@ -142,6 +142,7 @@ if TYPE_CHECKING:
         append_messages,
         merge_entries,
     )
+    from memcore.telemetry import AccessLog, LogSink, OpenTelemetry, Record
     from memcore.tokens import (
         BytesEstimate,
         CallableCounter,
@@ -160,6 +161,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "AccessDeniedError",
+    "AccessLog",
     "AccessRequest",
     "AnthropicSummarizer",
     "Audit",
@@ -214,6 +216,7 @@ __all__ = [
     "LeaseHeldError",
     "LimitGuard",
     "LiteLLMSummarizer",
+    "LogSink",
     "Mask",
     "Media",
     "MemcoreError",
@@ -224,6 +227,7 @@ __all__ = [
     "OmitOutput",
     "OpenAISummarizer",
     "OpenCall",
+    "OpenTelemetry",
     "OrphanResultError",
     "OutcomeUnknownError",
     "Overwrite",
@@ -235,6 +239,7 @@ __all__ = [
     "ProtectedKeys",
     "ReadOnlyError",
     "Receipt",
+    "Record",
     "RecountResult",
     "Recovery",
     "RecoveryStep",
@@ -351,6 +356,7 @@ _NAMES = {
         "Command Delete FileData Merge OmitInput OmitOutput Overwrite Private Reduction "
         "SharedState StateChanges StateSchema append_messages merge_entries"
     ),
+    "memcore.telemetry": "AccessLog LogSink OpenTelemetry Record",
     "memcore.tokens": (
         "BytesEstimate CallableCounter ExactCounter Media ScaledCounter TiktokenCounter "
         "TokenCounter Truncated counter_for_model get_counter"

@@ -24,6 +24,7 @@ from memcore.session import Session
 from memcore.session.attempts import Attempts
 from memcore.session.compacting import AnySummarizer, checked_summarizer
 from memcore.session.condensed import AnyPolicy
+from memcore.telemetry import seen_compacting
 
 __all__ = ["CompactionFailure", "Compactor"]
 
@@ -249,7 +250,8 @@ class Compactor:
 
     async def _serve(self, key: Key, session: AsyncSession) -> None:
         try:
-            await self._compact(key, session)
+            with seen_compacting(session) as seen:
+                seen.append(await self._compact(key, session))
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -260,7 +262,7 @@ class Compactor:
         except Exception as exc:  # noqa: BLE001 - one session's trouble is not that of the others
             self._failed(session, exc)
 
-    async def _compact(self, key: Key, session: AsyncSession) -> None:
+    async def _compact(self, key: Key, session: AsyncSession) -> CompactionResult | None:
         handle = session.sync
         compacting = handle.compacting
         await asyncio.to_thread(compacting.check, self._summarize, awaits=True)
@@ -271,7 +273,7 @@ class Compactor:
                 draft, pressure = found
                 asked = not draft.is_empty
                 if asked and await _called(self._before, session, draft.plan, pressure) is False:
-                    return
+                    return attempts.result
                 draft = await summarized(handle, draft, self._summarize, self._timeout)
                 try:
                     result = await recorded(handle, draft)
@@ -286,16 +288,18 @@ class Compactor:
                 self._stalled[key] = patience
                 if len(self._stalled) > STALLS_KEPT:
                     self._stalled.popitem(last=False)
+        return attempts.result
 
     def _failed(self, session: AsyncSession, error: Exception) -> None:
-        _log.error("session %r: the compaction failed", session.id, exc_info=error)
+        # Not the error itself: its text may hold content. ``on_error`` and ``errors`` have it.
+        _log.error("session %r: the compaction failed: %s", session.id, type(error).__name__)
         failure = CompactionFailure(session, error)
         self.errors.append(failure)
         if self._on_error is not None:
             try:
                 self._on_error(failure)
-            except Exception:  # noqa: BLE001 - nor is that of the hook that is told of it
-                _log.exception("session %r: on_error failed", session.id)
+            except Exception as exc:  # noqa: BLE001 - nor is that of the hook that is told of it
+                _log.error("session %r: on_error failed: %s", session.id, type(exc).__name__)
 
 
 def _handle(session: object) -> Session:

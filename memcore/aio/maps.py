@@ -15,6 +15,7 @@ from memcore.blobs import BlobRef, BlobStore
 from memcore.kv import KeyValue
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
 from memcore.kv.lent import KeyValueTxn, lent, once
+from memcore.telemetry import adopt, plain
 
 __all__ = ["AsyncBlobStore", "AsyncKeyValue"]
 
@@ -39,6 +40,7 @@ class AsyncKeyValue:
 
     def __init__(self, sync: KeyValue) -> None:
         self.sync = sync
+        adopt(self, sync)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """As ``KeyValue.get``."""
@@ -59,7 +61,7 @@ class AsyncKeyValue:
         """As ``KeyValue.put``; a large content is stored in a thread."""
         if is_staged(content):
             await asyncio.to_thread(
-                self.sync.put, key, value, ttl_seconds=ttl_seconds, content=content
+                plain(self.sync).put, key, value, ttl_seconds=ttl_seconds, content=content
             )
             return
         gate = self.sync.gate

@@ -39,6 +39,7 @@ from memcore.session.condensed import AnyPolicy
 from memcore.session.outgoing import Redact
 from memcore.session.recovered import Recovery
 from memcore.state import Command
+from memcore.telemetry import adopt
 from memcore.tokens import TokenCounter
 
 __all__ = ["AsyncSession"]
@@ -59,6 +60,7 @@ class AsyncSession(AsyncJoined):
         super().__init__(session)
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""
+        adopt(self, session)
 
     def __repr__(self) -> str:
         return f"Async{self._session!r}"
@@ -136,7 +138,8 @@ class AsyncSession(AsyncJoined):
 
     async def append(self, item: Mapping[str, Any], **options: Any) -> Receipt:
         """As ``Session.append``."""
-        return await self.extend([item], **options)
+        await self._ready()
+        return await self.store(*self._session.appending.extend([item], **options))
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 from memcore.aio.database import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
+from memcore.telemetry import plain
 
 __all__ = ["Opened", "Source", "database_of", "scope_of"]
 
@@ -65,7 +66,7 @@ def database_of(source: Any, *, durability: str | None = None) -> tuple[Database
     if isinstance(source, AsyncDatabase):
         source = source.sync
     if isinstance(source, Database):
-        return source, None
+        return plain(source), None  # what an adapter does is told as its own
     if not isinstance(source, str | os.PathLike):
         msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
         raise InvalidOptionError(msg)
@@ -91,7 +92,7 @@ def scope_of(
         if app is not None or user is not None:
             msg = f"{source!r} has its app and user: leave them out, or pass the database"
             raise InvalidOptionError(msg)
-        return source, None
+        return plain(source), None
     database, owned = database_of(source, durability=durability)
     at = {"app": "default" if app is None else app, "user": "default" if user is None else user}
     try:

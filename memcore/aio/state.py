@@ -11,6 +11,7 @@ from memcore.aio.fields import AsyncFields
 from memcore.session import Session, SessionState
 from memcore.state import ScopedChange, SharedState, StateChange, StateSchema
 from memcore.state.handle import store_of
+from memcore.telemetry import adopt
 
 __all__ = ["AsyncSessionState", "AsyncSharedState"]
 
@@ -21,6 +22,7 @@ class AsyncSessionState(AsyncFields[ScopedChange]):
     def __init__(self, session: Session) -> None:
         self._session = session
         self.sync: SessionState = session.state
+        adopt(self, self.sync)
 
     @property
     def schema(self) -> StateSchema | None:
@@ -65,6 +67,7 @@ class AsyncSharedState(AsyncFields[StateChange]):
 
     def __init__(self, sync: SharedState) -> None:
         self.sync: SharedState = sync
+        adopt(self, sync)
 
     async def all(self) -> dict[str, Any]:
         """As ``SharedState.all``."""

@@ -30,6 +30,7 @@ from memcore.session import Backing, resume_removals
 from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
+from memcore.telemetry import bound, opening
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
@@ -37,6 +38,7 @@ __all__ = ["open_database"]
 Rules: TypeAlias = tuple[RetentionRule, ...] | None
 
 
+@opening
 def open_database(
     path: str | os.PathLike[str],
     *,
@@ -64,6 +66,7 @@ def open_database(
     item_bytes: int | None = None,
     oversize: Oversize | None = None,
     access_counts: bool = False,
+    telemetry: Any = None,
 ) -> Database:
     """Open a memcore file; made if it is missing.
 
@@ -103,6 +106,7 @@ def open_database(
         oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
             texts are kept beside it and show their ends, or a function that makes a summary of one.
         access_counts: count how often sessions and items are read (``Session.accessed``).
+        telemetry: ``"log"``, ``"otel"``, a callable that takes a Record, a Sink, or a list.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
@@ -134,7 +138,7 @@ def open_database(
         store, by, preset, recount, rule, embed,
         size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
     )  # fmt: skip
-    return _opened(store, backing, rules, admitted)
+    return bound(_opened(store, backing, rules, admitted), store, telemetry)
 
 
 def _open_file(

@@ -13,7 +13,7 @@ from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.database.forgetting import ScopedForgetting
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.formats import policy_name
-from memcore.kv import REQUESTS, KeyValue, Requests
+from memcore.kv import REQUESTS, Gate, KeyValue, Requests
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.model import SessionEntry

@@ -80,7 +80,14 @@ class Attempts:
             self._name,
             stage,
             result.status,
-            "" if result.reason is None else f": {result.reason}",
+            _why(result),
             f"{pressure.tokens:,}",
             f"{RETRY_CHANGE:.0%}",
         )
+
+
+def _why(result: CompactionResult) -> str:
+    """Why it did not help; not the text of an error, which may hold content."""
+    if result.error is not None:
+        return f": the summarizer failed: {type(result.error).__name__}"
+    return "" if result.reason is None else f": {result.reason}"

@@ -211,12 +211,9 @@ class Compacting:
 
     def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
         """The draft of what serves without a summary; an earlier summary stays."""
-        # What went wrong may quote what the model was given.
-        told = error if self._address.backing.border is None else None
-        kind = type(error).__name__
-        _log.warning(
-            "session %r: the summarizer failed (%s)", self._address.name, kind, exc_info=told
-        )
+        # Not the error itself: its text and its traceback may hold content.
+        name, kind = self._address.name, type(error).__name__
+        _log.warning("session %r: the summarizer failed: %s", name, kind)
         reason = f"the summarizer failed: {type(error).__name__}: {error}"
         return self._ladder(replace(draft, error=error, reason=reason))
 

@@ -14,6 +14,7 @@ from memcore.session.attempts import Attempts
 from memcore.session.compacting import checked_summarizer
 from memcore.session.condensed import AnyPolicy
 from memcore.session.handle import Session
+from memcore.telemetry import seen_compacting
 
 __all__ = ["Compactor"]
 
@@ -89,7 +90,9 @@ class Compactor:
         if not self._running.acquire(blocking=False):
             return None
         try:
-            return self._run()
+            with seen_compacting(self.session) as seen:
+                seen.append(self._run())
+            return seen[0]  # type: ignore[no-any-return]
         finally:
             self._running.release()
 

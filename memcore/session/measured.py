@@ -38,6 +38,12 @@ class Measured:
         """Counter of changes to the log: what ``expected_revision`` is compared with."""
         return self._reading.run(lambda log, _: head_of(log).revision, 0)
 
+    def seen_revision(self) -> int | None:
+        """The revision as this process knew it last, if it did; looks nothing up."""
+        log = self._address.log
+        head = None if log is None else log.head
+        return None if head is None else head.revision
+
     @property
     def tokens(self) -> int:
         """Tokens of the whole live history."""

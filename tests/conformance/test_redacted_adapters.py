@@ -28,7 +28,7 @@ from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
 from memcore.errors import InvalidItemError
-from planted import Planted
+from planting import Planted
 
 CALL = "call_13912345678"  # holds what looks like a mobile number, and is an id
 

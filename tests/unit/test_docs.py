@@ -17,6 +17,7 @@ OPTIONAL = {
     "docs/deepagents.md": "deepagents",
     "docs/langgraph.md": "langgraph",
     "docs/openai-agents.md": "agents",
+    "docs/telemetry.md": "opentelemetry",
 }
 """Pages whose examples need a package that is no dependency."""
 RUN = [

@@ -13,7 +13,7 @@ import pytest
 import memcore
 from memcore import aio
 from memcore.errors import NotFoundError, StorageError
-from planted import Planted
+from planting import Planted
 
 MAIL = "alice@example.com"
 ID = "call_13912345678"  # holds what looks like a mobile number, and is an id

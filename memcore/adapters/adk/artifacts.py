@@ -31,12 +31,14 @@ from memcore.adapters.adk.places import (
     versions_of,
 )
 from memcore.adapters.adk.staging import Content, commit_with, in_thread
+from memcore.adapters.adk.telling import place_of as told_place
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
 from memcore.session.removal import resume_removals
 from memcore.store.piece import Piece
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreArtifactService"]
 
@@ -45,6 +47,15 @@ _HANDLES_MAX: Final = 1024
 _REFERENCES_MAX: Final = 5
 
 
+@adapts(
+    save_artifact="artifact.put . single",
+    load_artifact="artifact.get",
+    list_artifact_keys="artifact.list . count",
+    list_versions="artifact.list . count",
+    list_artifact_versions="artifact.list . count",
+    get_artifact_version="artifact.list",
+    delete_artifact="artifact.delete",
+)
 class MemcoreArtifactService(Opened, BaseArtifactService):
     """Versioned artifacts of ADK in a memcore file.
 
@@ -63,6 +74,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
     def __init__(self, source: Source, *, durability: str | None = None) -> None:
         self.database, self._owned = database_of(source, durability=durability)
+        self.observer = adapting(source, "adk", place_of=told_place)
         self._store = self.database.backing.store
         self._handles: dict[tuple[str, str], KeyValue] = {}
 

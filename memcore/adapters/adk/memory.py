@@ -33,6 +33,7 @@ from memcore.adapters.adk.memories import (
 )
 from memcore.adapters.adk.postings import postings_of
 from memcore.adapters.adk.staging import Content, commit_with, in_thread
+from memcore.adapters.adk.telling import place_of
 from memcore.adapters.adk.watermark import Run, Watermark
 from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
 from memcore.aio.commit import settled
@@ -42,6 +43,7 @@ from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key
 from memcore.privacy.border import Passage
 from memcore.session.removal import resume_removals
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreMemoryService"]
 
@@ -64,6 +66,13 @@ _EXACT_CHARS: Final = 2
 """A word of so many characters is found by its terms alone."""
 
 
+@adapts(
+    add_session_to_memory="memory.put",
+    add_events_to_memory="memory.put",
+    add_memory="memory.create",
+    search_memory="memory.search",
+    delete_memory="memory.delete",
+)
 class MemcoreMemoryService(Opened, BaseMemoryService):
     """What users said and were told, found by words, in a memcore file.
 
@@ -88,6 +97,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             msg = f"max_results: expected an int of at least 1, got {max_results!r:.40}"
             raise InvalidOptionError(msg)
         self.database, self._owned = database_of(source, durability=durability)
+        self.observer = adapting(source, "adk", place_of=place_of)
         self._results = max_results
         self._handles: dict[tuple[str, str], tuple[KeyValue, Passage | None]] = {}
         """By app and user: the rows, and what content passes before it gets there."""

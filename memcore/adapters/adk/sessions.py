@@ -26,6 +26,7 @@ from memcore.adapters.adk.markers import put_marker
 from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.staging import in_thread
 from memcore.adapters.adk.storing import Storing
+from memcore.adapters.adk.telling import place_of
 from memcore.adapters.adk.turns import Turns
 from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
@@ -33,6 +34,7 @@ from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
 from memcore.session import Session as Native
 from memcore.session.handle import store_of
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreSessionService"]
 
@@ -43,6 +45,15 @@ _ALL: Final = GetSessionConfig()
 _NONE: Final = GetSessionConfig(num_recent_events=0)
 
 
+@adapts(
+    create_session="begin",
+    get_session="load",
+    list_sessions="sessions",
+    delete_session="delete",
+    get_user_state="state.all . count",
+    append_event="append . single",
+    flush="flush",
+)
 class MemcoreSessionService(Opened, BaseSessionService):
     """Sessions of ADK in a memcore file, their events in the order in which they were appended.
 
@@ -76,6 +87,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         self._cache = EventCache(checked_int("cache_bytes", cache_bytes))
         self._copies = Copies() if checked_bool("copies", copies) else None
         self.database, self._owned = database_of(source, durability=durability)
+        self.observer = adapting(source, "adk", place_of=place_of)
         self._handles = Handles(self.database)
         self._turns = Turns()
 

@@ -88,7 +88,8 @@ class MemcoreEventSummarizer(BaseEventsSummarizer):
         try:
             text, usage = await self._asked(request)
         except SummarizerError as error:
-            logger.warning("%d events are not summarized: %s", len(covered), error)
+            cause = type(error.__cause__ or error).__name__  # its text may hold content
+            logger.warning("%d events are not summarized: %s", len(covered), cause)
             return None
         times = [event.timestamp for event in covered]
         compaction = EventCompaction(

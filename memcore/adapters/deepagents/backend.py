@@ -44,6 +44,7 @@ from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.errors import BlockedError, InvalidItemError, ReadOnlyError, StorageError
 from memcore.privacy.border import Passage
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreBackend"]
 
@@ -58,6 +59,20 @@ _NAMESPACES: Final = 64
 """Namespaces whose file rows one backend keeps in memory."""
 
 
+@adapts(
+    ls="file.list",
+    glob="file.list",
+    grep="file.search",
+    read="file.get",
+    download_files="file.get . count",
+    write="file.put . single",
+    append="file.put . single",
+    aappend="file.put . single",
+    edit="file.put . single",
+    delete="file.delete",
+    upload_files="file.put . entries",
+    import_files="file.put . entries",
+)
 class MemcoreBackend(Opened, BackendProtocol):
     """DeepAgents' files in one memcore file: durable, shared by threads and processes.
 
@@ -84,6 +99,8 @@ class MemcoreBackend(Opened, BackendProtocol):
         self._scope, self._owned = scope_of(source, app=app, user=user)
         self._namespace = namespace
         self._spaces: dict[str, Files] = {}
+        place = (self._scope.app, self._scope.user, None)
+        self.observer = adapting(source, "deepagents", place)
 
     @classmethod
     def from_path(

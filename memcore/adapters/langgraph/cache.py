@@ -17,6 +17,7 @@ from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import admitting
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreCache"]
 
@@ -28,6 +29,15 @@ Key = tuple[tuple[str, ...], str]
 Row = tuple[str, bytes, float | None]
 
 
+@adapts(
+    get="cache.get . count",
+    aget="cache.get . count",
+    set="cache.put . entries",
+    aset="cache.put . entries",
+    clear="cache.clear",
+    aclear="cache.clear",
+    sweep="sweep . number",
+)
 class MemcoreCache(Opened, BaseCache[ValueT]):
     """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
 
@@ -64,6 +74,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._kv = scope.rows(namespace)
         self._passage = scope.passage
+        self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
 
     @classmethod
     def from_conn_string(

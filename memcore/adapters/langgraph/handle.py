@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -11,7 +12,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
+from memcore.database import Scope
 from memcore.database.scope import backing_of
+from memcore.telemetry import adapting
+from memcore.telemetry.observer import Place
 
 __all__ = ["Handle"]
 
@@ -34,6 +38,9 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         self._backing = backing_of(scope)
         self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
+        self.observer = adapting(
+            database, "langgraph", (scope.app, scope.user, None), place_of=partial(_place, scope)
+        )
         self._last_coder: SerdeCoder | None = None
 
     @classmethod
@@ -71,3 +78,11 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         if kept is None or kept.identity is not self.serde:
             kept = self._last_coder = coder_of(self.serde)
         return kept
+
+
+def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Place:
+    """Whose thread, and which: the first argument is a config, or a thread's name."""
+    first = args[0] if args else next(iter(options.values()), None)
+    if isinstance(first, dict):
+        first = first.get("configurable", {}).get("thread_id")
+    return scope.app, scope.user, first if isinstance(first, str) else None

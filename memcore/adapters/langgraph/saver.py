@@ -28,10 +28,34 @@ from memcore.checkpoint import (
     NewWrites,
 )
 from memcore.checkpoint.graph import store_of
+from memcore.telemetry import adapts
 
 __all__ = ["AsyncMemcoreSaver", "MemcoreSaver"]
 
 
+@adapts(
+    get_tuple="graph.get",
+    aget_tuple="graph.get",
+    list="graph.get iterator",
+    get_delta_channel_history="graph.get",
+    aget_delta_channel_history="graph.get",
+    put="graph.put",
+    aput="graph.put",
+    put_writes="graph.put_writes",
+    aput_writes="graph.put_writes",
+    delete_thread="graph.delete",
+    adelete_thread="graph.delete",
+    copy_thread="graph.fork",
+    acopy_thread="graph.fork",
+    delete_for_runs="graph.prune",
+    adelete_for_runs="graph.prune",
+    prune="graph.prune",
+    aprune="graph.prune",
+    check="graph.check . count",
+    acheck="graph.check . count",
+    threads="graph.threads iterator",
+    context="context . context",
+)
 class MemcoreSaver(Retaining):
     """A checkpointer that stores what changed, once.
 

@@ -18,10 +18,27 @@ from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database.scope import backing_of
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreStore"]
 
 
+@adapts(
+    batch="memory.batch . count",
+    abatch="memory.batch . count",
+    get="memory.get",
+    aget="memory.get",
+    put="memory.put . single",
+    aput="memory.put . single",
+    delete="memory.delete",
+    adelete="memory.delete",
+    search="memory.search . count",
+    asearch="memory.search . count",
+    list_namespaces="memory.list . count",
+    alist_namespaces="memory.list . count",
+    sweep_ttl="sweep . number",
+    asweep_ttl="sweep . number",
+)
 class MemcoreStore(Opened, BaseStore):
     """Items under namespaces, with search by filter and by meaning, and times to live.
 
@@ -69,6 +86,7 @@ class MemcoreStore(Opened, BaseStore):
         self._backing = backing_of(scope)
         self._kv = scope.rows(namespace)
         self._passage, self._name = scope.passage, namespace
+        self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
         self._sweeper = Sweeper(self.sweep_ttl)
 
     @classmethod

@@ -19,6 +19,7 @@ from memcore.model import Context
 from memcore.options import checked_optional_int, checked_optional_seconds
 from memcore.session.compacting import AnySummarizer, checked_summarizer
 from memcore.session.condensed import AnyPolicy
+from memcore.telemetry import seen_compacting
 
 __all__ = ["Compacting"]
 
@@ -130,14 +131,17 @@ class Compacting(Hooks):
                 return
             forced = False
             try:
-                done = await session.compact(
-                    self._summarize, policy=self._policy, timeout_seconds=self._timeout
-                )
-            except MemcoreError:
-                self._logger.exception("session %r was not compacted", self.session_id)
+                with seen_compacting(self) as seen:
+                    done = await session.compact(
+                        self._summarize, policy=self._policy, timeout_seconds=self._timeout
+                    )
+                    seen.append(done)
+            except MemcoreError as exc:
+                reason = type(exc).__name__  # its text may hold content
+                self._logger.error("session %r was not compacted: %s", self.session_id, reason)  # noqa: TRY400
                 return
             if done.error is not None or done.view is None:
-                reason = done.error or done.reason or done.status
+                reason = "refused" if done.error is None else type(done.error).__name__
                 level = self._logger.info if done.error is None else self._logger.warning
                 level("compaction of session %r: %s (%s)", self.session_id, done.status, reason)
             if done.view is None:

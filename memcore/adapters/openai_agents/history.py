@@ -45,6 +45,7 @@ from memcore.session.bulk import Recall
 from memcore.session.ending import Tail, message_of
 from memcore.session.handle import store_of
 from memcore.store.base import Store
+from memcore.telemetry import adapting, note_stored, observe, observer_of
 
 __all__ = ["Bound", "History", "Place", "finish_removal", "options_in", "unreadable_error"]
 
@@ -120,6 +121,8 @@ class History(Opened):
         self._scope, self._owned = _opened(db_path, app, user, durability)
         self._scope = self._tabled(self._scope)
         self._last: tuple[Place, Bound] | None = None
+        self._told = observer_of(db_path) or observer_of(getattr(db_path, "sync", None))
+        self.observer = adapting(db_path, "openai_agents", place_of=self._place_told)
         if self._keys is not None:
             Sealer(self._keys)  # fails now if it cannot work
 
@@ -159,7 +162,10 @@ class History(Opened):
             RuntimeError: the session is closed.
             UserError: ``scope_of`` is set, and there is no wrapper.
         """
-        return self.bound(wrapper).session
+        session = self.bound(wrapper).session
+        if self._told is None:
+            return session
+        return AsyncSession(observe(session.sync, self._told))
 
     def bound(self, wrapper: Any = None) -> Bound:
         """As ``native``, with the coder of its items."""
@@ -178,6 +184,14 @@ class History(Opened):
         if app == scope.app:
             return scope
         return scope_beside(scope, app=app, user=scope.user)
+
+    def _place_told(self, _: Any, options: dict[str, Any]) -> tuple[str, str, str]:
+        """Whose session a call works on, as telemetry is told."""
+        wrapper = options.get("wrapper")
+        scope = self._scope
+        if self._scope_of is not None and wrapper is not None:
+            scope = routed(scope, self._scope_of, wrapper)
+        return scope.app, scope.user, self.session_id
 
     def place_in(self, scope: Scope) -> Place:
         """Which session a scope's calls work on, of whichever file it is."""
@@ -341,10 +355,15 @@ class History(Opened):
         messages = bound.coder.quick(items)
         if messages is not None:
             try:
-                return prepare(messages, PLAIN)
+                return self._noted(prepare(messages, PLAIN))
             except InvalidItemError:
                 pass  # the standard library may write it all the same, or says why not
-        return prepare(bound.coder.encode(items, request), PLAIN)
+        return self._noted(prepare(bound.coder.encode(items, request), PLAIN))
+
+    @staticmethod
+    def _noted(prepared: list[Prepared]) -> list[Prepared]:
+        note_stored(prepared)
+        return prepared
 
     def _sealed(self, bound: Bound, items: Sequence[Any], request: str | None) -> list[Prepared]:
         """Items that are redacted before they are encrypted: nobody could look into them then.

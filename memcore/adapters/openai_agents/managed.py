@@ -20,6 +20,7 @@ from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.session import Backing, resume_removals
 from memcore.store.base import Txn
+from memcore.telemetry import adapting, adapts
 
 __all__ = ["ManagedSession", "SessionManager"]
 
@@ -38,6 +39,11 @@ class ManagedSession(NamedTuple):
     """When it was last changed."""
 
 
+@adapts(
+    list_sessions="sessions . count",
+    delete_session="delete",
+    cleanup_old_sessions="sweep . count",
+)
 class SessionManager(Opened):
     """Opens, closes and cleans up sessions by user and type.
 
@@ -65,6 +71,9 @@ class SessionManager(Opened):
         self.app = app
         self._options = options
         self._database, self._owned = database_of(db_path, durability=durability)
+        given = db_path.sync if isinstance(db_path, AsyncDatabase) else db_path
+        self._told = given if isinstance(given, Database) else self._database
+        self.observer = adapting(db_path, "openai_agents", place_of=self._place)
         self._closed = False
         self.active_sessions: dict[tuple[str, str], MemcoreSession] = {}
         """The open ones, by ``(user_id, session_type)``."""
@@ -91,7 +100,7 @@ class SessionManager(Opened):
         if found is None or found.is_closed:
             found = MemcoreSession(
                 _id_of(user_id, session_type),
-                self._database.scope(app=self.app, user=user_id),
+                self._told.scope(app=self.app, user=user_id),
                 **self._options,
             )
             self.active_sessions[key] = found
@@ -115,6 +124,12 @@ class SessionManager(Opened):
         self._closed = True
         self.close_all_sessions()
         super().close()
+
+    def _place(
+        self, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[str, str | None, None]:
+        user = args[0] if args else options.get("user_id")
+        return self.app, user if isinstance(user, str) else None, None
 
     async def list_sessions(self, user_id: str | None = None) -> list[ManagedSession]:
         """What is stored, of one user or of all, in a thread."""

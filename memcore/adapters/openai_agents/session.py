@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from memcore.adapters.openai_agents.branches import Branches
+from memcore.telemetry import adapts
 
 __all__ = ["MemcoreSession"]
 
 
+@adapts(
+    get_items="items . count",
+    add_items="append . entries",
+    pop_item="undo",
+    clear_session="delete",
+    remove_expired="sweep . number",
+    create_branch_from_turn="fork",
+    create_branch_from_content="fork",
+    switch_to_branch="branch.switch",
+    delete_branch="branch.delete",
+    list_branches="branches . count",
+    get_conversation_turns="items . count",
+    find_turns_by_content="items . count",
+    get_conversation_by_turns="items . count",
+    get_tool_usage="items . count",
+    store_run_usage="report_usage",
+    get_session_usage="usage",
+    get_turn_usage="usage",
+    _pop_item_with_validation="undo",
+    _get_compaction_snapshot="items",
+    _replace="batch",
+    _atomic_replace_items="batch",
+)
 class MemcoreSession(Branches):
     """A session of the OpenAI Agents SDK in a memcore file.
 

@@ -1,0 +1,260 @@
+"""OpenTelemetry: metrics of every operation, and spans of those that were asked for.
+
+The only module that imports ``opentelemetry``, when a sink is made. Texts are no part of a record,
+so none reaches a span, whatever ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+from weakref import WeakSet
+
+from memcore.errors import ClosedError, InvalidOptionError, StorageError
+from memcore.telemetry import conventions as names_of
+from memcore.telemetry.conventions import METRICS
+from memcore.telemetry.record import Record, Sink, checked_names
+
+__all__ = ["OpenTelemetry"]
+
+_DEFAULT: Final = frozenset(
+    {
+        "load", "compact", "checkpoint", "get_checkpoint", "fork", "graph.put", "graph.get",
+        "graph.fork", "memory.create", "memory.put", "memory.update", "memory.search",
+        "memory.delete",
+    }
+)  # fmt: skip
+"""Operations that have a span if spans are asked for. An append is too short for one."""
+_STORED: Final = frozenset({"append", "extend", "record", "batch", "begin", "apply"})
+_KINDS_MAX: Final = 10_000
+"""Types of errors may be anybody's."""
+_Counted = tuple[dict[str, str], list[int] | None]
+_BUCKETS: Final = (
+    1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 60.0,
+)  # fmt: skip
+_TENTHS: Final = tuple(step / 10 for step in range(1, 11))
+
+
+class OpenTelemetry(Sink):
+    """Metrics of every operation; spans on request, never of appends unless they are named.
+
+    Args:
+        spans: False: none; True: of load, compact, checkpoints, forks, memories and transactions
+            that had to be run again; or the operations to have spans, ``"append"`` among them.
+        names: how spans name users, actors and sessions; see ``LogSink``. Metrics never do.
+        meter_provider: in place of the global one.
+        tracer_provider: likewise.
+
+    Raises:
+        InvalidOptionError: ``opentelemetry-api`` is not installed, or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        spans: bool | Iterable[str] = False,
+        names: str = "clear",
+        meter_provider: Any = None,
+        tracer_provider: Any = None,
+    ) -> None:
+        self.names = checked_names(names)
+        self.enters = _chosen(spans)
+        self._spans_retries = spans is not False
+        try:
+            metrics: Any = import_module("opentelemetry.metrics")
+            self._trace: Any = import_module("opentelemetry.trace")
+            self._context: Any = import_module("opentelemetry.context")
+        except ImportError as exc:
+            msg = f'telemetry: {exc}: install it with pip install "memcore[otel]"'
+            raise InvalidOptionError(msg) from exc
+        self._observation = metrics.Observation
+        self._genai = names_of.genai_wanted()
+        self._stores: WeakSet[Any] = WeakSet()
+        self._lock = threading.Lock()
+        self._stored: dict[str, list[int]] = {}
+        """By backend: messages and tokens that were stored."""
+        self._counted: dict[tuple[Any, ...], _Counted] = {}
+        self._tracer = self._trace.get_tracer("memcore", tracer_provider=tracer_provider)
+        self._make_instruments(metrics.get_meter("memcore", meter_provider=meter_provider))
+
+    def __repr__(self) -> str:
+        return f"OpenTelemetry(spans={sorted(self.enters)!r})"
+
+    def _make_instruments(self, meter: Any) -> None:
+        self._record = _histogram(
+            meter, METRICS["duration"], "s", "How long operations take", _BUCKETS
+        ).record
+        self._ratio = _histogram(
+            meter, METRICS["ratio"], "1", "Tokens after a compaction by those before it", _TENTHS
+        )
+        self._retries = meter.create_counter(
+            METRICS["retries"], unit="{retry}", description="Transactions that were run again"
+        )
+        self._redactions = meter.create_counter(
+            METRICS["redactions"], unit="{value}", description="Values that were redacted"
+        )
+        # What is counted at every append is read when it is collected, which costs an append less.
+        meter.create_observable_counter(
+            METRICS["messages"], [self._messages], unit="{message}", description="Items stored"
+        )
+        meter.create_observable_counter(
+            METRICS["tokens"], [self._tokens], unit="{token}", description="Tokens stored"
+        )
+        meter.create_observable_gauge(
+            METRICS["size"], [self._sizes], unit="By", description="Bytes of the file"
+        )
+        meter.create_observable_gauge(
+            METRICS["free_pages"], [self._free_pages], unit="{page}", description="Its free pages"
+        )
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def tell(self, record: Record) -> None:
+        """Count it."""
+        counted = self._counted.get(record[:2])
+        if counted is None:
+            counted = self._counted_as(record)
+        attributes, stored = counted
+        self._record(record.duration_seconds, attributes)
+        if stored is not None:
+            with self._lock:
+                stored[0] += record.items or 0
+                stored[1] += record.tokens or 0
+            if not record.retries:
+                return
+        if record.ratio is not None:
+            self._ratio.record(record.ratio, {names_of.BACKEND: record.backend})
+        if record.retries:
+            self._count_retries(record)
+
+    def redacted(self, found: Mapping[str, int], backend: str) -> None:
+        """Count values that were redacted, by their class."""
+        for kind, count in found.items():
+            self._redactions.add(count, {names_of.REDACTION_TYPE: kind, names_of.BACKEND: backend})
+
+    def attach(self, store: Any) -> None:
+        """Show the sizes of a database while it is open."""
+        self._stores.add(store)
+
+    def _counted_as(self, record: Record) -> _Counted:
+        """The attributes of a kind of record, and where messages that it stored are counted."""
+        stores = record.operation in _STORED and not record.is_error
+        with self._lock:
+            stored = self._stored.setdefault(record.backend, [0, 0]) if stores else None
+            counted = self._attributes_of(record), stored
+            if len(self._counted) < _KINDS_MAX:
+                self._counted[record[:2]] = counted
+        return counted
+
+    def _attributes_of(self, record: Record) -> dict[str, str]:
+        found = {names_of.OPERATION: record.operation, names_of.BACKEND: record.backend}
+        if record.is_error:
+            found[names_of.ERROR_TYPE] = record.status
+        return found
+
+    def _count_retries(self, record: Record) -> None:
+        self._retries.add(record.retries, self._attributes_of(record))
+        if self._spans_retries and record.operation not in self.enters:
+            self._span_afterwards(names_of.RETRY_SPAN, record)
+
+    # --- what is read when metrics are collected --------------------------------------------------
+
+    def _messages(self, _: Any) -> Iterator[Any]:
+        return self._stored_of(0)
+
+    def _tokens(self, _: Any) -> Iterator[Any]:
+        return self._stored_of(1)
+
+    def _stored_of(self, which: int) -> Iterator[Any]:
+        with self._lock:
+            found = {backend: stored[which] for backend, stored in self._stored.items()}
+        for backend, count in found.items():
+            yield self._observation(count, {names_of.BACKEND: backend})
+
+    def _sizes(self, _: Any) -> Iterator[Any]:
+        return self._stats_of("file_bytes")
+
+    def _free_pages(self, _: Any) -> Iterator[Any]:
+        return self._stats_of("pages_free")
+
+    def _stats_of(self, figure: str) -> Iterator[Any]:
+        for store in list(self._stores):
+            with suppress(ClosedError, StorageError):  # it is no more, or in no state to tell
+                attributes = {names_of.BACKEND: "lmdb", "memcore.store": store.path}
+                yield self._observation(store.stats()[figure], attributes)
+
+    # --- spans ------------------------------------------------------------------------------------
+
+    def enter(self, operation: str) -> Any:
+        """Begin the span, and make it the current one: what a summarizer does is its child."""
+        span = self._tracer.start_span(self._name_of(operation), kind=self._trace.SpanKind.INTERNAL)
+        return span, self._context.attach(self._trace.set_span_in_context(span))
+
+    def leave(self, entered: Any, record: Record) -> None:
+        """End the span with what is known of the operation."""
+        if entered is None:
+            self._span_afterwards(self._name_of(record.operation), record)
+            return
+        span, token = entered
+        self._context.detach(token)
+        self._describe(span, record)
+        span.end()
+
+    def _span_afterwards(self, name: str, record: Record) -> None:
+        begun_ns = round(record.started_at * 1e9)
+        kind = self._trace.SpanKind.INTERNAL
+        span = self._tracer.start_span(name, kind=kind, start_time=begun_ns)
+        self._describe(span, record)
+        span.end(begun_ns + round(record.duration_seconds * 1e9))
+
+    def _name_of(self, operation: str) -> str:
+        if self._genai and operation in names_of.GENAI_MEMORY:
+            return names_of.GENAI_MEMORY[operation]
+        return names_of.SPANS.get(operation, f"memcore.{operation}")
+
+    def _describe(self, span: Any, record: Record) -> None:
+        found = {
+            names_of.ITEMS: record.items, names_of.BYTES: record.bytes,
+            names_of.TOKENS: record.tokens, names_of.CUT: record.cut,
+            names_of.RATIO: record.ratio, names_of.REVISION: record.revision,
+            names_of.SPAN_BACKEND: record.backend, names_of.DURABILITY: record.durability,
+            names_of.APP: record.app, names_of.USER: record.user, names_of.ACTOR: record.actor,
+            names_of.REQUEST: record.request_id, names_of.ADAPTER: record.adapter,
+            names_of.RETRIES: record.retries or None,
+        }  # fmt: skip
+        session = names_of.GENAI_CONVERSATION if self._genai else names_of.SESSION
+        found[session] = record.session
+        if self._genai and record.operation in names_of.GENAI_MEMORY:
+            found[names_of.GENAI_OPERATION] = names_of.GENAI_MEMORY[record.operation]
+            found[names_of.GENAI_STORE] = record.app
+            found[names_of.GENAI_COUNT] = record.items
+        if record.is_error:
+            found[names_of.ERROR_TYPE] = record.status
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
+        span.set_attributes({name: value for name, value in found.items() if value is not None})
+
+
+def _histogram(meter: Any, name: str, unit: str, text: str, bounds: Sequence[float]) -> Any:
+    try:
+        return meter.create_histogram(
+            name, unit=unit, description=text, explicit_bucket_boundaries_advisory=bounds
+        )
+    except TypeError:  # before 1.30 buckets are the application's views alone
+        return meter.create_histogram(name, unit=unit, description=text)
+
+
+def _chosen(spans: Any) -> frozenset[str]:
+    if isinstance(spans, bool):
+        return _DEFAULT if spans else frozenset()
+    if isinstance(spans, str) or not isinstance(spans, Iterable):
+        msg = f"spans: expected True, False or names of operations, got {spans!r:.80}"
+        raise InvalidOptionError(msg)
+    chosen = frozenset(spans)
+    if not all(isinstance(name, str) for name in chosen):
+        msg = "spans: expected names of operations, each a str"
+        raise InvalidOptionError(msg)
+    return chosen
