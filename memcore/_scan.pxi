@@ -191,9 +191,10 @@ cdef inline bint _says(
 
 cdef inline bint _escape_before(const Scan *s, Py_ssize_t i) noexcept nogil:
     """Whether the letter at an offset belongs to an escape: \\n in JSON that is text."""
-    if i < 1 or s.t[i - 1] != c'\\':
+    cdef uint8_t c = _byte(s, i)
+    if _byte(s, i - 1) != c'\\':
         return False
-    return s.t[i] == c'n' or s.t[i] == c'r' or s.t[i] == c't' or s.t[i] == c'b' or s.t[i] == c'f'
+    return c == c'n' or c == c'r' or c == c't' or c == c'b' or c == c'f'
 
 
 cdef inline bint _begins(const Scan *s, Py_ssize_t i) noexcept nogil:
@@ -597,6 +598,8 @@ cdef Py_ssize_t _private_key(Scan *s, Py_ssize_t i) noexcept nogil:
     return _emit_whole(s, i, stop, C_PRIVATE_KEY)
 
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
+
 include "_scan_words.pxi"
 include "_scan_numbers.pxi"
 
@@ -765,11 +768,107 @@ def sensitive_work(str text not None, int classes, int context=0):
     return work
 
 
-def key_context(str key not None):
+cpdef int key_context(str key) except -1:
     """The classes (bits) for which a JSON key gives the context: phone_number, 卡号, password."""
     cdef Scan s
-    cdef bytearray copy = bytearray(len(key))
+    cdef bytearray copy
     _begin(&s, key, 0, 0)
-    _flatten(s.raw, s.kind, s.n, <uint8_t *>copy)
-    s.t = <const uint8_t *><uint8_t *>copy
+    if not PyUnicode_IS_ASCII(key):
+        copy = bytearray(s.n)
+        s.t = <const uint8_t *>PyByteArray_AS_STRING(copy)
+        _flatten(s.raw, s.kind, s.n, <uint8_t *>PyByteArray_AS_STRING(copy))
     return _context_of(&s)
+
+
+# --- whole values, before they are walked ---------------------------------------------------------
+
+cdef enum:
+    NUMBER_LEAST = 1000
+    ID_DIGITS = 17
+    LOOK_DEPTH_MAX = 200
+
+
+cdef bint _json_may_hold(Scan *s) noexcept nogil:
+    """Whether JSON in a text may hold what its serialised form does not show to the scanner."""
+    cdef Py_ssize_t i, at
+    cdef int run = 0, k
+    cdef uint8_t c
+    for i in range(s.n):
+        c = s.t[i]
+        run = run + 1 if _PROPERTY[c] & P_DIGIT else 0
+        if run >= ID_DIGITS:
+            return True
+        if c == c'\\':
+            c = _byte(s, i + 1)
+            if c != c'n' and c != c't' and c != c'"':
+                return True
+        elif c == c':':
+            at = i
+            for k in range(6):
+                if at > 0 and (_has(s, at - 1, P_SPACE | P_QUOTE) or s.t[at - 1] == c'\\'):
+                    at -= 1
+            if _groups_at(s, at, W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET):
+                return True
+    return False
+
+
+cdef bint _text_may_hold(str text, int classes, int context) except -1:
+    cdef Scan s
+    cdef uint8_t *copy = NULL
+    cdef bint found
+    if PyUnicode_GET_LENGTH(text) == 0:
+        return False
+    _begin(&s, text, classes, context)
+    if not PyUnicode_IS_ASCII(text):
+        copy = <uint8_t *>PyMem_Malloc(<size_t>s.n)
+        if copy == NULL:
+            raise MemoryError
+        s.t = copy
+    _scan_text(&s, copy)
+    found = s.count > 0 or s.failed
+    if not found and (s.t[0] == c'{' or s.t[0] == c'[' or s.t[0] >= 0x80 or s.t[0] <= c' '):
+        found = _json_may_hold(&s)
+    PyMem_Free(copy)
+    free(s.found)
+    return found
+
+
+cdef bint _may_hold(object value, int classes, int context, int depth) except -1:
+    cdef PyObject *key
+    cdef PyObject *entry
+    cdef Py_ssize_t at = 0
+    cdef int overflow = 0, inner
+    cdef long long number
+    cdef object each
+    if type(value) is str:
+        return _text_may_hold(value, classes, context)
+    if value is None or type(value) is bool:
+        return False
+    if depth > LOOK_DEPTH_MAX:
+        return True
+    if type(value) is dict:
+        while PyDict_Next(value, &at, &key, &entry):
+            inner = context
+            if type(<object>key) is str:
+                if _text_may_hold(<object>key, classes, 0):
+                    return True
+                inner |= key_context(<object>key)
+            if _may_hold(<object>entry, classes, inner, depth + 1):
+                return True
+        return False
+    if type(value) is list:
+        for each in <list>value:
+            if _may_hold(each, classes, context, depth + 1):
+                return True
+        return False
+    if type(value) is int:
+        number = PyLong_AsLongLongAndOverflow(value, &overflow)
+        return overflow != 0 or number >= 10 ** 17 or (context != 0 and number >= NUMBER_LEAST)
+    if type(value) is float:
+        return <double>value >= 1e17 or (context != 0 and <double>value >= NUMBER_LEAST)
+    return True
+
+
+def holds_sensitive(object value, int classes):
+    """False if nothing of the classes can be in a JSON value; True if it has to be walked."""
+    return _may_hold(value, classes, 0, 0)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from memcore._fast import Literals, find_sensitive
+from memcore._fast import Literals, find_sensitive, holds_sensitive
 from memcore.errors import InvalidOptionError
 from memcore.privacy.classes import CLASS_NAMES, ID_CONTEXT, NUMBERS, canonical, mask_of
 from memcore.privacy.content import redact_bytes
@@ -91,6 +91,8 @@ class PlacedRedaction:
 
     def text(self, text: str) -> str:
         """The text with placeholders; the same object if nothing was found. JSON stays JSON."""
+        if not self._extended and not holds_sensitive(text, self._mask):
+            return text
         return redact_text(self._walk, text, Counter())
 
     def counted(self, text: str) -> tuple[str, Counter[str]]:
@@ -108,6 +110,8 @@ class PlacedRedaction:
             InvalidItemError: the value is nested deeper than 512 levels, or circular.
         """
         found: Counter[str] = Counter()
+        if not self._extended and not holds_sensitive(value, self._mask):
+            return value, found
         return self._walk.value(value, found), found
 
     def bytes(self, content: Content) -> Content:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planted
-from memcore._fast import find_sensitive, sensitive_work
+from memcore._fast import find_sensitive, holds_sensitive, sensitive_work
 from memcore.privacy import Redaction, redaction_policy
 
 EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 150
@@ -72,6 +73,15 @@ def test_values_keep_their_shape(value):
             except ValueError:
                 return
             assert type(json.loads(made)) is type(parsed)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(values)
+def test_what_is_not_walked_holds_nothing(value):
+    if not holds_sensitive(value, EVERY):
+        found: Counter[str] = Counter()
+        assert PLAIN._walk.value(value, found) is value
+        assert not found
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
