@@ -37,6 +37,10 @@ class Place(NamedTuple):
     space: str
     key: str
 
+    def __repr__(self) -> str:
+        told = (ascii(n) if len(n) < 80 else f"{n[:20]!a} * {len(n)}" for n in self)
+        return f"Place({', '.join(told)})"
+
 
 LONG = "x" * 5_000
 SPECIAL = [
@@ -137,7 +141,7 @@ class Log(Feature):
             call = {"id": "c", "type": "function", "function": {"name": secret, "arguments": "{}"}}
             session.append({"role": "user", "content": secret}, idempotency_key="k")
             session.append({"role": "assistant", "tool_calls": [call]}, idempotency_key=place.key)
-            session.state.update({f"of {place.key}": secret})
+            session.state.update({f"of {place.key[:100]}": secret})
             session.checkpoint(secret)
 
     async def read(self, place: Place) -> list[str]:
@@ -193,7 +197,10 @@ class Map(Feature):
 
     async def read(self, place: Place) -> list[str]:
         space = self.scope(place).kv(place.space)
-        found = space.get(place.key)
+        try:
+            found = space.get(place.key)
+        except REFUSED:
+            return []
         listed = dict(space.scan())
         assert listed.get(place.key) == found
         assert (space.content(place.key) is None) == (found is None)
@@ -233,7 +240,10 @@ class Shared(Feature):
         self.scope(place).state.update({place.key: secret}, idempotency_key=secret)
 
     async def read(self, place: Place) -> list[str]:
-        found = self.scope(place).state.get(place.key)
+        try:
+            found = self.scope(place).state.get(place.key)
+        except REFUSED:
+            return []
         session = self.scope(place).session("any")
         assert session.state.get(f"user:{place.key}") == found
         return [] if found is None else [found]
@@ -249,7 +259,10 @@ class AppState(Feature):
         self.scope(place).app_state.update({place.key: secret})
 
     async def read(self, place: Place) -> list[str]:
-        found = self.scope(place).app_state.get(place.key)
+        try:
+            found = self.scope(place).app_state.get(place.key)
+        except REFUSED:
+            return []
         return [] if found is None else [found]
 
 

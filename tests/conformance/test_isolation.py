@@ -9,12 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from langgraph.checkpoint.base import empty_checkpoint
 
 import memcore
+from memcore.adapters.adk import (
+    MemcoreArtifactService,
+    MemcoreMemoryService,
+    MemcoreSessionService,
+)
+from memcore.adapters.deepagents import MemcoreBackend
+from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
+from memcore.adapters.openai_agents import MemcoreSession
+from memcore.store.txn import Snapshot
 from tests.conformance import isolation
 from tests.conformance.isolation import ALL_SEEN, FEATURES, FIRST_SEEN, Feature, Place
 
@@ -98,3 +110,142 @@ def test_a_leak_would_be_found(kind: type[Feature]) -> None:
             assert leaks
 
     asyncio.run(run())
+
+
+# --- what a lookup costs --------------------------------------------------------------------------
+
+
+def looks_of(db: memcore.Database, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Which calls of the store each lookup of bob's makes, for things that are not his."""
+    calls: list[str] = []
+    begin, scan, take = Snapshot.begin, Snapshot.scan, Snapshot.take
+
+    def begun(self: Snapshot, raw: Any) -> None:
+        begin(self, raw)
+        self.get = lambda key: (calls.append("get"), raw.get(key))[1]
+
+    def scanned(self: Snapshot, *args: Any, **options: Any) -> Any:
+        for row in scan(self, *args, **options):
+            calls.append("row")
+            yield row
+        calls.append("scan")
+
+    def taken(self: Snapshot, *args: Any) -> Any:
+        rows = take(self, *args)
+        calls.extend(["row"] * len(rows) + ["take"])
+        return rows
+
+    monkeypatch.setattr(Snapshot, "begin", begun)
+    monkeypatch.setattr(Snapshot, "scan", scanned)
+    monkeypatch.setattr(Snapshot, "take", taken)
+    scope = db.as_user("bob")
+    backend = MemcoreBackend(scope)
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    ways: dict[str, Callable[[], Any]] = {
+        "session": lambda: scope.session("secret").exists(),
+        "call": lambda: scope.session("mine").find_call("c"),
+        "sessions": lambda: list(scope.sessions()),
+        "kv": lambda: scope.kv("n").get("secret"),
+        "scan": lambda: list(scope.kv("n").scan()),
+        "blob": lambda: scope.blobs.get(isolation.address_of("secret")),
+        "state": lambda: scope.state.get("secret"),
+        "thread": lambda: MemcoreSaver(scope).get_tuple(config),
+        "store": lambda: MemcoreStore(scope).search(("a",), filter={"s": 1}),
+        "file": lambda: backend.read("/secret"),
+        "grep": lambda: backend.grep("secret", "/"),
+    }
+    found: dict[str, list[str]] = {}
+    for name, way in ways.items():
+        calls.clear()
+        with suppress(memcore.NotFoundError):
+            way()
+        found[name] = calls.copy()
+    monkeypatch.undo()
+    return found
+
+
+def test_a_lookup_touches_as_much_whatever_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    isolation.address_of("secret")
+    looks = []
+    for has in (False, True):
+        with memcore.open(":memory:", counter="bytes/4") as db:
+            bob = db.as_user("bob")
+            bob.session("mine").append({"role": "user", "content": "x"})
+            bob.kv("n").put("mine", 1)
+            if has:
+                ann = db.as_user("ann")
+                call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
+                ann.session("secret").append({"role": "assistant", "tool_calls": [call]})
+                ann.kv("n").put("secret", 1)
+                ann.blobs.put(b"secret")
+                ann.state.update({"secret": 1})
+                MemcoreStore(ann).put(("a",), "k", {"s": 1})
+                MemcoreBackend(ann).write("/secret", "secret")
+                checkpoint: Any = {**empty_checkpoint(), "id": "1"}
+                MemcoreSaver(ann).put(
+                    {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint, {}, {}
+                )
+            looks.append(looks_of(db, monkeypatch))
+    assert looks[0] == looks[1]
+    assert all(looks[0].values())
+
+
+# --- adapters and the authorizer ------------------------------------------------------------------
+
+
+def test_adapters_of_many_users_ask_at_each_call() -> None:
+    allowed = [True]
+    asked: list[tuple[Any, ...]] = []
+
+    def authorizer(request: memcore.AccessRequest) -> bool:
+        asked.append((request.actor, request.user, request.action, request.name))
+        return allowed[0]
+
+    async def run() -> None:
+        with memcore.open(":memory:", authorizer=authorizer, actor="runner") as db:
+            at = {"app_name": "shop", "user_id": "ann"}
+            sessions, memory = MemcoreSessionService(db), MemcoreMemoryService(db)
+            artifacts = MemcoreArtifactService(db)
+            made = await sessions.create_session(**at, session_id="s")
+            told = isolation.said("x")
+            openai = MemcoreSession("of openai", db, user="ann", app="shop")
+            ways: dict[str, Callable[[], Any]] = {
+                "append": lambda: sessions.append_event(made, told),
+                "get": lambda: sessions.get_session(**at, session_id="s"),
+                "list": lambda: sessions.list_sessions(**at),
+                "delete": lambda: sessions.delete_session(**at, session_id="gone"),
+                "search": lambda: memory.search_memory(**at, query="x"),
+                "keys": lambda: artifacts.list_artifact_keys(**at),
+                "items": openai.get_items,
+            }
+            for way in ways.values():
+                await way()
+            asked.clear()
+            for name, way in ways.items():
+                await way()
+                assert asked, name
+                assert {each[:2] for each in asked} == {("runner", "ann")}
+                asked.clear()
+            allowed[0] = False
+            for way in ways.values():
+                with pytest.raises(memcore.AccessDeniedError):
+                    await way()
+
+    asyncio.run(run())
+
+
+def test_adapters_of_one_scope_lead_nowhere_else() -> None:
+    with memcore.open(":memory:", counter="bytes/4") as db:
+        scope = db.as_user("ann")
+        made = [
+            MemcoreSession("s", scope),
+            MemcoreSaver(scope),
+            MemcoreStore(scope),
+            MemcoreBackend(scope),
+        ]
+        forbidden = (memcore.Database, type(db.backing), type(db.backing.store))
+        for adapter in made:
+            for name in dir(adapter):
+                if not name.startswith("_"):
+                    with suppress(AttributeError, NotImplementedError, RuntimeError):
+                        assert not isinstance(getattr(adapter, name), forbidden), name
