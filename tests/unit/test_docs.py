@@ -23,6 +23,7 @@ RUN = [
     "README.md",
     "docs/concepts.md",
     "docs/compaction.md",
+    "docs/erasure.md",
     "docs/format.md",
     "docs/state.md",
     *OPTIONAL,
