@@ -295,8 +295,8 @@ _NAMES = {
     "memcore.database.migrating": "MigrationReport migrate",
     "memcore.errors": (
         "AuditError CallerError ClosedError ContextOverflowError CorruptStoreError "
-        "CorruptValueError CounterUnavailableError DuplicateRequestError "
-        "HeldError HistoryViolationError InternalError InvalidItemError InvalidOptionError "
+        "CorruptValueError CounterUnavailableError DuplicateRequestError HeldError "
+        "HistoryViolationError InternalError InvalidItemError InvalidOptionError "
         "InvalidUpdateError KeyFileError KeyNeededError MemcoreError NotFoundError "
         "OrphanResultError OutcomeUnknownError PlanStaleError PolicyMismatchError "
         "ReadOnlyError RevisionConflict ScopeError StateSchemaError StorageError "

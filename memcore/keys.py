@@ -78,8 +78,6 @@ class Row:
     AUDIT: Final = 0x0D
 
 
-_SESSION: Final = bytes((Kind.SESSION,))
-_CARE: Final = bytes((Kind.CARE,))
 _AUDIT: Final = bytes((Care.AUDIT,))
 _AUDIT_ENTRIES: Final = _AUDIT + b"\x01"
 _AUDIT_MARKS: Final = _AUDIT + b"\x02"
@@ -261,20 +259,6 @@ def unpack_text(packed: bytes) -> str:
     return texts[0]
 
 
-def first_text(packed: bytes) -> bytes:
-    """The first of several ``pack_text`` in a row, packed as it is.
-
-    Raises:
-        CorruptValueError: they are no packed texts.
-    """
-    end = packed.find(b"\x00")
-    while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
-        end = packed.find(b"\x00", end + 2)
-    if end < 0:
-        raise _malformed(packed)
-    return packed[: end + 1]
-
-
 def unpack_texts(packed: bytes) -> tuple[str, ...]:
     """The strings of several ``pack_text`` in a row.
 
@@ -357,22 +341,6 @@ def audit_mark(scope: int, session: int) -> bytes:
 def audit_care(scope: int) -> bytes:
     """The prefix of what a scope keeps of its audit: its own chain, and marks of all its chains."""
     return scoped(Kind.CARE, scope, _AUDIT)
-
-
-def split_audit_row(key: bytes) -> tuple[int, int, int, bool]:
-    """``(scope, session, number, is_mark)`` of a row of an audit.
-
-    Raises:
-        CorruptValueError: it is none.
-    """
-    if key[:1] == _SESSION and len(key) == _SESSION_ROW.size:
-        return *split_session_prefix(key), number_of(key), False
-    scope, rest = split_scoped(key)
-    if key[:1] != _CARE or len(key) != _SCOPED_BYTES + 10 or rest[:1] != _AUDIT:
-        raise _malformed(key)
-    if rest[1:2] == _AUDIT_MARKS[1:]:
-        return scope, number_of(key), 0, True
-    return scope, 0, number_of(key), False
 
 
 def counter(which: int) -> bytes:

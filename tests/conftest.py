@@ -40,7 +40,8 @@ def open_db(path: Path) -> Iterator[Callable[..., memcore.Database]]:
     for db in opened:
         db.close()
     if path.exists():
-        with memcore.open(path) as fresh:
+        audits = [db.backing.audit for db in opened]
+        with memcore.open(path, audit=next(filter(None, audits), None)) as fresh:
             assert fresh.check() == []
 
 

@@ -74,6 +74,11 @@ def start_audit(store: LmdbStore, audit: Audit | None) -> None:
         return
     chainer = chainer_for(store, audit)
     begun = store.read(lambda txn: read_tip(txn, DATABASE).number > 0)
+    if flagged and not begun:
+        raise AuditError(
+            f"{store.path}: is audited, but the database's own chain is gone: somebody removed it; "
+            "open it with read_only=True and see verify_audit()"
+        )
     if begun and not flagged:
         raise AuditError(
             f"{store.path}: has an audit, but its record says that it has none: somebody changed "

@@ -60,7 +60,10 @@ def verify_audit(
     chainer = _chainer(backing, key)
     if anchor is None and backing.audit is not None and not callable(backing.audit.anchor):
         anchor = backing.audit.anchor
-    # The anchor first: chains only grow.
+        env = store.environment()
+        if anchor is not None and env.audit is not None:
+            env.queue.call(env.audit.anchor, job=True)
+    # The anchor before the chains: they only grow.
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)

@@ -19,20 +19,13 @@ from memcore.database.exchange import Title
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
 from memcore.database.importing import Imported, import_lines
-from memcore.database.keying import (
-    KeyStatus,
-    Rotation,
-    key_status,
-    rotate_data_keys,
-    rotate_key,
-)
+from memcore.database.keying import Keyed
 from memcore.database.scope import Scope
 from memcore.database.shared import count_shared
 from memcore.database.sharing import export_shared
 from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
-from memcore.privacy.provider import Key
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
@@ -43,7 +36,7 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database(Audited, Forgetting):
+class Database(Audited, Forgetting, Keyed):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __init__(self, backing: Backing) -> None:
@@ -272,49 +265,6 @@ class Database(Audited, Forgetting):
         with marking_gone(store):
             before, after = store.copy_compact(durability=durability, judge=judge)
         return CompactReport(before, after, self.durability)
-
-    # --- keys -------------------------------------------------------------------------------------
-
-    def key_status(self) -> KeyStatus:
-        """What the key file of an encrypted database holds.
-
-        Raises:
-            InvalidOptionError: the database is not encrypted.
-        """
-        return key_status(self._backing)
-
-    def rotate_key(self, key: Key) -> None:
-        """Protect the key file by another key from now on; contents stay as they are.
-
-        Other processes that have the file open can add no new users until they open it anew.
-
-        Raises:
-            InvalidOptionError, KeyNeededError, ReadOnlyError
-            KeyFileError: the key file cannot be written; the key before goes on.
-        """
-        rotate_key(self._backing, key)
-
-    def rotate_data_keys(
-        self,
-        *,
-        user: str | None = None,
-        app: str | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Rotation:
-        """Encrypt contents anew with new data keys, while others read and write.
-
-        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
-        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
-
-        Args:
-            user: only this user's.
-            app: only this application's.
-            progress: called with the number of values of a user that are done.
-
-        Raises:
-            InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
-        """
-        return rotate_data_keys(self._backing, user=user, app=app, progress=progress)
 
     def flush(self) -> None:
         """Push everything committed so far to the device."""

@@ -15,7 +15,7 @@ from memcore.store.resealing import reseal
 from memcore.store.vault import Vault
 
 Progress: TypeAlias = Callable[[int], None]
-__all__ = ["KeyStatus", "Rotation", "key_status", "rotate_data_keys", "rotate_key"]
+__all__ = ["KeyStatus", "Keyed", "Rotation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,54 @@ class Rotation:
     """False: another process has the file open, so the older keys stay until it is done again."""
 
 
-def key_status(backing: Backing) -> KeyStatus:
+class Keyed:
+    """A database that may be encrypted."""
+
+    _backing: Backing
+
+    def key_status(self) -> KeyStatus:
+        """What the key file of an encrypted database holds.
+
+        Raises:
+            InvalidOptionError: the database is not encrypted.
+        """
+        return _status(self._backing)
+
+    def rotate_key(self, key: Key) -> None:
+        """Protect the key file by another key from now on; contents stay as they are.
+
+        Other processes that have the file open can add no new users until they open it anew.
+
+        Raises:
+            InvalidOptionError, KeyNeededError, ReadOnlyError
+            KeyFileError: the key file cannot be written; the key before goes on.
+        """
+        _rewrap(self._backing, key)
+
+    def rotate_data_keys(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Rotation:
+        """Encrypt contents anew with new data keys, while others read and write.
+
+        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
+        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
+
+        Args:
+            user: only this user's.
+            app: only this application's.
+            progress: called with the number of values of a user that are done.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
+        """
+        return _rotate(self._backing, user=user, app=app, progress=progress)
+
+
+def _status(backing: Backing) -> KeyStatus:
     """What the key file holds."""
     ring = _vault(backing).ring
     ring.refresh()
@@ -55,7 +102,7 @@ def _scopes(txn: ReadTxn) -> list[tuple[int, str, str]]:
     return list(names.all_scopes(txn))
 
 
-def rotate_key(backing: Backing, key: Key) -> None:
+def _rewrap(backing: Backing, key: Key) -> None:
     """Protect the key file by another key-encryption key; contents stay as they are."""
     provider = key_provider(key)
     vault = _vault(backing)
@@ -63,7 +110,7 @@ def rotate_key(backing: Backing, key: Key) -> None:
     backing.store.transact(lambda _: vault.ring.rewrap(provider))
 
 
-def rotate_data_keys(
+def _rotate(
     backing: Backing, *, user: str | None, app: str | None, progress: Progress | None
 ) -> Rotation:
     """Encrypt contents anew, each user's with a new key."""

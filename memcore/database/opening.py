@@ -84,8 +84,8 @@ def open_database(
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
         InvalidOptionError: an option is of a wrong type or out of range.
-        AuditError: the file is audited and ``audit`` is missing, or has another key.
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
+        AuditError: the file is audited, and ``audit`` is missing or has another key.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
     file = _checked_path(path)
@@ -98,8 +98,7 @@ def open_database(
     check_mode(durability, allow_unsafe=allow_unsafe or in_memory)
     _check_numbers(map_bytes, steady_interval_ms)
     by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
-    _check_embed(embed)
-    _check_audit(audit)
+    _check_objects(embed, audit)
     if (read_only or not create) and not in_memory:
         _need_file(file)
     if not (in_memory or allow_network_fs):
@@ -114,11 +113,6 @@ def open_database(
         verify=verify,
         access=access_of(key, key_file),
     )
-    try:
-        start_audit(store, audit)
-    except BaseException:
-        store.close()
-        raise
     return _opened(store, Backing(store, by, preset, recount, rule, embed, audit=audit))
 
 
@@ -133,20 +127,27 @@ def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:
     _check_within("steady_interval_ms", steady_interval_ms, 1, STEADY_INTERVAL_MS_MAX)
 
 
-def _check_embed(embed: object) -> None:
+def _check_objects(embed: object, audit: object) -> None:
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
         raise InvalidOptionError(msg)
 
-
-def _check_audit(audit: object) -> None:
     if audit is not None and not isinstance(audit, Audit):
         msg = f"audit: expected a memcore.Audit or None, got {type(audit).__name__}"
         raise InvalidOptionError(msg)
 
 
 def _opened(store: LmdbStore, backing: Backing) -> Database:
-    """The database, when deletions that were cut short have been gone on with."""
+    """The database, when deletions that were cut short have been gone on with.
+
+    Raises:
+        AuditError: the file is audited under another key, or no key was given.
+    """
+    try:
+        start_audit(store, backing.audit)
+    except BaseException:
+        store.close()
+        raise
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)

@@ -40,7 +40,7 @@ from memcore.store import LmdbStore, Txn, built, examined
 from memcore.store.copying import beside, prove, refusal
 from memcore.store.creation import new_record
 from memcore.store.file import exclusively, open_locked, publish
-from memcore.store.format import ENCRYPTED, Format
+from memcore.store.format import AUDITED, ENCRYPTED, Format
 from memcore.store.unlocking import vault_for_copy
 from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
@@ -128,9 +128,10 @@ class _Salvage:
         self._format = _format_of(wreck, source, vault)
         self._new_seed = self._format is None
         record = self._format or new_record("full", seed=None if vault is None else vault.ring.seed)
-        self._record = record
         known = None if self._new_seed else record.seed
         self._sieve = Sieve(wreck, known if vault is None else vault.seed)
+        # Chains prove the file that they are in: the new one begins without, the old one is proof.
+        self._record = record._replace(features=record.features & ~AUDITED)
         self._threads = Threads(self._sieve)
         count_numbers(self._sieve)
         self._lost: list[str] = []
@@ -159,6 +160,8 @@ class _Salvage:
             publish(temporary, final)
         sieve = self._sieve
         self._lost += [*lost_entries(sieve), *lost_shared(sieve)]
+        if self._format and self._format.features & AUDITED:
+            self._lost.append("the audit: keep the damaged file as proof, and begin a new one")
         return SalvageReport(
             path=final,
             durability=self._record.durability,
@@ -229,6 +232,8 @@ class _Salvage:
 
     def _is_kept(self, key: bytes) -> bool:
         """Whether a session's row is taken over as it is."""
+        if key[17] == Row.AUDIT:
+            return False
         if key[17] == Row.REQUEST:
             return not self._new_seed  # it is found under the old seed only
         if key[17] != Row.ITEM:

@@ -8,6 +8,7 @@ scope's (its names, blobs, entries, graphs, shared state: session 0) or the data
 from __future__ import annotations
 
 import time
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from memcore import keys
@@ -59,6 +60,7 @@ OF_SCOPE: Final = bytes((Kind.BLOB,))
 BEGUN: Final = bytes(32)
 
 _IN_SESSION: Final = frozenset((*SESSION_ROWS, Row.HEAD))
+_PLACE = Struct(">QQ")
 _PLACE_BYTES: Final = 17
 _SCOPED_BYTES: Final = 9
 NAME_BYTES: Final = 20
@@ -73,6 +75,8 @@ class Tip(NamedTuple):
     closed: bool
     marked: bool
     """Whether the row is there that says that no anchor covers all of it."""
+    rows: bytes
+    """What the keys of its entries begin with."""
 
 
 def chain_of(key: bytes) -> Place | None:
@@ -80,7 +84,7 @@ def chain_of(key: bytes) -> Place | None:
     kind = key[0]
     if kind == Kind.SESSION:
         if len(key) > _PLACE_BYTES and key[_PLACE_BYTES] in _IN_SESSION:
-            return int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:17], "big")
+            return _PLACE.unpack_from(key, 1)
         return None
     if kind in SCOPE_KINDS and len(key) > _SCOPED_BYTES:
         if kind == Kind.CARE and key[_SCOPED_BYTES] == Care.AUDIT:
@@ -145,9 +149,12 @@ class Recording:
         """A row was written, or deleted (None)."""
         place = chain_of(key)
         if place is not None:
-            rows = self._pending.setdefault(place, {})
-            rest = rest_of(place, key)
-            rows.pop(rest, None)  # behind what was noted since: a deleted range may hold it
+            rows = self._pending.get(place)
+            if rows is None:
+                rows = self._pending[place] = {}
+            rest = key[_PLACE_BYTES:] if place[1] else rest_of(place, key)
+            if rest in rows:  # behind what was noted since: a deleted range may hold it
+                del rows[rest]
             rows[rest] = value
 
     def note_range(self, start: bytes, stop: bytes) -> None:
@@ -200,8 +207,9 @@ class Recording:
             if all(value is None for value in rows.values()):
                 return  # the last rows of what was deleted, chain and all
             self._begin(place, now)
-        changed = HEAD in rows and rows[HEAD] is not None and bool(place[1])
-        head = head_digest_of(rows.pop(HEAD) or b"") if changed else b""
+        head = b""
+        if rows.get(HEAD) is not None and place[1]:
+            head = head_digest_of(rows.pop(HEAD) or b"")
         left, chainer = len(rows), self._recorder.chainer
         for rest, value in rows.items():
             left -= 1
@@ -219,18 +227,17 @@ class Recording:
             self._append(place, Op.HEAD, b"", now, head)
 
     def _append(self, place: Place, op: Op, said: bytes, now: int, head: bytes = b"") -> None:
-        tip = self._tip(place)
+        tip = self._tips.get(place) or self._tip(place)
         number = tip.number + 1
         body = pack_front(op, number, now, head) + said
         mac = self._recorder.chainer.seal(place, number, tip.mac, body)
-        self._put(place, number, body + mac)
+        self._put(keys.numbered(tip.rows, number), body + mac)
         if not tip.marked:
             key = keys.audit_mark(*place)
             self._txn.put(key, seal_value(key, b""))
-        self._tips[place] = Tip(number, mac, op is Op.CLOSED, True)
+        self._tips[place] = Tip(number, mac, op is Op.CLOSED, True, tip.rows)
 
-    def _put(self, place: Place, number: int, body: bytes) -> None:
-        key = keys.numbered(keys.audit_rows(*place), number)
+    def _put(self, key: bytes, body: bytes) -> None:
         self._txn.put(key, seal_value(key, body))
         self.wrote += 1
         if not self._is_told:
@@ -308,7 +315,8 @@ class Recording:
         """Put a CUT in the place of the last of the entries that it stands for."""
         now = time.time_ns() // 1_000_000
         body = pack_front(Op.CUT, number, now, head) + pack_page(page)
-        self._put(place, number, body + self.chainer.seal(place, number, before, body))
+        key = keys.numbered(keys.audit_rows(*place), number)
+        self._put(key, body + self.chainer.seal(place, number, before, body))
 
     # --- marks and the commit ---------------------------------------------------------------------
 
@@ -334,5 +342,5 @@ def read_tip(txn: Any, place: Place) -> Tip:
     for key, value in txn.scan(rows, keys.after(rows), reverse=True, limit=1):
         # What is damaged is for the verification to name: the chain goes on from it.
         mac = value[-MAC_BYTES:].rjust(MAC_BYTES, b"\0")
-        return Tip(keys.number_of(key), mac, value[10:11] == bytes((Op.CLOSED,)), marked)
-    return Tip(0, FIRST_MAC, False, marked)
+        return Tip(keys.number_of(key), mac, value[10:11] == bytes((Op.CLOSED,)), marked, rows)
+    return Tip(0, FIRST_MAC, False, marked, rows)

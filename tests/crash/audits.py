@@ -1,4 +1,4 @@
-"""Audited files of the crash harness: their key, their anchor, what is wrong with both."""
+"""Audited files of the crash harness: their key, their anchor beside them, what is wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_any(path: Path, **options: Any) -> memcore.Database:
 
 
 def audit_findings(db: memcore.Database, path: Path) -> list[str]:
-    """What the audit of a file, if it has one, has against it and its anchor."""
+    """What the audit of a file, if it has one, has against it; the anchor need not be there yet."""
     if db.backing.audit is None:
         return []
     anchor = path.with_name(ANCHOR)

@@ -22,6 +22,7 @@ from memcore.store import (
     handle,
     leader,
     pin,
+    recorder,
     redo,
     replacing,
     run,
@@ -270,3 +271,9 @@ def remains_in_copies() -> None:
     copying._forget_what_is_gone = lambda *_: None
     compacting.scan_copy = lambda *_: scanning.Scan()
     run.Run.blank = lambda *_: None  # type: ignore[method-assign]
+
+
+@control("relaxed", "audited")
+def early_anchor() -> None:
+    """The audit is anchored before what it tells of is durable."""
+    recorder.Recorder._make_durable = lambda _: True  # type: ignore[method-assign]

@@ -42,6 +42,12 @@ def finished(
         if not receipt.bytes_gone
     ]
     content = path.read_bytes()
+    for lane, numbers in erased.items():
+        findings += [
+            f"{lane}: operation {number} was erased, and bytes of it are left"
+            for number in range(max(numbers, default=0))
+            if f"{lane}|{number}|".encode() in content
+        ]
     findings += [
         f"{lane}: operation {number} was erased, and bytes of it are left"
         for lane, numbers in erased.items()

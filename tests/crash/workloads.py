@@ -351,10 +351,10 @@ def kills(lane: Lane) -> Iterator[Operation]:
             yield "append", "large", *[30 * KIB] * 9
 
 
-@workload(threads=2, processes=2, kills=6, audited=True)
+@workload(threads=2, processes=2, kills=4, audited=True)
 def audited(lane: Lane) -> Iterator[Operation]:
     """Chained writes of all sorts, anchored every few entries by processes that are killed."""
-    for turn in range(10):
+    for turn in range(6):
         yield "share", lane.rng.choice((50, 2000))
         yield "note", "own", *[lane.rng.choice((50, 900, 40 * KIB))] * lane.rng.randint(1, 2)
         if turn % 3 == 1:

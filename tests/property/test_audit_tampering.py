@@ -100,13 +100,13 @@ class File:
     def _index(self) -> None:
         last: dict[tuple[Place, bytes], int] = {}
         for key, value in self.rows.items():
-            try:
-                scope, session, number, is_mark = keys.split_audit_row(key)
-            except memcore.CorruptValueError:
+            if key[0] == keys.Kind.SESSION and keys.row_of(key) == Row.AUDIT:
+                scope, session = keys.split_session_prefix(key)
+            elif key[0] == keys.Kind.CARE and key[9:11] == b"\x04\x01":
+                scope, session = keys.split_scoped(key)[0], 0
+            else:
                 continue
-            if is_mark or (key[0] == keys.Kind.SESSION and keys.row_of(key) != Row.AUDIT):
-                continue
-            place = scope, session
+            place, number = (scope, session), keys.number_of(key)
             self.chains.setdefault(place, {})[number] = key
             entry = unpack_entry(value[10:])
             if entry.op is Op.PUT:

@@ -26,6 +26,8 @@ RUN = [
     "docs/erasure.md",
     "docs/format.md",
     "docs/state.md",
+    "docs/state.md",
+    "docs/audit.md",
     *OPTIONAL,
 ]
 LINKED = [
