@@ -378,11 +378,6 @@ def kv_prefix(scope: int, namespace: int) -> bytes:
     return _U64_2.pack(Kind.KV, scope, namespace)
 
 
-def care_rows(scope: int, which: int) -> bytes:
-    """``12 | scope u64 | which u8``: the prefix of rows of one sort of care."""
-    return scoped(Kind.CARE, scope, bytes((which,)))
-
-
 def expiry_row(expires_ms: int, key: bytes) -> bytes:
     """``0C | expires_ms u64 | the full key of the row that expires``."""
     return b"".join((bytes((Kind.EXPIRY,)), _U64.pack(expires_ms), key))
