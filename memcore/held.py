@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from memcore import keys
 from memcore.codec import decode_json, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, HeldError
-from memcore.keys import Care
+from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "rows_of",
 ]
 
-_COUNT = keys.care_rows(0, Care.HOLD)
+_COUNT = keys.scoped(Kind.CARE, 0, bytes((Care.HOLD,)))
 _SCOPE, _SESSION = b"\x01", b"\x02"
 OPTED_OUT = b"\x03"
 """Behind the holds of a scope: its user wants no memory."""
@@ -47,7 +47,7 @@ class HoldRow(NamedTuple):
 
 
 def _key(scope: int, session: int) -> bytes:
-    rows = keys.care_rows(scope, Care.HOLD)
+    rows = keys.scoped(Kind.CARE, scope, bytes((Care.HOLD,)))
     return rows + _SESSION + keys.u64(session) if session else rows + _SCOPE
 
 
@@ -124,7 +124,7 @@ def drop_holds(txn: Txn, scope: int) -> int:
 
 def opted_out_key(scope: int) -> bytes:
     """``12 | scope u64 | 01 | 03``: there while the user of the scope wants no memory."""
-    return keys.care_rows(scope, Care.HOLD) + OPTED_OUT
+    return keys.scoped(Kind.CARE, scope, bytes((Care.HOLD,))) + OPTED_OUT
 
 
 def is_opted_out(txn: ReadTxn, scope: int) -> bool:
@@ -164,13 +164,13 @@ def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:
 
 
 def _rows_in(txn: ReadTxn, scope: int) -> Iterator[tuple[bytes, bytes]]:
-    start = keys.care_rows(scope, Care.HOLD)
+    start = keys.scoped(Kind.CARE, scope, bytes((Care.HOLD,)))
     return (row for row in txn.scan(start + _SCOPE, start + _SESSION + b"\xff"))
 
 
 def is_hold_row(key: bytes, value: bytes) -> bool:
     """Whether a row is a hold, or opts out of memory, and makes sense."""
-    start = keys.care_rows(keys.split_scoped(key)[0], Care.HOLD)
+    start = keys.scoped(Kind.CARE, keys.split_scoped(key)[0], bytes((Care.HOLD,)))
     if not keys.split_scoped(key)[0] or not key.startswith(start):
         return False
     rest = key[len(start) :]

@@ -264,20 +264,6 @@ def unpack_text(packed: bytes) -> str:
     return texts[0]
 
 
-def first_text(packed: bytes) -> bytes:
-    """The first of several ``pack_text`` in a row, packed as it is.
-
-    Raises:
-        CorruptValueError: they are no packed texts.
-    """
-    end = packed.find(b"\x00")
-    while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
-        end = packed.find(b"\x00", end + 2)
-    if end < 0:
-        raise _malformed(packed)
-    return packed[: end + 1]
-
-
 def unpack_texts(packed: bytes) -> tuple[str, ...]:
     """The strings of several ``pack_text`` in a row.
 

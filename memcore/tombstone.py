@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from memcore import keys
 from memcore.codec import seal_value
-from memcore.keys import Care
+from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["TOMBSTONE", "buried", "bury", "is_erased", "tombstone_of"]
 
 TOMBSTONE = b"\x01"
 """What follows the prefix of erasures in a tombstone's key."""
-_TOMBSTONES = keys.care_rows(0, Care.ERASURE) + TOMBSTONE
+_TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + TOMBSTONE
 
 
 def tombstone_of(scope: int) -> bytes:

@@ -60,7 +60,7 @@ def forget_removed(wreck: Wreck) -> set[Place]:
 
 def _forget_erased(wreck: Wreck) -> None:
     """Forget all that belongs to an erased scope: one tombstone, however old, says so."""
-    stones = keys.care_rows(0, Care.ERASURE)
+    stones = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,)))
     numbers = {keys.number_of(key) for key in wreck.rows if key.startswith(stones + TOMBSTONE)}
     if numbers:
         for key in [key for key in wreck.rows if _scope_of(wreck, key) in numbers]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcore import keys, names
 from memcore.codec import open_value
+from memcore.errors import CorruptValueError
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Txn
 
@@ -27,7 +28,7 @@ def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]
     found: dict[int, str] = {}
     start, stop = _NAMES, _NAMES + keys.LONG_NAME
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
-        packed = keys.first_text(row[0][1:])
+        packed = _first_text(row[0][1:])
         each = keys.unpack_text(packed)
         scope = names.scope_of(txn, each, user)
         if scope is not None:
@@ -44,3 +45,18 @@ def drop_names(txn: Txn, scope: int, app: str, user: str) -> None:
     """Take both rows of a scope's name away; its number is never given out again."""
     txn.delete(keys.name_key(_NAMES, app, user))
     txn.delete(keys.scoped(Kind.SCOPE, scope))
+
+
+def _first_text(packed: bytes) -> bytes:
+    """The first of several ``pack_text`` in a row, packed as it is.
+
+    Raises:
+        CorruptValueError: they are no packed texts.
+    """
+    end = packed.find(b"\x00")
+    while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
+        end = packed.find(b"\x00", end + 2)
+    if end < 0:
+        msg = f"the name {packed[:80].hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=packed)
+    return packed[: end + 1]

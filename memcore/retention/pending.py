@@ -13,7 +13,7 @@ from typing import Any, Final
 from memcore import keys
 from memcore.codec import decode_json, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
-from memcore.keys import Care
+from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "put_pending",
 ]
 
-_ROWS = keys.care_rows(0, Care.ERASURE) + b"\x02"
+_ROWS = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
 
 HIDDEN: Final = "hidden"
 """Nobody reaches the scopes any more."""

@@ -386,6 +386,54 @@ def test_what_is_deleted_does_not_come_back(db, service) -> None:
     assert found(service, "later") == ["unknown"]
 
 
+def entries(db: memcore.Database) -> dict[bytes, bytes]:
+    return {key: value for key, value in rows(db.backing.store).items() if key[:1] == b"\x0b"}
+
+
+def test_who_opts_out_is_neither_remembered_nor_found(db, service, caplog) -> None:
+    run(service.add_session_to_memory(session([event("the cat sat", "1")])))
+    scope = db.scope(app="app", user="u")
+    scope.opt_out_memory()
+    before = entries(db)
+    assert found(service, "cat") == []
+    entry = MemoryEntry(content=types.Content(parts=[types.Part(text="a cat")]))
+    with caplog.at_level("INFO", logger="memcore.adk"):
+        run(service.add_session_to_memory(session([event("another cat", "2")])))
+        run(service.add_memory(**WHO, memories=[entry]))
+    assert [record.message for record in caplog.records] == [
+        "the user opted out of memory: nothing was remembered"
+    ] * 2
+    assert entries(db) == before
+    scope.opt_in_memory()
+    assert found(service, "cat") == ["1"]
+    scope.opt_out_memory(remove=True)
+    scope.opt_in_memory()
+    assert found(service, "cat") == []
+    run(service.add_session_to_memory(session([event("the cat sat", "1")])))
+    assert found(service, "cat") == ["1"]
+
+
+def test_opting_out_wins_against_what_is_being_stored(db, service, monkeypatch) -> None:
+    scope = db.scope(app="app", user="u")
+    real = service._store
+
+    async def store(*args: Any) -> None:
+        scope.opt_out_memory()
+        await real(*args)
+
+    monkeypatch.setattr(service, "_store", store)
+    run(service.add_session_to_memory(session([event("the cat sat", "1")])))
+    assert entries(db) == {}
+
+
+def test_an_erased_user_is_found_by_nobody_and_remembered_anew(db, service) -> None:
+    run(service.add_session_to_memory(session([event("the cat sat", "1")])))
+    db.erase("u")
+    assert found(service, "cat") == []
+    run(service.add_session_to_memory(session([event("a new cat", "2")])))
+    assert found(service, "cat") == ["2"]
+
+
 def test_events_without_an_id_are_known_by_what_they_say(service) -> None:
     nameless = event("nameless")
     nameless.id = ""

@@ -22,6 +22,7 @@ OPTIONAL = {
 """Pages whose examples need a package that is no dependency."""
 RUN = [
     "README.md",
+<<<<<<< HEAD
     *(
         f"docs/{page}.md"
         for page in [
@@ -37,6 +38,22 @@ RUN = [
             "leases",
         ]
     ),
+||||||| d83242e
+    "docs/concepts.md",
+    "docs/compaction.md",
+    "docs/format.md",
+    "docs/state.md",
+    "docs/state.md",
+    "docs/audit.md",
+=======
+    "docs/concepts.md",
+    "docs/compaction.md",
+    "docs/erasure.md",
+    "docs/format.md",
+    "docs/state.md",
+    "docs/state.md",
+    "docs/audit.md",
+>>>>>>> erase
     *OPTIONAL,
 ]
 LINKED = [

@@ -282,7 +282,9 @@ def test_rows_that_are_still_leaving_are_seen_by_nobody(db, monkeypatch):
     scope = db.scope(user=WHO)
     session, kv = plant(scope), scope.kv("contents")
     address = scope.blobs.put(b"b" * 400_000)
-    state = session.state
+    state, graph, writer = session.state, scope.graph, scope.kv("contents")
+    writer.get("k")
+    graph.put("t", "", NewCheckpoint("1", None, {}, {}, {}), CODER)
     monkeypatch.setattr(erasing, "remove_rows", lambda *_: False)
     receipt = db.erase(WHO)
     assert not receipt.bytes_gone
@@ -296,7 +298,10 @@ def test_rows_that_are_still_leaving_are_seen_by_nobody(db, monkeypatch):
     assert db.scopes() == []
     assert db.check() == []
     session.append(said("anew"))
-    kv.put("k", "anew")
+    writer.put("k", "anew")
+    graph.put("t", "", NewCheckpoint("2", None, {}, {}, {}), CODER)
+    assert kv.get("k") == "anew"
+    assert [entry.thread for entry in scope.graph.threads()] == ["t"]
     monkeypatch.undo()
     (finished,) = db.finish_erasures()
     assert finished.bytes_gone

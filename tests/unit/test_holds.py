@@ -8,7 +8,7 @@ import memcore
 from memcore import held, keys
 from memcore.checkpoint import JsonCoder, NewCheckpoint, keep_rule
 from memcore.errors import CorruptValueError, HeldError, InvalidOptionError, NotFoundError
-from memcore.keys import Care
+from memcore.keys import Care, Kind
 from messages import user as said
 
 WHO = "carol"
@@ -91,7 +91,7 @@ def test_one_look_tells_that_there_is_no_hold_anywhere(db):
             looks.append(key)
 
     assert not held.is_held(Txn(), scope, 5)
-    assert looks == [keys.care_rows(0, Care.HOLD)]
+    assert looks == [keys.scoped(Kind.CARE, 0, bytes((Care.HOLD,)))]
 
 
 def held_scopes(txn):
@@ -141,7 +141,7 @@ def test_a_damaged_hold_still_holds(db):
     scope.hold(reason="case")
     store = db.backing.store
     number = store.read(lambda txn: next(held_scopes(txn)))
-    key = keys.care_rows(number, Care.HOLD) + b"\x01"
+    key = keys.scoped(Kind.CARE, number, bytes((Care.HOLD,))) + b"\x01"
     store.transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"?"))
     with pytest.raises(CorruptValueError):
         db.erase(WHO)
