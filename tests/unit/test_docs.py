@@ -22,13 +22,13 @@ OPTIONAL = {
 """Pages whose examples need a package that is no dependency."""
 RUN = [
     "README.md",
-<<<<<<< HEAD
     *(
         f"docs/{page}.md"
         for page in [
             "concepts",
             "compaction",
             "envelope",
+            "erasure",
             "format",
             "state",
             "retention",
@@ -38,22 +38,6 @@ RUN = [
             "leases",
         ]
     ),
-||||||| d83242e
-    "docs/concepts.md",
-    "docs/compaction.md",
-    "docs/format.md",
-    "docs/state.md",
-    "docs/state.md",
-    "docs/audit.md",
-=======
-    "docs/concepts.md",
-    "docs/compaction.md",
-    "docs/erasure.md",
-    "docs/format.md",
-    "docs/state.md",
-    "docs/state.md",
-    "docs/audit.md",
->>>>>>> erase
     *OPTIONAL,
 ]
 LINKED = [
