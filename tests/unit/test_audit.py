@@ -18,7 +18,7 @@ from memcore import keys
 from memcore.audit import end_scope, record_event
 from memcore.audit.report import Why
 from memcore.keys import Row
-from memcore.store.format import FEATURE_AUDITED, FORMAT_KEY, Format
+from memcore.store.format import AUDITED, FORMAT_KEY, Format
 from memcore.store.recording import Recording
 
 KEY = bytes(range(32))
@@ -324,7 +324,7 @@ def test_a_flag_that_was_taken_away_is_noticed(path) -> None:
     with memcore.open(path, read_only=True) as db:
         (finding,) = db.verify_audit(key=KEY).findings
     assert (finding.entry, finding.why, finding.user) == (1, Why.MODIFIED, None)
-    assert record.features == FEATURE_AUDITED
+    assert record.features == AUDITED
     chain = keys.audit_rows(0, 0)
     raw(path, {FORMAT_KEY: record.pack(), **{keys.numbered(chain, n): None for n in range(1, 9)}})
     with pytest.raises(memcore.AuditError, match="is gone"):
