@@ -15,7 +15,6 @@ from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database, sessions_of
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
 from memcore.database.difference import Difference, compare
-from memcore.database.entrance import Entrance
 from memcore.database.exchange import Title, parse_line
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
@@ -40,7 +39,7 @@ from memcore.usage import usage_key
 __all__ = ["Database"]
 
 
-class Database(Entrance, Retained, Audited, Forgetting, Keyed):
+class Database(Retained, Audited, Forgetting, Keyed):
     """An open memcore file. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Final
 from weakref import WeakSet
 
 from memcore.database.archiving import Archiving
+from memcore.database.entrance import Entrance
 from memcore.errors import InvalidOptionError, ReadOnlyError
 from memcore.options import checked_bool, checked_callable, checked_int, checked_optional_seconds
 from memcore.retention import (
@@ -29,11 +30,11 @@ _STEP_LIMIT: Final = 1000
 _NOW_MAX: Final = 2**40
 
 
-class Retained:
+class Retained(Entrance):
     """The part of a Database that is about retention."""
 
     def __init__(self, backing: Backing) -> None:
-        self._backing = backing
+        super().__init__(backing)
         self._sweepers: WeakSet[Sweeper] = WeakSet()
         self.audit_sweep: AuditSweep | None = None
         """Removes entries of the audit log that rules say are too old; None: none goes."""
