@@ -27,7 +27,8 @@ class AccessRequest:
     """The user whose data it is about; None: of all, or what all users of the application share."""
     action: str
     """``scope``, ``session``, ``kv``, ``blobs``, ``graph``, ``state``, ``app_state``, ``sessions``,
-    ``delete_session``; of the administrator ``scopes``, ``export``, ``import``, ``check``, ..."""
+    ``delete_session``, ``erase``, ``hold``, ...; of the administrator ``scopes``, ``export``,
+    ``check``, ...: see docs/isolation.md."""
     name: str | None = None
     """The session or namespace."""
 

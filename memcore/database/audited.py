@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from memcore.audit.report import AuditedEntry, AuditReport
 from memcore.database.auditing import anchor_audit, cut_audit, list_audit, verify_audit
-from memcore.session import Backing
+from memcore.database.permitted import Permitted
 
 __all__ = ["Audited"]
 
 
-class Audited:
+class Audited(Permitted):
     """The audit of an open database."""
-
-    _backing: Backing
 
     def verify_audit(
         self,
@@ -38,6 +36,7 @@ class Audited:
             AuditError: the file is not audited, or the anchor cannot be read.
             NotFoundError: there is no such anchor.
         """
+        self._need("verify_audit")
         return verify_audit(self._backing, key=key, anchor=anchor, progress=progress)
 
     def audit_entries(
@@ -48,6 +47,7 @@ class Audited:
         Raises:
             NotFoundError: there is no such session or user.
         """
+        self._need("audit_entries", app=app, user=user, name=session_id)
         return list_audit(self._backing, session_id, user=user, app=app)
 
     def anchor_audit(
@@ -68,6 +68,7 @@ class Audited:
             InvalidOptionError: there is no anchor, or no key.
             AuditError: it cannot be written.
         """
+        self._need("anchor_audit")
         return anchor_audit(self._backing, anchor, key=key, reset=reset)
 
     def cut_audit(self, *, older_than_seconds: float | None = None) -> int:
@@ -80,4 +81,5 @@ class Audited:
             InvalidOptionError: the database was opened without an audit, or no age is known.
             AuditError: an entry does not prove what it says.
         """
+        self._need("cut_audit")
         return cut_audit(self._backing, older_than_seconds)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memcore import names
 from memcore.access import Access, checked_actor
+from memcore.database.permitted import Permitted
 from memcore.database.scope import Scope
 from memcore.session import Backing
 
 __all__ = ["Entrance"]
 
 
-class Entrance:
+class Entrance(Permitted):
     """Opens scopes, and asks the authorizer before whatever is the administrator's."""
 
     def __init__(self, backing: Backing) -> None:
@@ -40,17 +39,6 @@ class Entrance:
         if access is not None:
             access.need("scope", app=app, user=user)
         return Scope(self._backing, app, user, access=access)
-
-    def _need(
-        self, action: str, *, app: str | None = None, user: str | None = None, name: Any = None
-    ) -> None:
-        """Ask the authorizer, if there is one, for what is the administrator's.
-
-        Raises:
-            AccessDeniedError: it refused.
-        """
-        if self._backing.access is not None:
-            self._backing.access.need(action, app=app, user=user, name=name)
 
     def _pairs(self) -> list[tuple[str, str]]:
         return self._backing.store.read(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from memcore import retention
 from memcore.database.copies import Progress, judge_for
+from memcore.database.permitted import Permitted
 from memcore.kv import KeyValue
 from memcore.options import checked_bool
 from memcore.retention import ErasureReceipt, Hold
@@ -17,10 +19,8 @@ from memcore.store.lmdb import verify as structure_of
 __all__ = ["Forgetting", "ScopedForgetting"]
 
 
-class Forgetting:
+class Forgetting(Permitted):
     """The part of ``Database`` that forgets."""
-
-    _backing: Backing
 
     def erase(
         self,
@@ -59,6 +59,9 @@ class Forgetting:
             InvalidOptionError, ReadOnlyError, CorruptValueError: nothing was changed.
             StorageError: nothing was changed, or the outcome of the first commit is unknown.
         """
+        self._need("erase", app=app, user=user)
+        if override_hold:
+            self._need("override_hold", app=app, user=user)
         flags = {"compact": compact, "override_hold": override_hold, "named": name_in_receipt}
         for name, value in flags.items():
             checked_bool(name, value)
@@ -74,6 +77,7 @@ class Forgetting:
 
         The arguments and errors are those of ``erase``.
         """
+        self._need("finish_erasures")
         judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
         return retention.finish_erasures(self._backing, judge, key=key)
 
@@ -83,19 +87,23 @@ class Forgetting:
         Raises:
             InvalidOptionError, CorruptValueError
         """
+        self._need("would_erase", app=app, user=user)
         return retention.would_erase(self._backing, user, app)
 
     def pending_erasures(self) -> int:
         """How many erasures are not finished."""
+        self._need("pending_erasures")
         return retention.count_pending(self._backing)
 
     def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
         """All legal holds, or those of one user or application."""
+        self._need("holds", app=app, user=user)
         return retention.holds(self._backing, app, user)
 
     @property
     def receipt_key(self) -> bytes:
         """What receipts are signed with if the caller gives no key. Keep it secret."""
+        self._need("receipt_key")
         return retention.receipt_key(self._backing.store)
 
     def _judge(self, progress: Progress | None) -> Judge:
@@ -120,6 +128,9 @@ class ScopedForgetting:
         name_in_receipt: bool = False,
     ) -> ErasureReceipt:
         """Erase the user in this application: ``db.erase(user, app=app, ...)``."""
+        self._need("erase")
+        if override_hold:
+            self._need("override_hold")
         return _Whole(self._backing).erase(
             self._user,
             app=self._app,
@@ -141,19 +152,23 @@ class ScopedForgetting:
             InvalidOptionError: the reason is no text of 1 to 1,000 characters.
             ReadOnlyError, StorageError
         """
+        self._need("hold")
         return retention.hold(self._backing, self._app, self._user, None, reason=reason)
 
     def release(self) -> bool:
         """End the hold on the scope; whether there was one. Those on sessions stay."""
+        self._need("release")
         return retention.release(self._backing, self._app, self._user, None)
 
     def holds(self) -> list[Hold]:
         """The holds on the scope and on its sessions."""
+        self._need("holds")
         return retention.holds(self._backing, self._app, self._user)
 
     @property
     def memory_opt_out(self) -> bool:
         """Whether the user wants no long-term memory."""
+        self._need("memory_opt_out")
         return retention.opted_out(self._backing, self._app, self._user)
 
     def opt_out_memory(self, *, remove: bool = False) -> int:
@@ -168,6 +183,7 @@ class ScopedForgetting:
             InvalidOptionError, ReadOnlyError, HeldError, StorageError
         """
         checked_bool("remove", remove)
+        self._need("opt_out_memory")
         retention.opt_out(self._backing, self._app, self._user)
         if not remove:
             return 0
@@ -175,15 +191,25 @@ class ScopedForgetting:
 
     def opt_in_memory(self) -> bool:
         """The user wants memory again; whether they had opted out."""
+        self._need("opt_in_memory")
         return retention.opt_in(self._backing, self._app, self._user)
 
     def kv(self, namespace: str) -> KeyValue:
         """Ordered key/value storage of the scope."""
         raise NotImplementedError
 
+    def _need(self, action: str, name: str | None = None) -> None:
+        """Ask the authorizer, if there is one."""
+        raise NotImplementedError
+
 
 class _Whole(Forgetting):
-    """A database as far as erasing goes."""
+    """A database as far as erasing goes; the scope has asked for its own actor."""
 
     def __init__(self, backing: Backing) -> None:
         self._backing = backing
+
+    def _need(
+        self, action: str, *, app: str | None = None, user: str | None = None, name: Any = None
+    ) -> None:
+        pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from memcore import names
+from memcore.database.permitted import Permitted
 from memcore.errors import InvalidOptionError, ReadOnlyError
 from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing
@@ -40,10 +41,8 @@ class Rotation:
     """False: another process has the file open, so the older keys stay until it is done again."""
 
 
-class Keyed:
+class Keyed(Permitted):
     """A database that may be encrypted."""
-
-    _backing: Backing
 
     def key_status(self) -> KeyStatus:
         """What the key file of an encrypted database holds.
@@ -51,6 +50,7 @@ class Keyed:
         Raises:
             InvalidOptionError: the database is not encrypted.
         """
+        self._need("key_status")
         return _status(self._backing)
 
     def rotate_key(self, key: Key) -> None:
@@ -62,6 +62,7 @@ class Keyed:
             InvalidOptionError, KeyNeededError, ReadOnlyError
             KeyFileError: the key file cannot be written; the key before goes on.
         """
+        self._need("rotate_key")
         _rewrap(self._backing, key)
 
     def rotate_data_keys(
@@ -84,6 +85,7 @@ class Keyed:
         Raises:
             InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
         """
+        self._need("rotate_data_keys", app=app, user=user)
         return _rotate(self._backing, user=user, app=app, progress=progress)
 
 

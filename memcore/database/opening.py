@@ -25,7 +25,7 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int
 from memcore.privacy.provider import Key
-from memcore.retention import RetentionRule, resume_erasures, retention_rules
+from memcore.retention import Retention, RetentionRule, resume_erasures, retention_rules
 from memcore.session import Backing, resume_removals
 from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
@@ -194,8 +194,8 @@ def _opened(store: LmdbStore, backing: Backing, rules: Rules, admitted: Admissio
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
-        if rules is not None and rules != db.retention.get():
-            db.retention.set(rules)
+        if rules is not None and rules != Retention(backing).get():
+            Retention(backing).set(rules)
     return db
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from memcore import blobs, keys, names
 from memcore.codec import open_value
-from memcore.database.scope import Scope, backing_of
+from memcore.database.scope import Scope, backing_of, rows_of
 from memcore.errors import CorruptValueError
 from memcore.keys import Kind, Row
 from memcore.log import Head
@@ -68,7 +68,7 @@ def findings_beside(scope: Scope, redacts: Redacts) -> Iterator[Finding]:
     state.classes.update(redacts.value(scope.state.all())[1])
     yield state
     for name in backing.store.read(lambda txn: _namespaces(txn, app, user)):
-        entries, kv = Finding(app, user, None, "kv"), scope.rows(name)
+        entries, kv = Finding(app, user, None, "kv"), rows_of(scope, name)
         for key, value in kv.scan():
             entries.classes.update(_classes(redacts, value))
             content = kv.content(key)

@@ -42,6 +42,7 @@ class Retained(Entrance):
     @property
     def retention(self) -> Retention:
         """What stays how long: rules, and times of single things."""
+        self._need("retention")
         return Retention(self._backing)
 
     def sweep(
@@ -69,6 +70,17 @@ class Retained(Entrance):
             InvalidOptionError, ReadOnlyError, StorageError, and what ``archive`` raises; what went
             before that is gone.
         """
+        self._need("sweep")
+        return self._sweep(now=now, limit=limit, archive=archive, dry_run=dry_run)
+
+    def _sweep(
+        self,
+        *,
+        limit: int,
+        archive: ArchiveTarget | None,
+        now: float | None = None,
+        dry_run: bool = False,
+    ) -> SweepReport:
         checked_bool("dry_run", dry_run)
         count = checked_int("limit", limit, least=1)
         if self._backing.store.read_only and not dry_run:
@@ -103,6 +115,7 @@ class Retained(Entrance):
         Raises:
             InvalidOptionError, ReadOnlyError
         """
+        self._need("sweep")
         seconds = checked_optional_seconds("interval_seconds", interval_seconds)
         if seconds is None:
             msg = "interval_seconds: expected a number of seconds above 0, got None"
@@ -114,7 +127,7 @@ class Retained(Entrance):
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
         made = Sweeper(
-            lambda: self.sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
+            lambda: self._sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
         )
         self._sweepers.add(made)
         return made

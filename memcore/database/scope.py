@@ -26,7 +26,7 @@ from memcore.state.handle import Once
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 
-__all__ = ["Scope", "backing_of", "need_access", "scope_beside"]
+__all__ = ["Scope", "backing_of", "need_access", "passage_of", "rows_of", "scope_beside"]
 
 _LIST_PAGE = 256
 _ORPHANS = ("raise", "keep")
@@ -197,12 +197,8 @@ class Scope(ScopedForgetting):
         """
         return self._rows(namespace, gated=True)
 
-    def rows(self, namespace: str) -> KeyValue:
-        """As ``kv``, past the border; for memcore's own adapters, which redact what they encode."""
-        return self._rows(namespace, gated=False)
-
     @property
-    def passage(self) -> Passage | None:
+    def _passes(self) -> Passage | None:
         """What content of the scope passes before it is stored; None: nothing."""
         border = self._backing.border
         if border is None:
@@ -214,7 +210,7 @@ class Scope(ScopedForgetting):
     def _rows(self, namespace: str, *, gated: bool) -> KeyValue:
         names.check_name(namespace, "namespace")
         self._need("kv", namespace)
-        passage = self.passage if gated else None
+        passage = self._passes if gated else None
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
@@ -263,7 +259,7 @@ class Scope(ScopedForgetting):
             self._ensure,
             label=label,
             once=self._once("state"),
-            passage=self.passage,
+            passage=self._passes,
         )
 
     def _once(self, about: str) -> Once:
@@ -287,12 +283,13 @@ class Scope(ScopedForgetting):
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
             once=self._once("app_state"),
-            passage=None if self.passage is None else self.passage.shared[1],
+            passage=None if self._passes is None else self._passes.shared[1],
         )
 
     @property
     def quarantine(self) -> Quarantine:
         """What guards put aside of the scope's sessions."""
+        self._need("quarantine")
         label = f"user {self._user!r} in app {self._app!r}"
         return Quarantine(self._backing, self._find, label)
 
@@ -307,7 +304,7 @@ class Scope(ScopedForgetting):
             self._find,
             self._ensure,
             now_ms=backing.now_ms,
-            passage=self.passage,
+            passage=self._passes,
         )
 
     @property
@@ -315,7 +312,7 @@ class Scope(ScopedForgetting):
         """Content-addressed bytes of this scope."""
         self._need("blobs")
         store, seed = self._backing.store, self._blob_seed()
-        return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self.passage)
+        return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self._passes)
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._backing.seed[:8], "little")
@@ -348,6 +345,16 @@ class Scope(ScopedForgetting):
 def backing_of(scope: Scope | Address) -> Backing:
     """What all handles of the scope's database share."""
     return scope.backing if isinstance(scope, Address) else scope._backing  # noqa: SLF001
+
+
+def rows_of(scope: Scope, namespace: str) -> KeyValue:
+    """As ``scope.kv``, past the border; for adapters, which redact what they encode."""
+    return scope._rows(namespace, gated=False)  # noqa: SLF001 - this module's
+
+
+def passage_of(scope: Scope) -> Passage | None:
+    """What content of the scope passes before it is stored; None: nothing."""
+    return scope._passes  # noqa: SLF001 - this module's
 
 
 def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:

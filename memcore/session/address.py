@@ -241,14 +241,23 @@ class Address:
 
         return self.backing.store.read(look)
 
+    def need(self, action: str, name: str | None = None) -> None:
+        """Ask the authorizer, if there is one, about this session or the one of that name.
+
+        Raises:
+            AccessDeniedError: it refused.
+        """
+        if self.access is not None:
+            whose = self.name if name is None else name
+            self.access.need(action, app=self.app, user=self.user, name=whose)
+
     def beside(self, name: str, *, policy: str | None) -> Address:
         """The address of a fork: it takes its counter over with the history.
 
         Raises:
             AccessDeniedError: the authorizer refused to open it.
         """
-        if self.access is not None:
-            self.access.need("session", app=self.app, user=self.user, name=name)
+        self.need("session", name)
         wanted = None if policy is None else policy_name(policy)
         options = replace(self.options, policy=wanted, counter=None, recount=False)
         address = Address(self.backing, self.app, self.user, name, options)

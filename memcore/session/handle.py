@@ -83,11 +83,13 @@ class Session(Joined):
             ReadOnlyError, StorageError
         """
         at = self._address
+        at.need("hold")
         return hold(at.backing, at.app, at.user, at.name, reason=reason)
 
     def release(self) -> bool:
         """End the session's own hold; whether there was one. That of its scope stays."""
         at = self._address
+        at.need("release")
         return release(at.backing, at.app, at.user, at.name)
 
     @property

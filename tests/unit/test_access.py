@@ -17,6 +17,7 @@ from memcore.access import AccessRequest
 from memcore.database import Database
 from memcore.database.scope import backing_of
 from memcore.errors import AccessDeniedError
+from memcore.privacy.border import Passage
 from memcore.session import Backing
 from memcore.store import LmdbStore
 
@@ -68,6 +69,14 @@ OPENINGS: dict[str, Callable[[memcore.Scope], Any]] = {
     "app_state": lambda s: s.app_state,
     "sessions": lambda s: s.sessions(),
     "delete_session": lambda s: s.delete_session("s"),
+    "quarantine": lambda s: s.quarantine,
+    "hold": lambda s: s.hold(reason="r"),
+    "release": lambda s: s.release(),
+    "holds": lambda s: s.holds(),
+    "erase": lambda s: s.erase(compact=False),
+    "memory_opt_out": lambda s: s.memory_opt_out,
+    "opt_out_memory": lambda s: s.opt_out_memory(),
+    "opt_in_memory": lambda s: s.opt_in_memory(),
 }
 NAMED = {"session": "s", "delete_session": "s", "kv": "n"}
 CARE: dict[str, Callable[[memcore.Database], Any]] = {
@@ -80,6 +89,19 @@ CARE: dict[str, Callable[[memcore.Database], Any]] = {
     "branches": lambda db: db.branches(),
     "backup": lambda db: db.backup("nowhere"),
     "copy_compact": lambda db: db.copy_compact(),
+    "finish_erasures": lambda db: db.finish_erasures(),
+    "pending_erasures": lambda db: db.pending_erasures(),
+    "holds": lambda db: db.holds(),
+    "receipt_key": lambda db: db.receipt_key,
+    "retention": lambda db: db.retention,
+    "sweep": lambda db: db.sweep(dry_run=True),
+    "verify_audit": lambda db: db.verify_audit(key=b"k" * 32),
+    "audit_entries": lambda db: list(db.audit_entries()),
+    "anchor_audit": lambda db: db.anchor_audit("nowhere"),
+    "cut_audit": lambda db: db.cut_audit(older_than_seconds=1),
+    "key_status": lambda db: db.key_status(),
+    "rotate_key": lambda db: db.rotate_key(b"k" * 32),
+    "rotate_data_keys": lambda db: db.rotate_data_keys(),
 }
 
 
@@ -136,6 +158,49 @@ def test_care_asks_once_and_not_for_every_user(guarded: memcore.Database, guard:
         ("boss", None, None, "stats", None),
         ("boss", "default", "ann", "export", "s"),
     ]
+
+
+def test_forgetting_a_user_is_asked_about_that_user(
+    guarded: memcore.Database, guard: Guard
+) -> None:
+    guard.answer = lambda request: request.action not in ("erase", "override_hold", "would_erase")
+    for way in (guarded.erase, guarded.would_erase):
+        with pytest.raises(AccessDeniedError):
+            way("ann")
+    guard.take()
+    guard.answer = lambda request: request.action != "override_hold"
+    with pytest.raises(AccessDeniedError):
+        guarded.erase("ann", override_hold=True)
+    with pytest.raises(AccessDeniedError):
+        guarded.as_user("ann").erase(override_hold=True)
+    assert [each[2:4] for each in guard.take() if each[3] == "override_hold"] == [
+        ("ann", "override_hold"),
+        ("ann", "override_hold"),
+    ]
+    assert guarded.session("s", user="ann").exists()
+
+
+@pytest.mark.parametrize("what", ["hold", "release"])
+def test_a_session_under_a_hold_is_asked_about(
+    guarded: memcore.Database, guard: Guard, what: str
+) -> None:
+    session = guarded.as_user("ann").session("s")
+    session.hold(reason="court")
+    guard.take()
+    guard.answer = False
+    with pytest.raises(AccessDeniedError):
+        session.hold(reason="r") if what == "hold" else session.release()
+    assert guard.take() == [("ann", "default", "ann", what, "s")]
+    guard.answer = True
+    assert [hold.reason for hold in guarded.holds()] == ["court"]
+
+
+def test_a_scope_leads_past_no_border_and_to_no_other_place() -> None:
+    with memcore.open(":memory:", redact=True) as db:
+        scope = db.as_user("ann")
+        public = [getattr(scope, name) for name in dir(scope) if not name.startswith("_")]
+        assert not [each for each in public if isinstance(each, Passage)]
+        assert not hasattr(scope, "rows")
 
 
 class Truthy:

@@ -34,6 +34,7 @@ from memcore.adapters.adk.staging import Content, commit_with, in_thread
 from memcore.adapters.adk.telling import place_of as told_place
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
+from memcore.database.scope import passage_of, rows_of
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
 from memcore.session.removal import resume_removals
@@ -114,7 +115,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         part = checked_part(
             given, app_name=app_name, user_id=user_id, session_id=_stripped(session_id)
         )
-        passage = self.database.scope(app=app_name, user=user_id).passage
+        passage = passage_of(self.database.scope(app=app_name, user=user_id))
         if passage is not None:
             part = admitted_part(passage, part)
         row, content = encode_part(part)
@@ -291,9 +292,8 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
             artifact_util.validate_path_segment(user_id, "user_id")
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
-            found = self.database.scope(app=name_of(app_name), user=name_of(user_id)).rows(
-                _NAMESPACE
-            )
+            scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
+            found = rows_of(scope, _NAMESPACE)
             self._handles[app_name, user_id] = found
         return found
 

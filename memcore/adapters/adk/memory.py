@@ -38,6 +38,7 @@ from memcore.adapters.adk.watermark import Run, Watermark
 from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
+from memcore.database.scope import passage_of, rows_of
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key
@@ -303,7 +304,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
             scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
-            found = self._handles[app_name, user_id] = scope.rows(_NAMESPACE), scope.passage
+            found = self._handles[app_name, user_id] = rows_of(scope, _NAMESPACE), passage_of(scope)
         return found
 
 

@@ -42,6 +42,7 @@ from memcore.adapters.deepagents.once import Repeated, once_of
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
+from memcore.database.scope import passage_of, rows_of
 from memcore.errors import BlockedError, InvalidItemError, ReadOnlyError, StorageError
 from memcore.privacy.border import Passage
 from memcore.telemetry import adapting, adapts
@@ -133,19 +134,19 @@ class MemcoreBackend(Opened, BackendProtocol):
         name = self._name or named(self._namespace)
         found = self._spaces.get(name)
         if found is None:
-            found = self._spaces.setdefault(name, Files(self._scope.rows(name)))
+            found = self._spaces.setdefault(name, Files(rows_of(self._scope, name)))
             for other in list(self._spaces)[:-_NAMESPACES]:
                 self._spaces.pop(other, None)
         return found
 
     def _admitted(self, text: str) -> str:
         """A text as it may be stored."""
-        passage = self._scope.passage
+        passage = passage_of(self._scope)
         return text if passage is None else passage.text(text, "file")
 
     def _stored(self, text: str) -> str:
         """A text as it lies in a file in which it was redacted."""
-        passage = self._scope.passage
+        passage = passage_of(self._scope)
         return text if passage is None else passage.again(text)
 
     # --- looking ----------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                     done = files.create(Upload(file_path, more, "utf-8"), once=once)
                 elif row.encoding == "base64":
                     return WriteResult(error=_BINARY)
-                elif self._scope.passage is not None:
+                elif passage_of(self._scope) is not None:
                     done = self._lengthen(files, file_path, content)
                 else:
                     done = files.grow(file_path, row, more, once=once)
@@ -376,7 +377,7 @@ class MemcoreBackend(Opened, BackendProtocol):
 
     def _put_all(self, uploads: Sequence[Upload]) -> list[FileUploadResponse]:
         files, responses, at = self._files, [], 0
-        passage = self._scope.passage
+        passage = passage_of(self._scope)
         if passage is not None:
             uploads = [admitted_upload(passage, upload) for upload in uploads]
         while at < len(uploads):

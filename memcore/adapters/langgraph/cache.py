@@ -15,6 +15,7 @@ from memcore.adapters.langgraph.rows import address, exact_range, named
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import admitting
+from memcore.database.scope import passage_of, rows_of
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.kv import KeyValueTxn
 from memcore.telemetry import adapting, adapts
@@ -72,8 +73,8 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     ) -> None:
         super().__init__(serde=serde)
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
-        self._kv = scope.rows(namespace)
-        self._passage = scope.passage
+        self._kv = rows_of(scope, namespace)
+        self._passage = passage_of(scope)
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
 
     @classmethod

@@ -17,7 +17,7 @@ from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
-from memcore.database.scope import backing_of
+from memcore.database.scope import backing_of, passage_of, rows_of
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreStore"]
@@ -84,8 +84,8 @@ class MemcoreStore(Opened, BaseStore):
         self._index = Index(index) if index else None
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
-        self._kv = scope.rows(namespace)
-        self._passage, self._name = scope.passage, namespace
+        self._kv = rows_of(scope, namespace)
+        self._passage, self._name = passage_of(scope), namespace
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
         self._sweeper = Sweeper(self.sweep_ttl)
 
