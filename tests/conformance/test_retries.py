@@ -211,6 +211,28 @@ SURFACES: dict[str, Callable[[memcore.Database], Any]] = {
 }
 
 
+@pytest.mark.parametrize("surface", ["append", "apply", "kv", "store", "events", "files"])
+def test_a_second_try_is_known_where_content_is_redacted(
+    open_db: Callable[..., memcore.Database], surface: str
+) -> None:
+    db = open_db(redact=True)
+    first = SURFACES[surface](db)
+    assert SURFACES[surface](db) == first
+
+
+def test_what_was_redacted_is_put_behind_a_file_once() -> None:
+    with memcore.open(":memory:", redact=True) as db:
+        backend = MemcoreBackend(db)
+        backend.write("/a", "start ")
+        for _ in range(2):
+            assert backend.append("/a", "ann@example.com ", idempotency_key="k").error is None
+        told = backend.download_files(["/a"])[0].content
+        assert told is not None
+        assert told.count(b"EMAIL") == 1
+        with pytest.raises(memcore.DuplicateRequestError):
+            backend.append("/a", "bob@example.com ", idempotency_key="k")
+
+
 @pytest.mark.parametrize("surface", SURFACES)
 def test_a_second_try_stores_nothing(db: memcore.Database, surface: str) -> None:
     first = SURFACES[surface](db)

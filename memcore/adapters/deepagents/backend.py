@@ -38,7 +38,7 @@ from memcore.adapters.deepagents.files import Files, Upload
 from memcore.adapters.deepagents.listing import Listing, rooted
 from memcore.adapters.deepagents.matching import lines_with, matched
 from memcore.adapters.deepagents.namespaces import Namespace, named
-from memcore.adapters.deepagents.once import Repeated, once_of
+from memcore.adapters.deepagents.once import Once, Repeated, once_of
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
@@ -267,7 +267,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                 elif row.encoding == "base64":
                     return WriteResult(error=_BINARY)
                 elif passage_of(self._scope) is not None:
-                    done = self._lengthen(files, file_path, content)
+                    done = self._lengthen(files, file_path, content, once)
                 else:
                     done = files.grow(file_path, row, more, once=once)
                 if done:
@@ -278,13 +278,13 @@ class MemcoreBackend(Opened, BackendProtocol):
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(error=_contended(file_path))
 
-    def _lengthen(self, files: Files, path: str, more: str) -> bool:
+    def _lengthen(self, files: Files, path: str, more: str, once: Once | None) -> bool:
         """Put text behind a file's where the whole has to be looked at: it may join two halves."""
         found = files.file(path)
         if found is None:
             return False
         row, text = found
-        return files.turn(path, row, text, self._admitted(text + more))
+        return files.turn(path, row, text, self._admitted(text + more), once=once)
 
     async def aappend(
         self, file_path: str, content: str, *, idempotency_key: str | None = None
