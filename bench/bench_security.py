@@ -29,7 +29,7 @@ from harness import (
     slow_flush_place,
 )
 
-HISTORY, PAGE = 1_000, 200
+HISTORY, PAGE, ROUNDS = 1_000, 200, 40
 CALLS = {"full": 10, "relaxed": 50, "none": 50}
 VALUE_BYTES = 700
 SEAL_US = 2.0
@@ -100,7 +100,7 @@ def _appends(
                 session.append(next(source))
 
         actions = [partial(append, session, cycle(items)) for session in sessions]
-        found = race_each(actions, rounds=effort.rounds, ops=calls)
+        found = race_each(actions, rounds=effort.rounds(ROUNDS), ops=calls)
     for name, side in list(zip(options, found, strict=True))[1:]:
         yield compare(f"append, {name}{where}", side, PLAIN, durability=level)
 
@@ -121,7 +121,7 @@ def _reads(effort: Effort, options: Any) -> Iterator[Row]:
             (f"the last {PAGE} items", lambda session: session.tail(PAGE)),
             ("context of 8,000 tokens", lambda session: session.context(budget_tokens=8_000)),
         ):
-            found = race_each([partial(read, side) for side in sides], rounds=effort.rounds)
+            found = race_each([partial(read, side) for side in sides], rounds=effort.rounds(ROUNDS))
             for name, side in list(zip(chosen, found, strict=True))[1:]:
                 yield compare(f"{what}, {name}", side, PLAIN, durability="none")
 
@@ -151,7 +151,7 @@ def _seal(effort: Effort) -> Row:
     measure(ours, rounds=1, ops=calls)
     return compare(
         f"sealing a value of {VALUE_BYTES} bytes",
-        race(ours, theirs, rounds=effort.rounds, ops=calls),
+        race(ours, theirs, rounds=effort.rounds(ROUNDS), ops=calls),
         "AES-256-GCM alone",
         target=at_most(SEAL_US, "ours"),
         note="an append seals one",
