@@ -93,6 +93,15 @@ def test_links_lead_somewhere(name) -> None:
     assert missing == []
 
 
+def test_each_line_of_the_threat_model_names_a_test_that_is_there() -> None:
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 30
+    for file, function in named:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {function or 'test_'}" in source, (file, function)
+
+
 def test_every_verb_and_exit_code_is_documented() -> None:
     from memcore.cli.app import app
     from memcore.cli.exits import ExitCode
