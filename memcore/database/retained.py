@@ -71,16 +71,6 @@ class Retained(Entrance):
             before that is gone.
         """
         self._need("sweep")
-        return self._sweep(now=now, limit=limit, archive=archive, dry_run=dry_run)
-
-    def _sweep(
-        self,
-        *,
-        limit: int,
-        archive: ArchiveTarget | None,
-        now: float | None = None,
-        dry_run: bool = False,
-    ) -> SweepReport:
         checked_bool("dry_run", dry_run)
         count = checked_int("limit", limit, least=1)
         if self._backing.store.read_only and not dry_run:
@@ -127,7 +117,7 @@ class Retained(Entrance):
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
         made = Sweeper(
-            lambda: self._sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
+            lambda: self.sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
         )
         self._sweepers.add(made)
         return made

@@ -262,13 +262,13 @@ def test_an_opening_that_fails_is_told(tmp_path, records):
 def test_every_public_method_is_an_operation_or_known_to_be_none():
     """A method that is added is placed in ``surface`` or here, on purpose."""
     none = {
-        "Database": {"session", "delete_session"},
+        "Database": {"session", "delete_session", "sweeper"},
         "Scope": set(),
         "Session": {
             "exists", "pressure", "needs_compaction", "plan_batch", "plan_command", "history_at",
-            "seen_revision", "estimated_tokens",
+            "seen_revision", "estimated_tokens", "accessed", "plan_share",
         },
-        "KeyValue": {"clear", "stage", "unstage", "submit", "queue", "finish"},
+        "KeyValue": {"clear", "passed", "stage", "unstage", "submit", "queue", "finish"},
         "SessionState": {
             "put", "visible", "plan", "closure", "read", "write", "wait", "watch",
         },
@@ -287,6 +287,37 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
             if not method.startswith("_")
         }
         assert public - set(SURFACE[name]) - none[name] == set(), name
+
+
+def test_what_is_done_with_others_and_for_them_is_told(open_db, records):
+    db = open_db(telemetry=records.append)
+    session = db.session("s")
+    session.append(HELLO)
+    child = session.child("part")
+    records.clear()
+    child.append({"role": "assistant", "content": "done"}, envelope={"type": "final"})
+    session.share(child)
+    ladder = session.ladder()
+    failed = ladder.run(lambda _: 1 / 0, request_id="r", retries=0)
+    assert failed.status == "hitl"
+    assert ladder.due() == []
+    session.resolve_hitl(failed.hitl_seq, "go on")
+    session.hold(reason="court")
+    session.release()
+    db.scope().quarantine.list("s")
+    db.retention.expire_session("s", 3600)
+    assert [(record.operation, record.session) for record in records] == [
+        ("append", "s::part"),
+        ("share", "s"),
+        ("ladder.run", "s"),
+        ("ladder.due", "s"),
+        ("resolve_hitl", "s"),
+        ("hold", "s"),
+        ("release", "s"),
+        ("quarantine.list", None),
+        ("retention.expire", "s"),
+    ]
+    assert isinstance(child, memcore.Session)
 
 
 def test_transactions_that_are_run_again_are_counted(open_db, records):
