@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from memcore import keys, names
-from memcore.errors import CorruptValueError, CounterUnavailableError, PolicyMismatchError
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    LeaseHeldError,
+    PolicyMismatchError,
+)
 from memcore.held import is_held
 from memcore.keys import Row
 from memcore.limits import PIECE_ROWS
@@ -61,7 +67,10 @@ def remove_session(run: Run, scope: int, session: int, name: str) -> bool:
         taken = _size_of(txn, scope, session)
         return start_removal(txn, run.backing, scope, name)[0], taken
 
-    done, size = store.transact(closure, makes_room=True)
+    try:
+        done, size = store.transact(closure, makes_room=True)
+    except LeaseHeldError:  # its owner is at work: the next sweep looks again
+        done, size = False, 0
     resume_removals(store)
     run.report.sessions += done
     run.report.bytes += size if done else 0
@@ -115,18 +124,25 @@ def remove_beginning(
             txn.spoil()
             raise
 
+    _renewed(run, closure, len(seqs))
+    return True
+
+
+def _renewed(run: Run, closure: Callable[[Txn], list[bytes] | None], count: int) -> None:
+    """Take a beginning of so many items away, and report what became of them."""
     try:
         left = run.backing.store.transact(closure, makes_room=True)
     except CorruptValueError:
         run.report.damaged += 1
-        return True
+        return
+    except LeaseHeldError:  # as remove_session
+        left = None
     if left is None:
-        run.report.kept += len(seqs)
-        return True
+        run.report.kept += count
+        return
     if left:
         resume_removals(run.backing.store)
-    run.report.items_removed += len(seqs)
-    return True
+    run.report.items_removed += count
 
 
 def _again(run: Run, draft: Draft, start: int, stop: int) -> list[Prepared]:

@@ -57,7 +57,7 @@ class SweepReport:
     """What was due and is under a legal hold."""
     kept: int = 0
     """What was due and stays: threads if there is an archive, which cannot hold them, and what
-    changed meanwhile."""
+    changed meanwhile or is leased."""
     damaged: int = 0
     """Rows that were due and cannot be read; ``check`` lists them."""
     complete: bool = True

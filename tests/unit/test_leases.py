@@ -427,3 +427,42 @@ def test_a_session_that_nobody_leased_reads_no_lease(
     with session.lease("worker", ttl_seconds=60):
         session.append(user("x"))
     assert looks
+
+
+def test_a_sweep_passes_by_what_is_leased(db: memcore.Database, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        db.session(name).extend([user(f"{n}") for n in range(6)])
+        db.retention.expire_session(name, 5)
+    lease = db.session("b").lease("worker", ttl_seconds=60)
+    clock.now += 10
+    report = db.sweep()
+    assert (report.sessions, report.kept) == (2, 1)
+    assert [entry.session_id for entry in db.sessions()] == ["b"]
+    assert lease.release()
+    assert db.sweep().sessions == 1
+
+
+def test_a_rule_takes_no_beginning_from_an_owner(db: memcore.Database) -> None:
+    session, rule = (
+        db.session("s"),
+        memcore.RetentionRule(what="items", keep_last=2, action="remove"),
+    )
+    db.session("t").extend([user(f"{n}") for n in range(6)])
+    with session.lease("worker", ttl_seconds=60):
+        session.extend([user(f"{n}") for n in range(6)])
+        db.retention.set([rule])
+        assert db.sweep().kept
+        session.append(user("last"))
+        assert (len(session), len(db.session("t"))) == (7, 2)
+    db.sweep()
+    assert len(db.session("s")) == 2
+
+
+def test_who_was_erased_is_fenced(db: memcore.Database) -> None:
+    session = db.session("s", user="ann")
+    session.append(user("x"))
+    session.lease("worker", ttl_seconds=60)
+    db.erase("ann", compact=False)
+    with pytest.raises(FencedError):
+        session.append(user("y"))
+    assert db.scopes() == []
