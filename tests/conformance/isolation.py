@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from google.adk.events.event import Event
@@ -191,7 +192,7 @@ class Map(Feature):
 
     async def write(self, place: Place, secret: str) -> None:
         space = self.scope(place).kv(place.space)
-        count = "count\0" + place.key[:100]
+        count = f"count\0{blake2b(place.key.encode('utf-8', 'surrogatepass')).hexdigest()}"
         assert space.increment(count, idempotency_key=f"{place.key}k") == (space.get(count) or 1)
         space.put(place.key, secret, content=b"same everywhere")
 
