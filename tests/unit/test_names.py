@@ -8,6 +8,7 @@ import pytest
 
 from memcore import keys, names
 from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
+from memcore.keys import texts
 from memcore.limits import NAME_CHARS_MAX
 from tests.unit.fake_store import STORES, all_rows, damage, opened_store
 
@@ -190,7 +191,7 @@ def test_a_digest_collision_is_no_mix_up(store, sort, monkeypatch):
         def digest(self):
             return b"\x07" * self.size
 
-    monkeypatch.setattr(keys, "blake2b", Same)
+    monkeypatch.setattr(texts, "blake2b", Same)
     ensure = {
         "scope": lambda txn, name: names.ensure_scope(txn, "a", name),
         "session": lambda txn, name: names.new_session(txn, 1, name),
