@@ -8,12 +8,13 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
-from memcore import keys, names
+from memcore import names
 from memcore.compaction import CompactionPolicy
 from memcore.database.audited import Audited
 from memcore.database.branches import Branch, branches_of
-from memcore.database.check import check_database, sessions_of
+from memcore.database.check import check_database
 from memcore.database.copies import CompactReport, Progress, check_mode, judge_for
+from memcore.database.counted import count_everything
 from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title, parse_line
 from memcore.database.exporting import check_form, export_sessions
@@ -23,9 +24,7 @@ from memcore.database.keying import Keyed
 from memcore.database.redacted import redacted_lines
 from memcore.database.retained import Retained
 from memcore.database.scope import Scope
-from memcore.database.shared import count_shared
 from memcore.database.sharing import export_shared
-from memcore.keys import Kind
 from memcore.model import SessionEntry
 from memcore.options import checked_bool
 from memcore.retention import marking_gone
@@ -34,7 +33,6 @@ from memcore.session.checkpointing import Position
 from memcore.session.outgoing import Redact, redacts_at
 from memcore.store.base import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
-from memcore.usage import usage_key
 
 __all__ = ["Database"]
 
@@ -211,19 +209,7 @@ class Database(Retained, Audited, Forgetting, Keyed):
     def stats(self) -> dict[str, Any]:
         """Sizes and counters of the file and of this process's handle on it."""
         self._need("stats")
-        found = dict(self._backing.store.stats())
-        scopes = sessions = items = tokens = 0
-        for app, user in self._pairs():
-            scopes += 1
-            for entry in Scope(self._backing, app, user).sessions():
-                sessions += 1
-                items += entry.items
-                tokens += entry.tokens
-        found.update(scopes=scopes, sessions=sessions, items=items, tokens=tokens)
-        found["calibrated_sessions"] = self._backing.store.read(_calibrated)
-        found["threads"] = self._backing.store.read(_threads)
-        found["shared_fields"] = self._backing.store.read(count_shared)
-        return found
+        return count_everything(self._backing, self._pairs())
 
     def backup(
         self,
@@ -393,14 +379,3 @@ class Database(Retained, Audited, Forgetting, Keyed):
         self._need("import")
         by = None if counter is None else get_counter(counter)
         return import_lines(self._backing, lines, rename=rename, counter=by)
-
-
-def _calibrated(txn: ReadTxn) -> int:
-    """How many sessions have a usage row."""
-    return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
-
-
-def _threads(txn: ReadTxn) -> int:
-    """How many threads of graphs there are."""
-    start = bytes((Kind.THREAD_NAME,))
-    return sum(1 for _ in txn.scan(start, keys.after(start)))

@@ -1,6 +1,7 @@
 """The object that a runtime holds: one append-only conversation in a scope."""
 
-from memcore.session.address import Address, Backing, SessionOptions
+from memcore.session.address import Address, SessionOptions
+from memcore.session.backing import Backing
 from memcore.session.batch import Batch
 from memcore.session.changes import Changes
 from memcore.session.compactor import Compactor

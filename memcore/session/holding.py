@@ -7,7 +7,7 @@ from typing import Final
 from memcore import names
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.held import HoldRow, put_hold, release_hold
-from memcore.session.address import Backing
+from memcore.session.backing import Backing
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["hold", "release"]

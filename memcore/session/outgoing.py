@@ -10,7 +10,8 @@ from memcore.errors import InvalidOptionError
 from memcore.model import Context, Item
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
 from memcore.privacy.border import Redacts
-from memcore.session.address import Address, Backing
+from memcore.session.address import Address
+from memcore.session.backing import Backing
 
 __all__ = ["Redact", "redacts_at", "shown_context", "shown_items"]
 

@@ -10,7 +10,7 @@ from memcore.errors import BlockedError, NotFoundError, ReadOnlyError
 from memcore.log.quarantine import drop_held, held_in, read_held
 from memcore.model import Message
 from memcore.privacy.guard import is_operator
-from memcore.session.address import Backing
+from memcore.session.backing import Backing
 from memcore.session.rewriting import rewrite_items
 from memcore.store.base import ReadTxn, Txn
 

@@ -26,7 +26,7 @@ from memcore.log import Head
 from memcore.log.head import FLAG_HIDDEN, head_key
 from memcore.log.item import split_body
 from memcore.log.quarantine import forget_held
-from memcore.session.address import Backing
+from memcore.session.backing import Backing
 from memcore.session.tenure import Tenure, admit_raw
 from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn

@@ -20,7 +20,7 @@ from memcore.log.history import read_rows, sound
 from memcore.log.rewriting import Rewriting, plan_rewriting, write_rewriting
 from memcore.log.stored import opened
 from memcore.model import ItemKind, Message
-from memcore.session.address import Backing
+from memcore.session.backing import Backing
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import checked_count
 from memcore.views import StoredView, read_view, write_view
