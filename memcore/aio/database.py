@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from memcore.aio.guarded import AsyncGuarded
 from memcore.aio.leasing import AsyncLease
 from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
 from memcore.aio.session import AsyncSession
@@ -60,7 +61,7 @@ def open_async(path: str | os.PathLike[str], **options: Any) -> _Opening:
     return _Opening(path, options)
 
 
-class AsyncDatabase:
+class AsyncDatabase(AsyncGuarded):
     """As ``Database``; ``session`` and ``scope`` need no ``await``."""
 
     def __init__(self, database: Database) -> None:

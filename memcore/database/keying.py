@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from memcore import names
+from memcore.audit import record_event
 from memcore.database.permitted import Permitted
 from memcore.errors import InvalidOptionError, ReadOnlyError
 from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing
-from memcore.store.base import ReadTxn
+from memcore.store.base import ReadTxn, Txn
 from memcore.store.resealing import reseal
 from memcore.store.vault import Vault
 
@@ -109,7 +110,12 @@ def _rewrap(backing: Backing, key: Key) -> None:
     provider = key_provider(key)
     vault = _vault(backing)
     _need_writable(backing)
-    backing.store.transact(lambda _: vault.ring.rewrap(provider))
+
+    def change(txn: Txn) -> None:
+        vault.ring.rewrap(provider)
+        record_event(txn, 0, "key rotated", {})
+
+    backing.store.transact(change)
 
 
 def _rotate(
@@ -122,9 +128,16 @@ def _rotate(
     for number, its_app, its_user in backing.store.read(_scopes):
         if user in (None, its_user) and app in (None, its_app):
             count, whole = reseal(backing.store, number, progress=progress)
+            _note(backing, number, count, finished=whole)
             values += count
             finished = finished and whole
     return Rotation(values, finished)
+
+
+def _note(backing: Backing, scope: int, values: int, *, finished: bool) -> None:
+    told = {"values": values, "finished": finished}
+    if backing.store.environment().audit is not None:
+        backing.store.transact(lambda txn: record_event(txn, scope, "data keys rotated", told))
 
 
 def _vault(backing: Backing) -> Vault:

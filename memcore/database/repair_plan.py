@@ -152,7 +152,6 @@ _KINDS: Final = {
     Kind.CHUNK: Damage.THREAD,
     Kind.STATE: Damage.STATE,
     Kind.CARE: Damage.CARE,
-    Kind.CARE: Damage.MARK,
 }
 _ROWS: Final = {
     Row.HEAD: Damage.HEAD,

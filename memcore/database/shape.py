@@ -155,12 +155,6 @@ def _is_state(key: bytes, value: bytes, _: bytes) -> bool:
     return is_state_row(key, value)
 
 
-def _is_care_row(key: bytes, value: bytes, _: bytes) -> bool:
-    if key[_SCOPED_BYTES] == Care.QUARANTINE:
-        return is_held_row(key, value)
-    return True
-
-
 def _is_pool_row(key: bytes, value: bytes, _: bytes) -> bool:
     return is_pool_row(key, value)
 
@@ -171,9 +165,13 @@ def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     return bool(unpack_saved(key, body, value[1]))
 
 
-def _is_care(key: bytes, value: bytes, _: bytes) -> bool:
-    is_hold = keys.split_scoped(key)[0] and key[_SCOPED_BYTES:][:1] == bytes((Care.HOLD,))
-    return not is_hold or is_hold_row(key, value)
+def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
+    which = key[_SCOPED_BYTES:][:1]
+    if which == bytes((Care.QUARANTINE,)):
+        return is_held_row(key, value)
+    if which == bytes((Care.HOLD,)) and keys.split_scoped(key)[0]:
+        return is_hold_row(key, value)
+    return _is_terms(key, value, body)
 
 
 def _is_terms(key: bytes, value: bytes, _: bytes) -> bool:
@@ -198,8 +196,6 @@ _SHAPES: Final[dict[int, _Shape]] = {
     Kind.CHUNK: _is_pool_row,
     Kind.STATE: _is_state,
     Kind.CARE: _is_care,
-    Kind.CARE: _is_terms,
-    Kind.CARE: _is_care_row,
 }
 _ROWS: Final[dict[int, _Shape]] = {
     Row.HEAD: _is_head,

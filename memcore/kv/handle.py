@@ -91,6 +91,12 @@ class KeyValue:
         packed = packed_key(key)
         return self._read(lambda reader: reader.content(packed))
 
+    @property
+    def secret(self) -> bytes:
+        """Keys digests of contents that stand in keys; empty: the file is not encrypted."""
+        vault = self._store.vault
+        return b"" if vault is None else vault.seed
+
     def put(
         self,
         key: str,

@@ -55,6 +55,13 @@ class KeyValueView:
         """Whether the user opted out of memory (``Scope.opt_out_memory``)."""
         return self._reader().wants_no_memory
 
+    def veiled(self, text: str) -> str:
+        """A text of a content, for a place in a key, which is never encrypted.
+
+        As it is; in an encrypted file a digest under a secret of the key file, of this scope's own.
+        """
+        return self._reader().veiled(text)
+
     def recall(self, idempotency_key: str, content: bytes = b"") -> tuple[Any] | None:
         """What was remembered under the key, in a tuple; None if nothing was yet.
 

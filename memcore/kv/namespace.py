@@ -110,6 +110,12 @@ class Reader:
         """Whether the user of the scope opted out of memory."""
         return self._place is not None and is_opted_out(self._txn, self._place[0])
 
+    def veiled(self, text: str) -> str:
+        """A text for a place in a key; see ``KeyValueView.veiled``."""
+        vault = self._txn.vault
+        # A reader without a place finds nothing under any key.
+        return text if vault is None or self._place is None else vault.veiled(self._place[0], text)
+
     def load(self, packed: bytes) -> Entry | None:
         """The entry if it is there and visible."""
         if self._prefix is None:
@@ -211,6 +217,11 @@ class Writer(Reader):
         """Write an entry with its expiry row; of its content the caller has taken hold."""
         key = keys.kv_prefix(*self._ensured()) + packed
         write_entry(self._txn, key, entry, self._now_ms, self.leaving)
+
+    def veiled(self, text: str) -> str:
+        """As a reader's; the namespace is there from then on."""
+        self._ensured()
+        return super().veiled(text)
 
     def _ensured(self) -> tuple[int, int]:
         if self._place is None:

@@ -61,12 +61,13 @@ class KeyRing:
     """
 
     def __init__(self, path: str | None, provider: KeyProvider) -> None:
-        self.path = path
-        """None: of a database in memory."""
+        self.path = None if path is None else os.path.realpath(path)
+        """Every link resolved: a file is replaced where it lies. None: of a database in memory."""
         self._provider = provider
         self._own = os.urandom(KEY_BYTES)
         self._wrapped = b""
-        self._stamp: tuple[int, ...] | None = None
+        self._sum = b""
+        """The last bytes of the file as it is known; empty: it has to be read."""
         self.file_id = os.urandom(16)
         self.seed = os.urandom(16)
         """The seed of the database that it belongs to."""
@@ -86,6 +87,7 @@ class KeyRing:
         """
         ring = cls(path, provider)
         ring._wrapped = provider.wrap(ring._own, MAGIC)
+        path = ring.path
         if path is None:
             return ring
         if not os.path.lexists(path):
@@ -107,6 +109,8 @@ class KeyRing:
         except FileExistsError:
             raise
         except OSError as exc:
+            if isinstance(exc, FileNotFoundError) and os.path.lexists(path):
+                raise FileExistsError(path) from exc  # its owner swept ours away as a leftover
             raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc
 
     @classmethod
@@ -131,7 +135,7 @@ class KeyRing:
         copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
         copy._table, copy._own, copy._wrapped = self._table, self._own, self._wrapped
         try:
-            copy._create(path)
+            copy._create(copy.path or path)
         except FileExistsError as exc:
             raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
         return copy
@@ -139,8 +143,7 @@ class KeyRing:
     def _read(self) -> None:
         path = self.path or ""
         try:
-            with open(path, "rb") as file:
-                whole, status = file.read(), os.fstat(file.fileno())
+            whole = Path(path).read_bytes()
         except OSError as exc:
             msg = (
                 f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "
@@ -161,7 +164,7 @@ class KeyRing:
         if table is None or len(table) < _TABLE.size:
             raise KeyFileError(f"{path}: the key file was changed; restore it from a copy")
         self._wrapped = wrapped
-        self._stamp = _stamp_of(status)
+        self._sum = total
         self._fill(table)
 
     def _unwrapped(self, wrapped: bytes) -> bytes:
@@ -192,7 +195,8 @@ class KeyRing:
         if self.path is None:
             return False
         with suppress(OSError):
-            if _stamp_of(os.stat(self.path)) == self._stamp:
+            # Not by its status: inodes and coarse times come again, and keys would be lost.
+            if _sum_of(self.path) == self._sum:
                 return False
         self._read()
         return True
@@ -291,7 +295,7 @@ class KeyRing:
             try:
                 self._write(self.path, self._packed(table, own, wrapped))
             except OSError as exc:
-                self._stamp = None  # which of the two is there shows when it is read again
+                self._sum = b""  # which of the two is there shows when it is read again
                 msg = f"{self.path}: cannot write the key file ({exc.strerror}); try again"
                 raise KeyFileError(msg) from exc
         self._table, self._own, self._wrapped = table, own, wrapped
@@ -318,7 +322,7 @@ class KeyRing:
             else:
                 os.replace(temporary, path)
             _flush_directory(path)
-            self._stamp = _stamp_of(os.stat(path))
+            self._sum = content[-_SUM_BYTES:]
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -354,6 +358,8 @@ def _flush_directory(path: str) -> None:
         os.close(fd)
 
 
-def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """What differs after a replacement, whoever made it."""
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+def _sum_of(path: str) -> bytes:
+    """What differs after a replacement, whoever made it: a digest over a new nonce."""
+    with open(path, "rb") as file:
+        file.seek(-_SUM_BYTES, os.SEEK_END)
+        return file.read()

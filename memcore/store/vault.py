@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, seal_encrypted
 from memcore.errors import MemcoreError, NotFoundError
-from memcore.keys import Kind, Row
+from memcore.keys import Care, Kind, Row
 from memcore.limits import ENCRYPTED_FORMAT
 from memcore.privacy.cipher import NONCE_BYTES, Cipher
 from memcore.privacy.ring import DataKey, KeyRing
@@ -32,7 +32,10 @@ _TEXT_AT: Final = HEADER_BYTES + _NUMBER_BYTES + NONCE_BYTES
 _SCOPE_BYTES: Final = 8
 _SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
 _ROW_AT: Final = 17
+_CARE_AT: Final = 9
+_DATABASE: Final = bytes(_SCOPE_BYTES)
 _NONCES: Final = 512
+_VEIL_BYTES: Final = 16
 _OPEN_ROWS: Final = frozenset(
     (
         Row.HEAD,
@@ -48,9 +51,12 @@ _OPEN_ROWS: Final = frozenset(
 )
 """Of a session's rows those without contents; a row that is not listed is encrypted."""
 CLOSED_KINDS: Final = frozenset(
-    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE)
+    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE)
 )
 """The kinds of rows that may hold contents."""
+_CLOSED_CARE: Final = frozenset((bytes((Care.HOLD,)), bytes((Care.QUARANTINE,))))
+"""Of the rows of a scope's care those with contents: why it is held, what was put aside. The
+database's own care has none."""
 _Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
 
 
@@ -169,6 +175,13 @@ class Vault:
         opened = self.open
         return ((key, opened(key, value)) for key, value in found)
 
+    # --- what keys of rows are made of -----------------------------------------------------------
+
+    def veiled(self, scope: int, text: str) -> str:
+        """A digest of a text for a key: of this scope, by who has the key file."""
+        packed, salt = text.encode("utf-8", "surrogatepass"), scope.to_bytes(_SCOPE_BYTES, "big")
+        return blake2b(packed, key=self.seed, salt=salt, digest_size=_VEIL_BYTES).hexdigest()
+
     # --- keys -------------------------------------------------------------------------------------
 
     def shred(self, scope: int) -> bool:
@@ -208,6 +221,8 @@ def is_content(key: bytes) -> bool:
     """Whether the row under a key holds what a caller gave."""
     if key[0] not in CLOSED_KINDS:
         return False
+    if key[0] == Kind.CARE:
+        return key[_CARE_AT : _CARE_AT + 1] in _CLOSED_CARE and key[_SCOPE] != _DATABASE
     return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import shutil
@@ -13,7 +14,7 @@ import lmdb
 import pytest
 
 import memcore
-from memcore import keys
+from memcore import aio, keys
 from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
@@ -23,7 +24,7 @@ from memcore.errors import (
     TamperedError,
     WrongKeyError,
 )
-from memcore.keys import Kind, Row
+from memcore.keys import Care, Kind, Row
 from memcore.privacy.provider import key_provider
 from memcore.privacy.ring import BLOCK, KeyRing
 from memcore.store import vault as vaults
@@ -58,6 +59,13 @@ def fill(db, user="alice"):
     scope.blobs.put((MARK * 50_000).encode())
 
 
+class Guard:
+    """Puts aside what is evil."""
+
+    def judge(self, value, write):
+        return memcore.Judgement("quarantine", MARK) if "evil" in str(value) else "allow"
+
+
 def files_of(path):
     return [found for found in path.parent.iterdir() if found.is_file()]
 
@@ -83,6 +91,37 @@ def test_nothing_of_the_contents_lies_in_any_file(sealed):
         assert session.state["plan"] == MARK
         assert db.scope(user="alice").kv("notes").get("b") == MARK.encode()
         assert db.check() == []
+
+
+def test_what_care_is_taken_of_is_encrypted_as_well(path):
+    envelope = memcore.Envelope(type="error", model=MARK, request_id=MARK, author=MARK)
+    with memcore.open(
+        path,
+        key=KEY,
+        guard=Guard(),
+        item_bytes=9000,
+        oversize="offload",
+        audit=memcore.Audit(key=KEY),
+    ) as db:
+        session, scope = db.session("chat", user="alice"), db.scope(user="alice")
+        session.append({"role": "user", "content": f"evil {MARK}"})
+        session.append({"role": "user", "content": MARK * 2000})
+        session.append({"role": "user", "content": "x"}, envelope=envelope, request_id=MARK)
+        session.hold(reason=MARK)
+        scope.hold(reason=MARK)
+        scope.opt_out_memory()
+        session.context()
+        db.backup(path.with_name("copy"))
+        assert db.rotate_data_keys().finished
+        db.flush()
+        assert [each.reason for each in scope.holds()] == [MARK, MARK]
+        assert MARK in next(iter(scope.quarantine)).message["content"]
+        assert db.check() == []
+        assert db.verify_audit().ok
+        assert all(MARK.encode() not in found.read_bytes() for found in files_of(path))
+    closed = [key for key, value in stored(path).items() if value[:1] == b"\2"]
+    assert closed == [key for key in stored(path) if vaults.is_content(key)]
+    assert {key[9] for key in closed if key[0] == Kind.CARE} == {Care.HOLD, Care.QUARANTINE}
 
 
 def test_every_row_that_holds_a_text_is_encrypted(sealed):
@@ -264,6 +303,43 @@ def test_leftovers_of_a_killed_writer_go_with_the_next_change(sealed):
     assert not leftover.exists()
 
 
+def test_a_key_file_behind_a_link_is_replaced_where_it_lies(path, tmp_path):
+    """An older one that stays behind would hold keys that were shredded."""
+    (tmp_path / "vault").mkdir()
+    place, link = tmp_path / "vault" / "keys", tmp_path / "link"
+    link.symlink_to(place)
+    with memcore.open(path, key=KEY, key_file=link) as db:
+        db.session("s", user="alice").append({"role": "user", "content": MARK})
+        db.erase("alice")
+        assert link.is_symlink()
+        assert [found.name for found in place.parent.iterdir()] == ["keys"]
+        ring = KeyRing.load(str(place), key_provider(KEY))
+        assert ring.of_scope(1) is None
+        assert ring.of_scope(2) is not None
+    with memcore.open(path, key=KEY, key_file=link) as db:
+        assert db.check() == []
+
+
+def test_keys_of_another_process_are_seen_whatever_the_file_system_tells(path):
+    """Inodes and coarse times come again; a table that is not the last one loses keys."""
+    provider = key_provider(KEY)
+    first = KeyRing.create(f"{path}.keys", provider)
+    second = KeyRing.load(f"{path}.keys", provider)
+    first.mint(1)
+    second.mint(1)
+    status = os.stat(f"{path}.keys")
+    first.renew(2)
+    first.retire(2)
+    with open(f"{path}.keys", "rb") as file:
+        content = file.read()
+    assert second.path is not None
+    with open(second.path, "r+b") as file:  # in the place of the former: the same inode and time
+        file.write(content)
+    os.utime(second.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert second.refresh()
+    assert second.of_scope(2) == first.of_scope(2)
+
+
 def test_a_key_file_that_cannot_be_written_leaves_everything_as_it_was(sealed, monkeypatch):
     with memcore.open(sealed, key=KEY) as db:
         before = sealed.with_name(sealed.name + ".keys").read_bytes()
@@ -368,6 +444,28 @@ def test_data_keys_are_changed_while_others_write(sealed):
     now = {vaults.number_of(v) for k, v in stored(sealed).items() if k[1:9] == alice} - {None}
     assert len(now) == 1
     assert not now & numbers
+
+
+def test_rotations_are_chained_and_need_no_loop_to_wait(path):
+    async def work():
+        audit = memcore.Audit(key=KEY, anchor=path.with_name("anchor"))
+        async with aio.open(path, key=KEY, audit=audit) as db:
+            await db.session("s", user="ann").append({"role": "user", "content": MARK})
+            assert (await db.key_status()).users >= 1
+            assert (await db.rotate_data_keys()).finished
+            await db.rotate_key(OTHER)
+            assert (await db.verify_audit()).ok
+            await db.anchor_audit()
+            assert any(each.row == "key rotated" for each in await db.audit_entries())
+            told = [each.row for each in await db.audit_entries(user="ann", app="default")]
+            assert any(row.startswith("data keys rotated") for row in told)
+            assert await db.cut_audit(older_than_seconds=1000) == 0
+
+    asyncio.run(work())
+    with memcore.open(path, key=OTHER, read_only=True) as db:
+        report = db.verify_audit(key=KEY, anchor=path.with_name("anchor"))
+        assert report.ok
+        assert report.is_anchored
 
 
 def test_a_rotation_that_was_cut_short_is_finished_by_the_next(sealed):

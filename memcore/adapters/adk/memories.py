@@ -5,7 +5,7 @@
 - ``i<id><session>``: the ordinal of the memory of that id;
 - ``d<id>``: memories of that id were deleted, and come back no more;
 - ``s<session>``: how far the events of a session are known (``watermark``);
-- ``t<term><ordinal>``: which memories have a term (``postings``).
+- ``t<term><ordinal>``: which memories have a term (``postings``); veiled in an encrypted file.
 """
 
 from __future__ import annotations
@@ -68,8 +68,15 @@ class Memory:
     """Whether it takes the place of one of its id."""
 
     @classmethod
-    def of_event(cls, event: Event, session: str, metadata: Mapping[str, Any] | None) -> Memory:
-        """A memory of an event with content.
+    def of_event(
+        cls,
+        event: Event,
+        session: str,
+        metadata: Mapping[str, Any] | None,
+        *,
+        secret: bytes = b"",
+    ) -> Memory:
+        """A memory of an event with content; one without an id gets a digest under ``secret``.
 
         Raises:
             InvalidItemError: the metadata is no JSON.
@@ -77,7 +84,10 @@ class Memory:
         content = event.content or types.Content()
         # Of a time that is none nothing is kept: JSON has no infinity.
         at, author = event.timestamp if isfinite(event.timestamp) else None, event.author
-        return cls._of(content, event.id, session, author=author, at=at, metadata=metadata or {})
+        told = metadata or {}
+        return cls._of(
+            content, event.id, session, author=author, at=at, metadata=told, secret=secret
+        )
 
     @classmethod
     def of_entry(cls, entry: MemoryEntry, id_: str, metadata: Mapping[str, Any] | None) -> Memory:
@@ -102,6 +112,7 @@ class Memory:
         author: str | None,
         at: float | str | None,
         metadata: Mapping[str, Any],
+        secret: bytes = b"",
     ) -> Memory:
         try:
             dumped = content.model_dump(mode="json", exclude_none=True)
@@ -112,7 +123,8 @@ class Memory:
             msg = f"the memory {id_!r:.80} holds what is no JSON: {error}"
             raise InvalidItemError(msg) from error
         if not id_:
-            id_ = blake2b(repr((author, at)).encode() + payload, digest_size=16).hexdigest()
+            said = repr((author, at)).encode() + payload
+            id_ = blake2b(said, key=secret, digest_size=16).hexdigest()
         row: dict[str, Any] = {"id": id_, "session": session, "author": author, "at": at}
         if told:
             row["metadata"] = told
@@ -122,11 +134,13 @@ class Memory:
         return cls(id_, session, {**row, "content": dumped}, None, terms)
 
 
-def memory_of(event: Event, session: str, metadata: Mapping[str, Any] | None) -> Memory | None:
+def memory_of(
+    event: Event, session: str, metadata: Mapping[str, Any] | None, *, secret: bytes = b""
+) -> Memory | None:
     """What is remembered of an event; None if it says nothing that could be found again."""
     if event.content is None or not text_of(event.content):
         return None
-    made = Memory.of_event(event, session, metadata)
+    made = Memory.of_event(event, session, metadata, secret=secret)
     return made if made.terms else None
 
 

@@ -174,7 +174,10 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             made = await _prepared(
                 sum(map(chars_of, (event.content for _, event in new))),
                 lambda new=new: [  # type: ignore[misc]
-                    (at, memory_of(_admitted(passage, each), session_id, metadata))
+                    (
+                        at,
+                        memory_of(_admitted(passage, each), session_id, metadata, secret=kv.secret),
+                    )
                     for at, each in new
                 ],
             )

@@ -24,8 +24,8 @@ _ORDINAL_BYTES: Final = 4
 _ROW_BYTES_MAX: Final = 256 * _ORDINAL_BYTES
 
 
-def _prefix(term: str) -> str:
-    return "t" + label(term, _TERM_BYTES_MAX) + END
+def _prefix(view: KeyValueView, term: str) -> str:
+    return "t" + label(view.veiled(term), _TERM_BYTES_MAX) + END
 
 
 def _key(prefix: str, first: int) -> str:
@@ -35,7 +35,7 @@ def _key(prefix: str, first: int) -> str:
 def add_postings(txn: KeyValueTxn, terms: Mapping[str, Iterable[int]]) -> None:
     """Add ordinals to terms; they ascend, and are larger than all that the term has."""
     for term, ordinals in terms.items():
-        prefix = _prefix(term)
+        prefix = _prefix(txn, term)
         rows = txn.get(prefix + _LAST, b"") + b"".join(pack("<I", each) for each in ordinals)
         while len(rows) > _ROW_BYTES_MAX:
             full, rows = rows[:_ROW_BYTES_MAX], rows[_ROW_BYTES_MAX:]
@@ -46,14 +46,14 @@ def add_postings(txn: KeyValueTxn, terms: Mapping[str, Iterable[int]]) -> None:
 def postings_of(view: KeyValueView, term: str) -> list[int]:
     """The ordinals of a term, ascending."""
     found: list[int] = []
-    for _, row in view.scan(prefix=_prefix(term)):
+    for _, row in view.scan(prefix=_prefix(view, term)):
         found += _unpacked(row)
     return found
 
 
 def drop_posting(txn: KeyValueTxn, term: str, ordinal: int) -> None:
     """Take an ordinal from a term."""
-    prefix = _prefix(term)
+    prefix = _prefix(txn, term)
     key, row = prefix + _LAST, txn.get(prefix + _LAST, b"")
     if not row or ordinal < _unpacked(row)[0]:
         stop = _key(prefix, ordinal) + END
