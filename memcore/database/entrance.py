@@ -14,8 +14,7 @@ __all__ = ["Entrance"]
 class Entrance(Permitted):
     """Opens scopes, and asks the authorizer before whatever is the administrator's."""
 
-    def __init__(self, backing: Backing) -> None:
-        self._backing = backing
+    _backing: Backing
 
     def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> Scope:
         """As ``scope``; whatever is opened through it is asked about this actor.
