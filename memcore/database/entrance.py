@@ -14,7 +14,8 @@ __all__ = ["Entrance"]
 class Entrance(Permitted):
     """Opens scopes, and asks the authorizer before whatever is the administrator's."""
 
-    _backing: Backing
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing
 
     def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> Scope:
         """As ``scope``; whatever is opened through it is asked about this actor.
