@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from memcore import keys
 from memcore.codec import seal_value
+from memcore.errors import NotFoundError
 from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["TOMBSTONE", "buried", "bury", "is_erased", "tombstone_of"]
+__all__ = ["TOMBSTONE", "buried", "bury", "is_erased", "need_alive", "tombstone_of"]
 
 TOMBSTONE = b"\x01"
 """What follows the prefix of erasures in a tombstone's key."""
@@ -28,6 +29,17 @@ def tombstone_of(scope: int) -> bytes:
 def is_erased(txn: ReadTxn, scope: int) -> bool:
     """Whether the scope's user was erased."""
     return txn.get(_TOMBSTONES + keys.u64(scope)) is not None
+
+
+def need_alive(txn: ReadTxn, scope: int) -> None:
+    """Refuse to go on with a scope whose user was erased; scope 0 is nobody's.
+
+    Raises:
+        NotFoundError: it was.
+    """
+    if is_erased(txn, scope):
+        msg = f"the user of scope {scope} was erased: nothing is done under the old number"
+        raise NotFoundError(msg)
 
 
 def bury(txn: Txn, scope: int) -> None:

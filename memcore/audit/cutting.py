@@ -30,7 +30,7 @@ from memcore.store.base import ReadTxn, Txn
 from memcore.store.recording import DATABASE, Place, read_tip
 from memcore.store.txn import stored
 
-__all__ = ["cut_chains"]
+__all__ = ["cut_chain", "cut_chains"]
 
 _PIECE: Final = 256
 """Entries that one CUT stands for: what it says fits three pages of the file."""
@@ -44,16 +44,27 @@ def cut_chains(store: LmdbStore, before_ms: int) -> int:
     """
     cut = 0
     for place in store.read(lambda txn: list(chains(txn))):
-        after: int | None = 0
-        while after is not None:
-            went, after = store.transact(
-                lambda txn, place=place, after=after: _cut(txn, place, after, before_ms),  # type: ignore[misc]
-                makes_room=True,
-            )
-            cut += went
+        cut += cut_chain(store, place, before_ms)
     if cut:
         details = {"entries": cut, "before_ms": before_ms}
         store.transact(lambda txn: record_event(txn, 0, "audit cut", details))
+    return cut
+
+
+def cut_chain(store: LmdbStore, place: Place, before_ms: int, *, most: int | None = None) -> int:
+    """Cut the entries of one chain, until so many went or none is left; how many went.
+
+    Raises:
+        AuditError: as ``cut_chains``.
+    """
+    cut = 0
+    after: int | None = 0
+    while after is not None and (most is None or cut < most):
+        went, after = store.transact(
+            lambda txn, after=after: _cut(txn, place, after, before_ms),  # type: ignore[misc]
+            makes_room=True,
+        )
+        cut += went
     return cut
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from memcore import blobs, keys, names
+from memcore.audit import record_event
 from memcore.codec import open_value
 from memcore.database.scope import Scope, backing_of, rows_of
 from memcore.errors import CorruptValueError
@@ -20,8 +21,8 @@ from memcore.log.stored import opened
 from memcore.model import Item
 from memcore.privacy.border import Redacts
 from memcore.session import Backing
-from memcore.session.rewriting import rewrite_planned
-from memcore.store.base import ReadTxn
+from memcore.session.rewriting import Rewritten, rewrite_planned
+from memcore.store.base import ReadTxn, Txn
 from memcore.views import StoredView, read_view
 
 __all__ = ["Finding", "findings_beside", "findings_in", "redact_session"]
@@ -133,9 +134,15 @@ def redact_session(backing: Backing, place: tuple[str, str, str], redacts: Redac
 def _commit(backing: Backing, found: tuple[int, int], planned: list[Rewriting], views: Any) -> int:
     if not planned:
         return 0
-    done = backing.store.transact(
-        lambda txn: rewrite_planned(txn, backing, *found, planned, views=views)
-    )
+
+    def closure(txn: Txn) -> Rewritten:
+        rewritten = rewrite_planned(txn, backing, *found, planned, views=views)
+        if rewritten.seqs:
+            told = {"session": found[1], "items": len(rewritten.seqs)}
+            record_event(txn, found[0], "redact", told)
+        return rewritten
+
+    done = backing.store.transact(closure)
     blobs.finish_leaving(backing.store, done.leaving)
     return len(done.seqs)
 

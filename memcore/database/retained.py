@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet
 
+from memcore.audit.cutting import cut_chain
 from memcore.database.archiving import Archiving
 from memcore.database.entrance import Entrance
 from memcore.errors import InvalidOptionError, ReadOnlyError
@@ -18,6 +19,7 @@ from memcore.retention import (
     Sweeper,
     SweepReport,
     archive_to,
+    note_sweep,
     sweep,
 )
 from memcore.session import Backing
@@ -36,7 +38,7 @@ class Retained(Entrance):
     def __init__(self, backing: Backing) -> None:
         super().__init__(backing)
         self._sweepers: WeakSet[Sweeper] = WeakSet()
-        self.audit_sweep: AuditSweep | None = None
+        self.audit_sweep: AuditSweep | None = None if backing.audit is None else _cut
         """Removes entries of the audit log that rules say are too old; None: none goes."""
 
     @property
@@ -85,7 +87,10 @@ class Retained(Entrance):
         )
         if archive is not None:
             run.exporter, run.write = Archiving(self._backing), archive_to(archive)
-        sweep(run)
+        try:
+            sweep(run)
+        finally:
+            note_sweep(run)
         return run.report
 
     def sweeper(
@@ -125,6 +130,10 @@ class Retained(Entrance):
     def _stop_sweepers(self) -> None:
         for each in list(self._sweepers):
             each.stop()
+
+
+def _cut(backing: Backing, scope: int, session: int, before_ms: int, most: int) -> int:
+    return cut_chain(backing.store, (scope, session), before_ms, most=most)
 
 
 def _milliseconds(now: object) -> int:

@@ -23,7 +23,7 @@ from memcore.retention.rules import (
     retention_rules,
 )
 from memcore.retention.signing import receipt_key
-from memcore.retention.sweeping import sweep
+from memcore.retention.sweeping import note_sweep, sweep
 
 __all__ = [
     "RETENTION_PRESETS",
@@ -45,6 +45,7 @@ __all__ = [
     "hold",
     "holds",
     "marking_gone",
+    "note_sweep",
     "opt_in",
     "opt_out",
     "opted_out",

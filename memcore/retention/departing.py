@@ -26,6 +26,7 @@ from memcore.retention.settling import Settler
 from memcore.session import Address, SessionOptions, resume_removals, start_removal
 from memcore.session.renewing import renew
 from memcore.store.base import ReadTxn, Txn
+from memcore.tombstone import need_alive
 
 __all__ = ["remove_beginning", "remove_session"]
 
@@ -59,6 +60,7 @@ def remove_session(run: Run, scope: int, session: int, name: str) -> bool:
         return False
 
     def closure(txn: Txn) -> tuple[bool, int]:
+        need_alive(txn, scope)
         if names.session_of(txn, scope, name) != session or is_held(txn, scope, session):
             return False, 0
         run.backing.drafts.flush_opened(txn, scope, session)
@@ -106,6 +108,7 @@ def remove_beginning(
     run.archive(lambda exporter: exporter.items(scope, session, seqs))
 
     def closure(txn: Txn) -> list[bytes] | None:
+        need_alive(txn, scope)
         if names.session_of(txn, scope, title[2]) != session or is_held(txn, scope, session):
             return None
         draft = address.draft(txn, create=False)

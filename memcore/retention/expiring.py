@@ -19,6 +19,7 @@ from memcore.retention.settling import Settled, Settler, pieces
 from memcore.session.rewriting import Rewritten, rewrite_planned, shown_instead
 from memcore.store.base import ReadTxn, Txn
 from memcore.terms import read_terms, session_terms, write_terms
+from memcore.tombstone import need_alive
 from memcore.views import StoredView
 
 __all__ = ["expire_items", "head_of_session"]
@@ -141,6 +142,7 @@ def _write(
     mark: int,
 ) -> Rewritten | None:
     """One piece with its mark; None if it is held."""
+    need_alive(txn, place[0])
     if is_held(txn, *place) or head_of_session(txn, *place) is None:
         return None
     key = session_terms(*place)

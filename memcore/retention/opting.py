@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from memcore import names
+from memcore.audit import record_event
 from memcore.codec import seal_value
 from memcore.held import is_opted_out, opted_out_key
 from memcore.session import Backing
@@ -35,6 +36,7 @@ def opt_out(backing: Backing, app: str, user: str) -> bool:
             return False
         for namespace in MEMORY_NAMESPACES:  # who is about to make it finds the row in its scope
             names.ensure_namespace(txn, scope, namespace)
+        record_event(txn, scope, "opt out", {})
         txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
         return True
 
@@ -46,6 +48,9 @@ def opt_in(backing: Backing, app: str, user: str) -> bool:
 
     def closure(txn: Txn) -> bool:
         scope = names.scope_of(txn, app, user)
-        return scope is not None and txn.delete(opted_out_key(scope))
+        if scope is None or not txn.delete(opted_out_key(scope)):
+            return False
+        record_event(txn, scope, "opt in", {})
+        return True
 
     return backing.store.transact(closure, makes_room=True)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from memcore import keys, names
 from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.held import is_held
 from memcore.keys import Kind
 from memcore.log.saved import read_saved, saved_numbers
 from memcore.retention.departing import remove_beginning, remove_session
@@ -73,8 +74,9 @@ def keep_scope(run: Run, scope: int, terms: Terms) -> None:
         if not run.left:
             return
         if store.read(lambda txn, number=number: _follows(txn, run, scope_terms(number))):  # type: ignore[misc]
-            _sweep_audit(run, number, 0, rules)
-            _keep_sessions(run, number, rules)
+            with run.while_alive(number):
+                _sweep_audit(run, number, 0, rules)
+                _keep_sessions(run, number, rules)
 
 
 def _rules(run: Run, terms: Terms) -> tuple[RetentionRule, ...]:
@@ -239,4 +241,6 @@ def _sweep_audit(run: Run, scope: int, session: int, rules: Sequence[RetentionRu
     for rule in rules:
         since_ms = rule.since_ms(run.now_ms)
         if rule.what == "audit" and since_ms is not None and run.left:
+            if scope and run.backing.store.read(lambda txn: is_held(txn, scope, session)):
+                return  # what is held keeps its proof
             run.report.audit += run.audit(run.backing, scope, session, since_ms, run.left)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from memcore.errors import MemcoreError
 from memcore.session import Backing
+from memcore.tombstone import is_erased
 
 __all__ = ["AuditSweep", "Exporter", "Run", "SweepReport"]
 
@@ -98,6 +101,15 @@ class Run:
     def left(self) -> int:
         """How many things it may still remove."""
         return max(self.limit - self.report.total, 0)
+
+    @contextmanager
+    def while_alive(self, scope: int) -> Iterator[None]:
+        """Around what is done in a scope: if its user is erased meanwhile, the erasure does it."""
+        try:
+            yield
+        except MemcoreError:
+            if not self.backing.store.read(lambda txn: is_erased(txn, scope)):
+                raise
 
     def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> None:
         """Put what is about to leave into the archive, if there is one; it is flushed then."""

@@ -14,6 +14,7 @@ from memcore.retention.report import Run
 from memcore.state import StateChange, packed_field, read_header, value_at
 from memcore.store.base import ReadTxn, Txn
 from memcore.terms import Terms, read_terms, write_terms
+from memcore.tombstone import need_alive
 
 __all__ = ["drop_checkpoints", "expire_fields"]
 
@@ -42,12 +43,15 @@ def expire_fields(run: Run, key: bytes, place: tuple[int, int]) -> None:
             run.report.checkpoints += len(due.checkpoints)
             return
         run.archive(lambda exporter, due=due: exporter.fields(*place, due.fields))  # type: ignore[misc]
-        fields, saved = run.backing.store.transact(
+        done = run.backing.store.transact(
             lambda txn, due=due: _remove(txn, run, key, place, due),  # type: ignore[misc]
             makes_room=True,
         )
-        run.report.fields += fields
-        run.report.checkpoints += saved
+        if done is None:
+            run.report.held += len(due.fields) + len(due.checkpoints)
+            return
+        run.report.fields += done[0]
+        run.report.checkpoints += done[1]
 
 
 def _due(run: Run, terms: Terms) -> _Due:
@@ -56,7 +60,13 @@ def _due(run: Run, terms: Terms) -> _Due:
     return _Due(fields[: min(run.left, _PIECE)], checkpoints[: min(run.left, _PIECE)])
 
 
-def _remove(txn: Txn, run: Run, key: bytes, place: tuple[int, int], asked: _Due) -> tuple[int, int]:
+def _remove(
+    txn: Txn, run: Run, key: bytes, place: tuple[int, int], asked: _Due
+) -> tuple[int, int] | None:
+    """How many fields and checkpoints went; None: a hold was set meanwhile."""
+    need_alive(txn, place[0])
+    if is_held(txn, place[0], place[1] or None):
+        return None
     terms = read_terms(txn, key)
     due = _due(run, terms)
     fields = [name for name in asked.fields if name in due.fields]

@@ -7,19 +7,21 @@ from dataclasses import replace
 from typing import Final
 
 from memcore import blobs, keys, kv, names
+from memcore.audit import record_event
 from memcore.checkpoint import removal as threads
 from memcore.errors import CorruptValueError
 from memcore.held import is_held
 from memcore.keys import Kind
 from memcore.retention.departing import remove_session
 from memcore.retention.places import keep_scope, keep_session
-from memcore.retention.report import Run
+from memcore.retention.report import Exporter, Run
 from memcore.retention.states import expire_fields
 from memcore.session import resume_removals
 from memcore.store.base import ReadTxn, Txn
 from memcore.terms import Terms, drop_terms, is_terms, read_terms, write_terms
+from memcore.tombstone import is_erased, need_alive
 
-__all__ = ["sweep"]
+__all__ = ["note_sweep", "sweep"]
 
 _PAGE: Final = 256
 """Rows of the index that one snapshot looks at."""
@@ -43,6 +45,15 @@ def sweep(run: Run) -> None:
             return
 
 
+def note_sweep(run: Run) -> None:
+    """Chain that a sweep removed something, and how many things of each sort."""
+    report = run.report
+    if not report.dry_run and report.total and run.backing.audit is not None:
+        told = {sort: count for sort, count in report.mapping().items() if type(count) is int}
+        gone = {sort: count for sort, count in told.items() if count}
+        run.backing.store.transact(lambda txn: record_event(txn, 0, "sweep", gone), makes_room=True)
+
+
 def _page(txn: ReadTxn, run: Run, start: bytes) -> tuple[list[bytes], bytes | None]:
     """Rows of the index whose time has come, and where the next page begins."""
     stop = keys.expiry_row(run.now_ms + 1, b"")
@@ -55,6 +66,7 @@ def _page(txn: ReadTxn, run: Run, start: bytes) -> tuple[list[bytes], bytes | No
 
 def _sweep_entries(run: Run, rows: list[bytes]) -> None:
     due, store = rows[: run.left], run.backing.store
+    due = store.read(lambda txn: [row for row in due if not is_erased(txn, _scope_of(row))])
     free = store.read(lambda txn: [row for row in due if not _is_held_entry(txn, row)])
     run.report.held += len(due) - len(free)
     if run.dry:
@@ -64,7 +76,7 @@ def _sweep_entries(run: Run, rows: list[bytes]) -> None:
         return
     if run.write is not None and free:
         found = store.read(lambda txn: list(_entries(txn, free)))
-        run.archive(lambda exporter: (exporter.entry(*row) for row in found))
+        run.archive(lambda exporter: _lines(run, exporter, found))
     while free:
         gone, size, free, leaving = store.transact(
             lambda txn, free=free: _expire_entries(txn, run, free),  # type: ignore[misc]
@@ -75,8 +87,22 @@ def _sweep_entries(run: Run, rows: list[bytes]) -> None:
         run.report.bytes += size
 
 
+def _lines(run: Run, exporter: Exporter, found: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    for key, value in found:
+        line = b""
+        with run.while_alive(keys.split_scoped(key)[0]):
+            line = exporter.entry(key, value)
+        if line:
+            yield line
+
+
+def _scope_of(row: bytes) -> int:
+    """The scope of what a row of the index leads to."""
+    return keys.split_scoped(keys.split_expiry_row(row)[1])[0]
+
+
 def _is_held_entry(txn: ReadTxn, row: bytes) -> bool:
-    return is_held(txn, keys.split_scoped(keys.split_expiry_row(row)[1])[0])
+    return is_held(txn, _scope_of(row))
 
 
 def _entries(txn: ReadTxn, rows: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -95,7 +121,9 @@ def _expire_entries(
     txn: Txn, run: Run, rows: list[bytes]
 ) -> tuple[int, int, list[bytes], list[bytes]]:
     leaving: list[bytes] = []
-    free = [row for row in rows if not _is_held_entry(txn, row)]
+    free = [
+        row for row in rows if not is_erased(txn, _scope_of(row)) and not _is_held_entry(txn, row)
+    ]
     sizes = [len(txn.get(keys.split_expiry_row(row)[1]) or b"") for row in free]
     gone, rest = kv.expire_rows(txn, free, run.now_ms, leaving)
     return gone, sum(sizes[: len(free) - len(rest)]), rest, leaving
@@ -105,6 +133,13 @@ def _expire_entries(
 
 
 def _sweep_terms(run: Run, key: bytes) -> None:
+    scope = keys.split_scoped(key)[0]
+    if not run.backing.store.read(lambda txn: is_erased(txn, scope)):
+        with run.while_alive(scope):
+            _sweep_place(run, key)
+
+
+def _sweep_place(run: Run, key: bytes) -> None:
     try:
         terms = run.backing.store.read(lambda txn: read_terms(txn, key))
     except CorruptValueError:
@@ -164,6 +199,7 @@ def _sweep_thread(run: Run, key: bytes, terms: Terms) -> None:
         return
 
     def closure(txn: Txn) -> bool:
+        need_alive(txn, scope)
         if is_held(txn, scope) or not _is_due(run, read_terms(txn, key)):
             return False
         if names.thread_of(txn, scope, terms.name) != thread:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from memcore import names
+from memcore.audit import record_event
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.held import HoldRow, put_hold, release_hold
 from memcore.session.backing import Backing
@@ -32,6 +33,7 @@ def hold(backing: Backing, app: str, user: str, session: str | None, *, reason: 
             scope, number = names.ensure_scope(txn, app, user), 0
         else:
             scope, number = _place(txn, app, user, session) or _unknown(session)
+        record_event(txn, scope, "hold", {"session": number})
         return put_hold(txn, HoldRow(scope, number, reason, now_ms))
 
     return backing.store.transact(closure)
@@ -43,9 +45,13 @@ def release(backing: Backing, app: str, user: str, session: str | None) -> bool:
     def closure(txn: Txn) -> bool:
         if session is None:
             scope = names.scope_of(txn, app, user)
-            return scope is not None and release_hold(txn, scope)
-        place = _place(txn, app, user, session)
-        return place is not None and release_hold(txn, *place)
+            place = None if scope is None else (scope, 0)
+        else:
+            place = _place(txn, app, user, session)
+        if place is None or not release_hold(txn, *place):
+            return False
+        record_event(txn, place[0], "release", {"session": place[1]})
+        return True
 
     return backing.store.transact(closure, makes_room=True)
 

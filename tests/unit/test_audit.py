@@ -671,3 +671,26 @@ def test_chains_larger_than_memory_are_gone_through_in_parts(open_audited) -> No
     parts.run()
     assert parts.found == {}
     assert (parts.rows, parts.entries) == (whole.rows, whole.entries)
+
+
+def test_rules_of_retention_cut_the_audit_and_events_tell_of_care(tmp_path):
+    options = {"audit": memcore.Audit(key=b"k" * 32)}
+    with memcore.open(str(tmp_path / "a.memcore"), **options) as db:
+        session = db.session("chat", user="ann")
+        for n in range(20):
+            session.append({"role": "user", "content": f"text {n}"})
+        db.retention.set([{"what": "audit", "max_age_seconds": 60}])
+        held = db.scope(user="ann")
+        held.hold(reason="case 7")
+        db.sweep(now=4e9)
+        assert sum(1 for _ in db.audit_entries("chat", user="ann", app="default")) == 20
+        held.release()
+        held.opt_out_memory()
+        told = [entry.row for entry in db.audit_entries(user="ann", app="default")]
+        assert [row.split()[0] for row in told if row[:4] in ("hold", "rele", "opt ")] == [
+            "hold", "release", "opt",
+        ]  # fmt: skip
+        assert db.sweep(now=4e9).audit >= 19
+        assert db.verify_audit().findings == ()
+        assert db.check() == []
+        assert any(entry.row.startswith("sweep ") for entry in db.audit_entries())

@@ -787,3 +787,18 @@ def test_check_tells_of_erasures_that_do_not_add_up(db):
     assert any("no erasure is under way" in what for what in found)
     store.transact(lambda txn: txn.delete(tombstone.tombstone_of(scope)))
     assert db.check() == []
+
+
+@pytest.mark.parametrize("what", ["items", "sessions"])
+def test_a_sweep_passes_over_who_is_erased_meanwhile(db, what):
+    for n in range(4):
+        db.session("chat", user="carol").append({"role": "user", "content": f"text {n} of carol"})
+    db.session("other", user="carol").append({"role": "user", "content": "text"})
+    db.session("chat", user="bob").append({"role": "user", "content": "text of bob, which expires"})
+    db.retention.set([{"what": what, "keep_last": 1}], user="carol", app="default")
+    db.retention.expire_session("chat", 5, user="bob")
+    asked = erasing.Asked("carol")
+    report = db.sweep(now=4e9, archive=lambda _: erasing._begin(db.backing, asked, b"k" * 32))
+    assert (report.items, report.sessions) == (0, 1)
+    assert db.sweep(now=4e9).total == 0
+    assert db.finish_erasures()[0].bytes_gone

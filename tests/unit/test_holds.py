@@ -175,3 +175,12 @@ def test_who_opts_out_of_memory(db):
     assert not scope.kv("adk.memory").read(lambda view: view.wants_no_memory)
     with pytest.raises(memcore.InvalidOptionError):
         scope.opt_out_memory(remove=1)
+
+
+def test_a_hold_that_is_set_while_fields_are_archived_keeps_them(db):
+    session = db.session("one", user=WHO)
+    session.append(said("hello"))
+    session.state.put("mood", "curious")
+    db.retention.expire_field("mood", 1, session="one", user=WHO)
+    report = db.sweep(now=4e9, archive=lambda _: session.hold(reason="x"))
+    assert (report.fields, report.held, session.state["mood"]) == (0, 1, "curious")
