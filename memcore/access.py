@@ -51,6 +51,11 @@ class Access:
         """The same authorizer, asked about another actor."""
         return replace(self, actor=actor)
 
+    def tell_also(self, recorder: Recorder) -> None:
+        """Have a function told of every answer; what it raises refuses."""
+        if self.record is not None:
+            self.record.append(recorder)
+
     def need(
         self, action: str, *, app: str | None, user: str | None, name: str | None = None
     ) -> None:

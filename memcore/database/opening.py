@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeAlias
 
-from memcore.access import Access, Authorizer, checked_actor, checked_authorizer
-from memcore.audit import Audit, start_audit
+from memcore.access import Access, AccessRequest, Authorizer, checked_actor, checked_authorizer
+from memcore.audit import Audit, record_event, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
 from memcore.database.admission import Admission, Guards, Redact, admission
@@ -196,7 +198,15 @@ def _opened(store: LmdbStore, backing: Backing, rules: Rules, admitted: Admissio
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
         if rules is not None and rules != Retention(backing).get():
             Retention(backing).set(rules)
+        if backing.access is not None and backing.audit is not None:
+            backing.access.tell_also(partial(_chain_access, store))
     return db
+
+
+def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:
+    """Let the audit say who asked for what, before they get it."""
+    details = {"allowed": allowed, **asdict(request)}
+    store.transact(lambda txn: record_event(txn, 0, "access", details))
 
 
 def _check_flags(**flags: bool) -> None:

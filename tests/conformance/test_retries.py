@@ -26,6 +26,7 @@ from memcore.adapters.adk import (
     MemcoreSessionService,
 )
 from memcore.adapters.deepagents import MemcoreBackend
+from memcore.adapters.deepagents.files import Files
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
 from tests.conformance import retry_work
@@ -324,6 +325,32 @@ def test_a_batch_of_other_steps_is_another_request(db: memcore.Database) -> None
         found.append(user("x"))
         found.undo(1)
     assert len(session) == 1
+
+
+def test_what_others_wrote_since_is_not_written_over(db: memcore.Database) -> None:
+    scope, session = db.scope(), db.session("s")
+    for each in (scope.state, scope.app_state, session.state):
+        assert each.update({"a": 1}, idempotency_key="k") == 1
+        assert each.update({"a": 2}) == 2
+        assert each.update({"a": 1}, idempotency_key="k") == 1
+        assert each["a"] == 2
+
+
+def test_an_edit_that_another_try_was_faster_with(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, asked = MemcoreBackend(db), Files.told
+    backend.write("/e", "a b")
+    assert backend.edit("/e", "a", "aa", idempotency_key="k").occurrences == 1
+    looks: list[int] = []
+
+    def late(self: Files, once: Any) -> Any:
+        looks.append(1)
+        return None if len(looks) == 1 else asked(self, once)
+
+    monkeypatch.setattr(Files, "told", late)
+    again = backend.edit("/e", "a", "aa", idempotency_key="k")
+    assert (again.occurrences, again.error) == (1, None)
 
 
 def test_keys_are_forgotten_after_a_week(db: memcore.Database) -> None:

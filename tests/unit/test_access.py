@@ -383,6 +383,21 @@ def test_without_an_authorizer_as_user_is_scope(db: memcore.Database) -> None:
     assert (scope.user, scope.app, scope.actor) == ("ann", "shop", None)
 
 
+def test_the_audit_says_who_asked(tmp_path: Path) -> None:
+    guard, audit = Guard(), memcore.Audit(b"k" * 32)
+    path = tmp_path / "audited.memcore"
+    with memcore.open(path, authorizer=guard, actor="boss", audit=audit) as db:
+        db.as_user("ann", actor="agent\ud800").session("s").append(user("x"))
+        guard.answer = False
+        with pytest.raises(AccessDeniedError):
+            db.as_user("bob")
+        guard.answer = True
+        told = [str(entry) for entry in db.audit_entries() if "access" in str(entry)]
+        assert len(told) >= 3
+        assert db.verify_audit().findings == ()
+        assert db.check() == []
+
+
 # --- what a handle leads to -----------------------------------------------------------------------
 
 FORBIDDEN = (Database, Backing, LmdbStore, memcore.aio.AsyncDatabase)

@@ -466,3 +466,13 @@ def test_who_was_erased_is_fenced(db: memcore.Database) -> None:
     with pytest.raises(FencedError):
         session.append(user("y"))
     assert db.scopes() == []
+
+
+def test_an_erasure_asks_for_no_lease(db: memcore.Database) -> None:
+    session = db.session("s", user="ann")
+    session.append(user("x"))
+    session.lease("worker", ttl_seconds=1000)
+    db.erase("ann")
+    with pytest.raises(FencedError):
+        session.append(user("y"))
+    assert not list(db.sessions())

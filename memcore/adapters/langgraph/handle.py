@@ -10,9 +10,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
+from memcore.aio import AsyncDatabase
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
-from memcore.database import Scope
+from memcore.database import Database, Scope
 from memcore.database.scope import backing_of
 from memcore.telemetry import adapting
 from memcore.telemetry.observer import Place
@@ -36,6 +37,9 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         super().__init__(serde=serde)
         scope, self._owned = scope_of(database, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
+        given = database.sync if isinstance(database, AsyncDatabase) else database
+        self.database = given if isinstance(given, Database) else self._owned
+        """The database that it was made of; None for one that was given a scope."""
         self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
         self.observer = adapting(
