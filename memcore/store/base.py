@@ -24,6 +24,10 @@ class MapMovedError(Exception):
 class ReadTxn(Protocol):
     """One consistent snapshot. All that it returns are copies; it ends with its closure."""
 
+    @property
+    def vault(self) -> Vault | None:
+        """What contents are encrypted with; None: nothing."""
+
     def get(self, key: bytes, /) -> bytes | None:
         """The value under ``key``, or None."""
 
@@ -43,10 +47,6 @@ class Txn(ReadTxn, Protocol):
     cursor or view, has no side effect outside the transaction, makes its checks before its first
     write, and leaves ``local`` as it found it when it raises before its first write.
     """
-
-    @property
-    def vault(self) -> Vault | None:
-        """What contents are encrypted with; None: nothing."""
 
     @property
     def local(self) -> dict[Any, Any]:
