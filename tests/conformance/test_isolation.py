@@ -120,8 +120,8 @@ def looks_of(db: memcore.Database, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     calls: list[str] = []
     begin, scan, take = Snapshot.begin, Snapshot.scan, Snapshot.take
 
-    def begun(self: Snapshot, raw: Any) -> None:
-        begin(self, raw)
+    def begun(self: Snapshot, raw: Any, vault: Any) -> None:
+        begin(self, raw, vault)
         self.get = lambda key: (calls.append("get"), raw.get(key))[1]
 
     def scanned(self: Snapshot, *args: Any, **options: Any) -> Any:
