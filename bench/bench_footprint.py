@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import memcore
 from harness import Effort, Figure, NotInstalled, Row, absent, at_most, measure, scratch
 from rivals_langgraph import (
     MESSAGE_BYTES,
@@ -58,6 +59,11 @@ def _copy(saver: Any, at: int) -> None:
     saver.copy_thread(f"thread-{at}", f"copy-{at}")
 
 
+def _pages(file: Path) -> int:
+    with memcore.open(file, read_only=True) as db:
+        return int(db.stats()["pages_used"])
+
+
 def _sizes(effort: Effort) -> Iterator[Row]:
     """Bytes on disk of a graph's run, through those of its messages' texts."""
     steps = max(10, 200 // effort.rounds_divisor)
@@ -66,9 +72,9 @@ def _sizes(effort: Effort) -> Iterator[Row]:
         ours, theirs = place / "ours", place / "theirs.db"
         with our_saver(ours) as saver:
             Thread(saver, "other").put([])
-            empty = saver.database.stats()["pages_used"]
+            empty = _pages(ours)
             _run(saver, steps)
-            grown = saver.database.stats()["pages_used"] - empty
+            grown = _pages(ours) - empty
         whole = ours.stat().st_size
         rival = sqlite_saver(theirs, "FULL")
         _run(rival, steps)
@@ -78,7 +84,7 @@ def _sizes(effort: Effort) -> Iterator[Row]:
         _run(memory, steps)
         with our_saver(ours) as saver:
             saver.prune(["thread"])
-            pruned = saver.database.stats()["pages_used"] - empty
+            pruned = _pages(ours) - empty
     sqlite, kept = SQLITE, "what an InMemorySaver holds"
     whole_note = "about 2 MiB of it every file has: room for deletions, the redo record"
     asked = f"bytes on disk after {steps} steps, through those of the texts"

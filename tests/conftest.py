@@ -1,4 +1,8 @@
-"""Fixtures: databases that are checked when a test ends, and the corpus of real conversations."""
+"""Fixtures: databases that are checked when a test ends, and the corpus of real conversations.
+
+``MEMCORE_TEST_OPTIONS`` (see ``turned_on.py``) makes ``memcore.open`` turn features on that are off
+by default, so that the tests of everything else run with them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import turned_on
 
 import memcore
 from memcore.store import LmdbStore, open_store
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus" / "conversations.jsonl"
+
+
+turned_on.install()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what looks at the stored bytes while an option changes them."""
+    marker = item.get_closest_marker("as_stored")
+    if marker is not None and turned_on.changes_bytes():
+        pytest.skip(f"looks at stored bytes; {turned_on.VARIABLE}={','.join(turned_on.NAMES)}")
 
 
 @pytest.fixture

@@ -683,8 +683,10 @@ def test_an_asynchronous_database_serves_too_and_stays_open(tmp_path) -> None:
     async def run() -> None:
         async with memcore.aio.open(tmp_path / "a.memcore") as db:
             async with MemcoreSaver(db) as saver:
-                assert saver.database is db.sync
+                saver.put(config("t"), checkpoint_of("1", {}, {}), {}, {})
                 assert await saver.aget_tuple({"configurable": {"thread_id": "none"}}) is None
+            with MemcoreSaver(db.sync) as saver:
+                assert await saver.aget_tuple(config("t")) is not None
             assert await db.check() == []
 
     asyncio.run(run())

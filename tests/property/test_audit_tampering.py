@@ -72,7 +72,7 @@ class Forged:
 
     def read(self, fn: Any) -> Any:
         snapshot = Snapshot()
-        snapshot.begin(self._raw)
+        snapshot.begin(self._raw, None)
         return fn(snapshot)
 
 

@@ -14,6 +14,9 @@ from memcore.keys import Row
 from memcore.views import StoredView, read_view, resolve_view, view_chain, write_view
 from messages import turns, user
 
+pytestmark = pytest.mark.as_stored
+"""Rows are written into a scope that no audit knows of."""
+
 
 def view(number: int, parent: int, cut_seq: int, summary: str | None = "s") -> memcore.View:
     return memcore.View(
