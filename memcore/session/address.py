@@ -28,7 +28,6 @@ from memcore.formats import policy_name
 from memcore.log import Draft, Drafts, Head, Logs, SessionLog
 from memcore.log.head import FLAG_LEASED, head_key
 from memcore.privacy.border import Border, Passage, RedactsPlaces
-from memcore.privacy.secret import Secret
 from memcore.session.sizes import SizeGuard
 from memcore.session.tenure import Tenure, admit, admit_raw, fenced
 from memcore.session.uses import Uses
@@ -82,11 +81,8 @@ class Backing:
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)
     drafts: Drafts = field(init=False)
-    secret: Secret = field(init=False)
-    """A secret of the database that is not in its file."""
 
     def __post_init__(self) -> None:
-        self.secret = Secret(self.store.path, create=not self.store.read_only)
         self.counters[self.counter.id] = self.counter
         self.logs = Logs(self.counter_named)
         self.seed = self.store.seed

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, seal_encrypted
 from memcore.errors import MemcoreError, NotFoundError
-from memcore.keys import Kind, Row
+from memcore.keys import Care, Kind, Row
 from memcore.limits import ENCRYPTED_FORMAT
 from memcore.privacy.cipher import NONCE_BYTES, Cipher
 from memcore.privacy.ring import DataKey, KeyRing
@@ -32,6 +32,8 @@ _TEXT_AT: Final = HEADER_BYTES + _NUMBER_BYTES + NONCE_BYTES
 _SCOPE_BYTES: Final = 8
 _SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
 _ROW_AT: Final = 17
+_CARE_AT: Final = 9
+_QUARANTINE: Final = bytes((Care.QUARANTINE,))
 _NONCES: Final = 512
 _OPEN_ROWS: Final = frozenset(
     (
@@ -48,7 +50,7 @@ _OPEN_ROWS: Final = frozenset(
 )
 """Of a session's rows those without contents; a row that is not listed is encrypted."""
 CLOSED_KINDS: Final = frozenset(
-    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE)
+    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE)
 )
 """The kinds of rows that may hold contents."""
 _Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
@@ -208,6 +210,8 @@ def is_content(key: bytes) -> bool:
     """Whether the row under a key holds what a caller gave."""
     if key[0] not in CLOSED_KINDS:
         return False
+    if key[0] == Kind.CARE:  # of the care of a scope, originals that were put aside
+        return key[_CARE_AT : _CARE_AT + 1] == _QUARANTINE
     return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
 
 
