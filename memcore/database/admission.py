@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
-from memcore.privacy.border import Border, Passage
+from memcore.privacy.border import Border, Passage, Told
 from memcore.privacy.guard import WriteGuard, checked_guard
 from memcore.privacy.secret import Secret
 from memcore.store import LmdbStore
@@ -26,8 +26,10 @@ class Admission(NamedTuple):
     policy: RedactionPolicy | None
     guards: tuple[WriteGuard, ...]
 
-    def border(self, store: LmdbStore, secret: Secret) -> Border | None:
+    def border(self, store: LmdbStore, told: Told | None) -> Border | None:
         """The border of an open file; None if everything may be stored as it is.
+
+        ``told`` is called with what was found, by class.
 
         Raises:
             StorageError: there is no secret, and none can be made.
@@ -36,9 +38,10 @@ class Admission(NamedTuple):
         if store.read_only or (policy is None and not self.guards):
             return None
         return Border(
-            None if policy is None else Redaction(policy, secret=secret.value()),
+            None if policy is None else Redaction(policy, secret=store.secret.value()),
             self.guards,
-            reserve=_reserve(secret),
+            reserve=_reserve(store.secret),
+            told=told,
             verdicts=policy.verdict if policy is not None and policy.verdicts else None,
             allow_opaque=policy is None or policy.allow_opaque,
         )

@@ -29,7 +29,7 @@ from memcore.log import (
 from memcore.log.head import head_key
 from memcore.model import VIEW_STATUSES, Mask, Repair, View
 from memcore.session import Address, Backing, SessionOptions, resume_removals, start_removal
-from memcore.session.admitting import admitted_item, marked
+from memcore.session.admitting import admitted_item, told
 from memcore.session.appending import Appending
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
@@ -183,14 +183,16 @@ class Incoming:
     def _made(
         self, found: Mapping[str, Any], item: dict[str, Any], meta: Any, *, redacted: bool = False
     ) -> Prepared:
-        told = _told(found.get("envelope"))
+        said = _told(found.get("envelope"))
+        if self._passage is not None:
+            said = told(self._passage, said, redacted=redacted)
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
             "now_us": whole(found, "created_us", below=CREATED_US_END),
             "meta": meta,
             "request_id": found.get("request_id"),
-            "envelope": marked(told) if redacted else told,
+            "envelope": said,
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)

@@ -32,7 +32,7 @@ from memcore.session import Backing, resume_removals
 from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.filesystem import refuse_network
-from memcore.telemetry import bound, opening
+from memcore.telemetry import Telemetry, bound, opening
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["open_database"]
@@ -102,7 +102,8 @@ def open_database(
         authorizer: asked with an ``AccessRequest`` before a handle is opened; True allows it.
         actor: who works with this handle, as the authorizer is told.
         redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
-            or the name of one of its presets. Its secret is the file ``<path>.secret``.
+            or the name of one of its presets. Its secret is that of the key ring, else the file
+            ``<path>.secret``.
         guard: a WriteGuard, or a list of them: who judges what is about to be stored.
         item_bytes: how large an item may be as JSON; None: 64 MiB.
         oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
@@ -140,7 +141,7 @@ def open_database(
         store, by, preset, recount, rule, embed,
         size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
     )  # fmt: skip
-    return bound(_opened(store, backing, rules, admitted), store, telemetry)
+    return bound(_opened(store, backing, rules, admitted, telemetry), store, telemetry)
 
 
 def _open_file(
@@ -180,7 +181,13 @@ def _check_objects(embed: object, audit: object) -> None:
         raise InvalidOptionError(msg)
 
 
-def _opened(store: LmdbStore, backing: Backing, rules: Rules, admitted: Admission) -> Database:
+def _opened(
+    store: LmdbStore,
+    backing: Backing,
+    rules: Rules,
+    admitted: Admission,
+    told: Telemetry | None,
+) -> Database:
     """The database, when deletions that were cut short have been gone on with.
 
     Raises:
@@ -188,7 +195,7 @@ def _opened(store: LmdbStore, backing: Backing, rules: Rules, admitted: Admissio
     """
     try:
         start_audit(store, backing.audit)
-        backing.border = admitted.border(store, backing.secret)
+        backing.border = admitted.border(store, None if told is None else told.redacted)
     except BaseException:
         store.close()
         raise

@@ -76,7 +76,7 @@ class Prepared:
     staged: Any = None
     """The reference of the staged blob, once there is one."""
     held: bytes | None = None
-    """JSON of what goes to the quarantine in the item's place."""
+    """What goes to the quarantine in the item's place: a byte of flags, and JSON."""
 
     @property
     def size(self) -> int:

@@ -52,14 +52,15 @@ def _key(scope: int, session: int, seq: int) -> bytes:
     return keys.numbered(_of_session(scope, session), seq)
 
 
-def put_held(txn: Txn, scope: int, session: int, seq: int, encoded: bytes) -> None:
-    """Write the row of an original."""
+def put_held(txn: Txn, scope: int, session: int, seq: int, held: bytes) -> None:
+    """Write the row of an original: a byte of flags, and JSON."""
     key = _key(scope, session, seq)
-    txn.put(key, seal_value(key, encoded))
+    txn.put(key, seal_value(key, held[1:], held[0]))
 
 
 def _opened(key: bytes, value: bytes) -> Held:
-    found: Any = decode_json(open_value(key, value)[1], 0)
+    flags, body = open_value(key, value)
+    found: Any = decode_json(body, flags)
     if not isinstance(found, dict) or not all(name in found for name in _FIELDS):
         msg = f"the quarantined item under key {key.hex()} cannot be read; run 'memcore check'"
         raise CorruptValueError(msg, key=key)

@@ -7,11 +7,14 @@ hashed or compared. Names, keys and ids do not pass it: they are stored as they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from memcore.privacy.guard import WriteContext, WriteGuard, blocked, is_operator, judged
 
-__all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces"]
+__all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces", "Told"]
+
+Told: TypeAlias = Callable[[Mapping[str, int]], None]
+"""Who is told of what was found, by class; never what."""
 
 
 class Redacts(Protocol):
@@ -53,9 +56,10 @@ class Border:
         verdicts: the heaviest verdict on the classes that were found; None: ``redact`` for all.
         allow_opaque: whether content that cannot be looked into (pickled, encrypted by a caller)
             may be stored.
+        told: is told of everything that was found.
     """
 
-    __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "verdicts")
+    __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "told", "verdicts")
 
     def __init__(
         self,
@@ -65,16 +69,50 @@ class Border:
         reserve: Callable[[], RedactsPlaces] | None = None,
         verdicts: Callable[[Iterable[str]], str] | None = None,
         allow_opaque: bool = False,
+        told: Told | None = None,
     ) -> None:
         self.redaction = redaction
         self.guards = tuple(guards)
         self.reserve = reserve
         self.verdicts = verdicts
         self.allow_opaque = allow_opaque
+        self.told = told
 
     def at(self, app: str, user: str, session: str | None = None) -> Passage:
         """The passage of a place: of a session, of a user, or of an application (no user)."""
         return Passage(self, app, user, session)
+
+    def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
+        """The redactor of a place; who is told of what is found hears of this one."""
+        found = redaction.for_place(*place)
+        return found if self.told is None else _Telling(found, self.told)
+
+
+T = TypeVar("T")
+
+
+class _Telling:
+    """A redactor that tells what it found."""
+
+    __slots__ = ("_redacts", "_told")
+
+    def __init__(self, redacts: Redacts, told: Told) -> None:
+        self._redacts = redacts
+        self._told = told
+
+    def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
+        return self._tell(self._redacts.value(value))
+
+    def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
+        return self._tell(self._redacts.counted(text))
+
+    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
+        return self._tell(self._redacts.counted_bytes(content))
+
+    def _tell(self, made: tuple[T, Mapping[str, int]]) -> tuple[T, Mapping[str, int]]:
+        if made[1]:
+            self._told(made[1])
+        return made
 
 
 class Passage:
@@ -87,8 +125,8 @@ class Passage:
         self.app = app
         self.user = user
         self.session = session
-        redaction = border.redaction
-        self._redacts = None if redaction is None else redaction.for_place(app, user, session)
+        redaction, place = border.redaction, (app, user, session)
+        self._redacts = None if redaction is None else border.redacts(redaction, place)
         self._reserved: Redacts | None = None
         self._shared: tuple[Passage, Passage] | None = None
 
@@ -232,7 +270,7 @@ class Passage:
             return self._redacts
         if self._reserved is None and self.border.reserve is not None:
             place = self.app, self.user, self.session
-            self._reserved = self.border.reserve().for_place(*place)
+            self._reserved = self.border.redacts(self.border.reserve(), place)
         return self._reserved
 
 

@@ -132,6 +132,8 @@ def judged(guards: Sequence[WriteGuard], value: Any, write: WriteContext) -> Jud
                 f"{', '.join(VERDICTS)}; nothing was stored"
             )
             raise BlockedError(msg, verdict="block", reason="no verdict")
+        if not isinstance(judgement.reason, str) or not judgement.reason:
+            judgement = judgement._replace(reason=_UNTOLD)
         if VERDICTS.index(judgement.verdict) > VERDICTS.index(found.verdict):
             found = judgement
     if found.verdict == "block":

@@ -1,12 +1,14 @@
-"""The secret of a database: 32 random bytes in a file of their own, never in the database.
+"""The secret of a database: of its key ring, or 32 random bytes in a file of their own.
 
-What is derived from it (placeholders, so far) says nothing to whoever has the database alone.
+It is never in the database: what is derived from it (placeholders, pseudonyms, the key of receipts)
+says nothing to whoever has that alone.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from hashlib import blake2b
 from typing import Final
 
 from memcore.errors import CorruptStoreError, NotFoundError, StoreAccessError
@@ -20,20 +22,35 @@ _MODE: Final = 0o600
 
 
 class Secret:
-    """The secret of one open database, read when it is needed first."""
+    """The secret of one open database, read when it is needed first.
+
+    Args:
+        path: of the database.
+        create: make the file if it is missing.
+        ring: the secret of the key ring of an encrypted database, which needs no file.
+    """
 
     __slots__ = ("_create", "_path", "_value")
 
-    def __init__(self, path: str, *, create: bool) -> None:
+    def __init__(self, path: str, *, create: bool, ring: bytes | None = None) -> None:
         self._path = path
         self._create = create
         self._value: bytes | None = None
+        if ring is not None:
+            self._value = blake2b(ring, person=b"memcore secret", digest_size=_BYTES).digest()
 
     def value(self) -> bytes:
         """The 32 bytes; raises what ``secret_of`` raises."""
         if self._value is None:
             self._value = secret_of(self._path, create=self._create)
         return self._value
+
+    def found(self) -> bytes | None:
+        """The secret, None where there is none yet and none may be made; raises as ``value``."""
+        try:
+            return self.value()
+        except NotFoundError:
+            return None
 
 
 def secret_of(path: str, *, create: bool) -> bytes:

@@ -19,8 +19,17 @@ from memcore.errors import (
 from memcore.formats import policy_name
 from memcore.log import Draft, Head, SessionLog
 from memcore.log.head import FLAG_LEASED, head_key
+<<<<<<< HEAD
 from memcore.privacy.border import Passage
 from memcore.session.backing import Backing
+||||||| a17d296
+from memcore.privacy.border import Border, Passage, RedactsPlaces
+from memcore.privacy.secret import Secret
+from memcore.session.sizes import SizeGuard
+=======
+from memcore.privacy.border import Border, Passage, RedactsPlaces
+from memcore.session.sizes import SizeGuard
+>>>>>>> r1
 from memcore.session.tenure import Tenure, admit, admit_raw, fenced
 from memcore.session.uses import Uses
 from memcore.state import APP, StateSchema
@@ -30,6 +39,213 @@ from memcore.tombstone import is_erased
 
 __all__ = ["Address", "Backing", "SessionOptions"]
 
+<<<<<<< HEAD
+||||||| a17d296
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Backing:
+    """Everything that the handles of one open database share."""
+
+    store: LmdbStore
+    counter: TokenCounter
+    """What new sessions count with."""
+    policy: str
+    """What new sessions are held to."""
+    recount: bool = False
+    """Whether handles of sessions recount what another counter counted, unless they say not to."""
+    compaction: CompactionPolicy = field(default_factory=compaction_policy)
+    """How sessions are compacted, unless their handle or a call says otherwise."""
+    embed: Embed | None = None
+    """What semantic de-duplication compares texts by."""
+    audit: Audit | None = None
+    """The key of the audit, and how it is anchored."""
+    access: Access | None = None
+    """Who is asked whether a handle may be opened; None: nobody."""
+    border: Border | None = None
+    """What everything passes before it is stored; None: nobody judges or redacts it."""
+    size_guard: SizeGuard | None = None
+    """How large items may be; None: as large as the file can hold."""
+    access_counts: bool = False
+    """Whether reading is counted, unless a session's handle says otherwise."""
+    uses: WeakValueDictionary[tuple[str, str, str], Uses] = field(
+        default_factory=WeakValueDictionary
+    )
+    """By application, user and session what its handles count."""
+    unwritten: set[Uses] = field(default_factory=set)
+    """Of these the ones with something to write."""
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    counters: dict[str, TokenCounter] = field(default_factory=dict)
+    graphs: Cache = field(default_factory=Cache)
+    """What is remembered of the values of graph checkpoints."""
+    seed: bytes = field(init=False)
+    """The store's random 16 bytes: keys the hashes of call ids and requests."""
+    logs: Logs = field(init=False)
+    drafts: Drafts = field(init=False)
+    secret: Secret = field(init=False)
+    """A secret of the database that is not in its file."""
+
+    def __post_init__(self) -> None:
+        self.secret = Secret(self.store.path, create=not self.store.read_only)
+        self.counters[self.counter.id] = self.counter
+        self.logs = Logs(self.counter_named)
+        self.seed = self.store.seed
+        self.drafts = Drafts(self.logs, self.seed)
+
+    @property
+    def redaction(self) -> RedactsPlaces | None:
+        """What redacts what is stored; None if nothing does."""
+        return None if self.border is None else self.border.redaction
+
+    def counter_named(self, name: str) -> TokenCounter:
+        """The counter of that id: one that the caller gave, else a built-in one."""
+        found = self.counters.get(name)
+        if found is None:
+            try:
+                found = self.counters[name] = get_counter(name)
+            except InvalidOptionError as exc:
+                msg = (
+                    f"the session is counted by {name!r}, which is none of memcore's counters: "
+                    "pass it as counter= when opening the database or the session, or open the "
+                    "session with another one and recount=True"
+                )
+                raise CounterUnavailableError(msg) from exc
+        return found
+
+    def read_locked(self, log: SessionLog, fn: Callable[[ReadTxn], T]) -> T:
+        """Run ``fn`` on a snapshot under the log's lock.
+
+        The leader takes that lock inside its transaction, so whoever holds it must not wait for
+        the lead, as a read does when another process grew the map.
+        """
+        while True:
+            with suppress(MapMovedError), log.lock:
+                return self.store.read(fn, patient=False)
+            self.store.read(lambda _: None)
+
+    def write_uses(self) -> None:
+        """Write what was counted of readings and waits for a commit of its session."""
+        waiting = [
+            (Address(self, *uses.name, SessionOptions(None, None, "raise")), uses)
+            for uses in list(self.unwritten)
+        ]
+
+        def write(txn: Txn) -> None:
+            for address, uses in waiting:
+                found = address.find(txn)
+                if found is not None:
+                    uses.write(txn, found, all_pages=True)
+
+        if waiting:
+            self.store.transact(write)
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now_us() // 1000
+
+=======
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Backing:
+    """Everything that the handles of one open database share."""
+
+    store: LmdbStore
+    counter: TokenCounter
+    """What new sessions count with."""
+    policy: str
+    """What new sessions are held to."""
+    recount: bool = False
+    """Whether handles of sessions recount what another counter counted, unless they say not to."""
+    compaction: CompactionPolicy = field(default_factory=compaction_policy)
+    """How sessions are compacted, unless their handle or a call says otherwise."""
+    embed: Embed | None = None
+    """What semantic de-duplication compares texts by."""
+    audit: Audit | None = None
+    """The key of the audit, and how it is anchored."""
+    access: Access | None = None
+    """Who is asked whether a handle may be opened; None: nobody."""
+    border: Border | None = None
+    """What everything passes before it is stored; None: nobody judges or redacts it."""
+    size_guard: SizeGuard | None = None
+    """How large items may be; None: as large as the file can hold."""
+    access_counts: bool = False
+    """Whether reading is counted, unless a session's handle says otherwise."""
+    uses: WeakValueDictionary[tuple[str, str, str], Uses] = field(
+        default_factory=WeakValueDictionary
+    )
+    """By application, user and session what its handles count."""
+    unwritten: set[Uses] = field(default_factory=set)
+    """Of these the ones with something to write."""
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    counters: dict[str, TokenCounter] = field(default_factory=dict)
+    graphs: Cache = field(default_factory=Cache)
+    """What is remembered of the values of graph checkpoints."""
+    seed: bytes = field(init=False)
+    """The store's random 16 bytes: keys the hashes of call ids and requests."""
+    logs: Logs = field(init=False)
+    drafts: Drafts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counters[self.counter.id] = self.counter
+        self.logs = Logs(self.counter_named)
+        self.seed = self.store.seed
+        self.drafts = Drafts(self.logs, self.seed)
+
+    @property
+    def redaction(self) -> RedactsPlaces | None:
+        """What redacts what is stored; None if nothing does."""
+        return None if self.border is None else self.border.redaction
+
+    def counter_named(self, name: str) -> TokenCounter:
+        """The counter of that id: one that the caller gave, else a built-in one."""
+        found = self.counters.get(name)
+        if found is None:
+            try:
+                found = self.counters[name] = get_counter(name)
+            except InvalidOptionError as exc:
+                msg = (
+                    f"the session is counted by {name!r}, which is none of memcore's counters: "
+                    "pass it as counter= when opening the database or the session, or open the "
+                    "session with another one and recount=True"
+                )
+                raise CounterUnavailableError(msg) from exc
+        return found
+
+    def read_locked(self, log: SessionLog, fn: Callable[[ReadTxn], T]) -> T:
+        """Run ``fn`` on a snapshot under the log's lock.
+
+        The leader takes that lock inside its transaction, so whoever holds it must not wait for
+        the lead, as a read does when another process grew the map.
+        """
+        while True:
+            with suppress(MapMovedError), log.lock:
+                return self.store.read(fn, patient=False)
+            self.store.read(lambda _: None)
+
+    def write_uses(self) -> None:
+        """Write what was counted of readings and waits for a commit of its session."""
+        waiting = [
+            (Address(self, *uses.name, SessionOptions(None, None, "raise")), uses)
+            for uses in list(self.unwritten)
+        ]
+
+        def write(txn: Txn) -> None:
+            for address, uses in waiting:
+                found = address.find(txn)
+                if found is not None:
+                    uses.write(txn, found, all_pages=True)
+
+        if waiting:
+            self.store.transact(write)
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now_us() // 1000
+
+>>>>>>> r1
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:

@@ -21,7 +21,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.model import ItemKind, Message
 from memcore.privacy.border import Passage
 
-__all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item", "marked"]
+__all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item", "told"]
 
 QUARANTINED: Final = "[QUARANTINED]"
 """What stands in the log in place of a quarantined text."""
@@ -80,8 +80,17 @@ def admitted_event(
     return Admitted(QUARANTINED, told, True, held, passed.value)
 
 
-def marked(envelope: Envelope | None) -> Envelope:
-    """The envelope of an item in which something was replaced."""
+def told(passage: Passage, envelope: Envelope | None, *, redacted: bool) -> Envelope | None:
+    """The envelope of an item as it may be stored; ``redacted``: something in it was replaced.
+
+    Its status may be any text, and is redacted; who wrote it and with what are names, and stay.
+    """
+    if envelope is not None and envelope.status is not None:
+        status = passage.again(envelope.status)
+        if status != envelope.status:
+            return replace(envelope, status=status, redacted=True)
+    if not redacted:
+        return envelope
     return Envelope(redacted=True) if envelope is None else replace(envelope, redacted=True)
 
 
@@ -104,14 +113,15 @@ def _plain(value: Any, what: str) -> Any:
 
 
 def _held(message: Any, source: str, reason: str) -> bytes:
-    encoded = codec.encode_json({"source": source, "reason": reason, "message": message})[0]
+    said = {"source": source, "reason": reason, "message": message}
+    encoded, flags = codec.encode_json(said)
     if len(encoded) > BLOB_INLINE_COMMIT_BYTES_MAX:
         msg = (
             f"an item of {len(encoded)} bytes is to be quarantined ({reason:.100}), which takes at "
             f"most {BLOB_INLINE_COMMIT_BYTES_MAX}: nothing was stored"
         )
         raise BlockedError(msg, verdict="quarantine", reason=reason)
-    return encoded
+    return bytes((flags,)) + encoded
 
 
 # --- placeholders ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from memcore.log import (
     Draft,
     Prepared,
     count_message,
+    decode_item,
     find_request,
     prepare_event,
     prepare_item,
@@ -35,7 +36,7 @@ from memcore.log.draft import revision_conflict
 from memcore.model import ItemKind, Receipt
 from memcore.options import checked_optional_int
 from memcore.session.address import Address
-from memcore.session.admitting import admitted_event, admitted_item, marked
+from memcore.session.admitting import admitted_event, admitted_item, told
 from memcore.session.changes import Changes, Closure, Settled
 from memcore.session.reading import Reading
 from memcore.session.sizes import OFFLOADED
@@ -101,7 +102,7 @@ class Appending:
         meta, request_id, envelope = options.meta, options.request_id, options.envelope
         if backing.border is not None and not admitted:
             found = [self._admitted(item, counter, now_us, options) for item in items]
-            return found if backing.size_guard is None else self.guarded(found, options)
+            return found if backing.size_guard is None else self.guarded(found)
         prepared = [
             prepare_item(
                 item,
@@ -114,9 +115,9 @@ class Appending:
             )
             for item in items
         ]
-        return prepared if backing.size_guard is None else self.guarded(prepared, options)
+        return prepared if backing.size_guard is None else self.guarded(prepared)
 
-    def guarded(self, prepared: list[Prepared], options: ItemOptions) -> list[Prepared]:
+    def guarded(self, prepared: list[Prepared]) -> list[Prepared]:
         """The same with every item that is too large as two: an event with its texts, and the rest.
 
         Raises:
@@ -131,27 +132,32 @@ class Appending:
             if size <= guard.item_bytes:
                 found.append(item)
                 continue
+            said = decode_item(0, item.body, item.flags, item.tokens, item.payload)
             is_event = item.facts[0] == ItemKind.EVENT
             whole = item.message["payload"] if is_event else item.message
             shown, texts = guard.replaced(whole, size, backing.seed)
             if self._address.passage is not None:  # a caller's summary may say what it likes
                 shown = self._address.passage.again(shown)
-            beside = ItemOptions({OFFLOADED: texts["key"]}, options.request_id)
-            found.append(self.prepare_event(OFFLOADED, texts, beside))
+            # What the item's own meta and envelope are passed the border; the options did not.
+            made: dict[str, Any] = {
+                "counter": backing.counter if is_event else self._counter(),
+                "seed": backing.seed,
+                "now_us": backing.now_us(),
+            }
+            beside = {**made, "meta": {OFFLOADED: texts["key"]}, "request_id": said.request_id}
+            own: dict[str, Any] = {
+                "meta": said.meta,
+                "request_id": said.request_id,
+                "envelope": said.envelope,
+            }
+            found.append(prepare_event(OFFLOADED, texts, **beside))
             if is_event:
-                found.append(self.prepare_event(item.message["type"], shown, options))
-                continue
-            found.append(
-                prepare_item(
-                    shown,
-                    counter=self._counter(),
-                    seed=backing.seed,
-                    now_us=backing.now_us(),
-                    meta=options.meta,
-                    request_id=options.request_id,
-                    envelope=options.envelope,
-                )
-            )
+                found.append(prepare_event(item.message["type"], shown, **made, **own))
+            else:
+                found.append(prepare_item(shown, **made, **own))
+            found[-1].held = item.held
+            if item.held is not None:
+                found[-1].tokens = max(found[-1].tokens, item.tokens)
         return found
 
     def admitted(self, items: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -183,7 +189,7 @@ class Appending:
             now_us=now_us,
             meta=admitted.meta,
             request_id=options.request_id,
-            envelope=marked(options.envelope) if admitted.redacted else options.envelope,
+            envelope=told(passage, options.envelope, redacted=admitted.redacted),
         )
         prepared.held = admitted.held
         if admitted.held is not None:  # released, it must not count more
@@ -216,10 +222,11 @@ class Appending:
             msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
             raise InvalidOptionError(msg)
         backing, passage = self._address.backing, self._address.passage
-        meta, redacted, held = options.meta, False, None
+        meta, envelope, held = options.meta, options.envelope, None
         if passage is not None and not abandons:
             admitted = admitted_event(passage, event_type, payload, meta)
             payload, meta, redacted, held, _ = admitted
+            envelope = told(passage, envelope, redacted=redacted)
         prepared = prepare_event(
             event_type,
             payload,
@@ -229,7 +236,7 @@ class Appending:
             abandons=abandons,
             meta=meta,
             request_id=options.request_id,
-            envelope=marked(options.envelope) if redacted else options.envelope,
+            envelope=envelope,
         )
         prepared.held = held
         return prepared
@@ -330,7 +337,7 @@ class Appending:
     ) -> Planned:
         """What ``Session.record`` stores."""
         options = options_of(meta, request_id, envelope)
-        prepared = self.guarded([self.prepare_event(event_type, payload, options)], options)
+        prepared = self.guarded([self.prepare_event(event_type, payload, options)])
         return prepared, self.append(
             prepared, expected_revision=expected_revision, idempotency_key=idempotency_key
         )

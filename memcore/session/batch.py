@@ -112,7 +112,7 @@ class Batch:
         """Append an event."""
         options = options_of(meta, request_id, envelope)
         event = self._appending.prepare_event(type, payload, options)
-        prepared = self._appending.guarded([event], options)
+        prepared = self._appending.guarded([event])
         self._append(prepared, "keep")
 
     def _say(self, *parts: object) -> None:

@@ -155,7 +155,7 @@ class _Clean:
         given = policy or RedactionPolicy()
         self._own = sorted(own, key=lambda name: (-len(name), name))
         store = address.backing.store
-        secret = getattr(store, "secret", None) or store.seed
+        secret = store.secret.found() or store.seed
         placed = Redaction(given, secret=secret).for_place(address.app, address.user, address.name)
         self._placed: PlacedRedaction = placed
         self.policy_id = placed.policy_id

@@ -80,7 +80,7 @@ class Attempt:
         """Append an event once the attempt has succeeded; the rules look at it at once."""
         options = options_of(meta, self.request_id, envelope)
         event = self._appending.prepare_event(type, payload, options)
-        self.prepared += self._appending.guarded([event], options)
+        self.prepared += self._appending.guarded([event])
 
     def key(self, label: str) -> str:
         """An idempotency key that is the same in every attempt of the request."""

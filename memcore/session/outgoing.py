@@ -30,7 +30,7 @@ def redacts_at(backing: Backing, redact: Redact, place: tuple[str, str, str | No
     if policy is None:
         msg = "redact: expected a policy that looks for something"
         raise InvalidOptionError(msg)
-    return Redaction(policy, secret=backing.secret.value()).for_place(*place)
+    return Redaction(policy, secret=backing.store.secret.value()).for_place(*place)
 
 
 def shown_items(address: Address, found: Iterable[Item], redact: Redact) -> Iterator[Item]:

@@ -25,6 +25,7 @@ from memcore.limits import (
     MAP_BYTES_MIN,
     STEADY_INTERVAL_MS_DEFAULT,
 )
+from memcore.privacy.secret import Secret
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.bell import Bell
 from memcore.store.copying import Judge, back_up
@@ -167,8 +168,8 @@ class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue."""
 
     __slots__ = (
-        "__weakref__", "_durability", "_env", "_transact", "file_id", "path", "read_only", "seed",
-        "vault",
+        "__weakref__", "_durability", "_env", "_transact", "file_id", "path", "read_only", "secret",
+        "seed", "vault",
     )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
@@ -180,6 +181,8 @@ class LmdbStore:
         self.file_id = record.seed
         self.vault = env.vault
         self.seed = record.seed if env.vault is None else env.vault.seed
+        ring = None if env.vault is None else env.vault.ring.secret
+        self.secret = Secret(env.path, create=not read_only, ring=ring)
         self._transact: Callable[..., Any] = env.queue.call
         if read_only:
             self._transact = self._refuse_write

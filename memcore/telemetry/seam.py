@@ -60,8 +60,8 @@ class Telemetry:
         self._masked = tuple(sink for sink in self.sinks if sink.names != "clear")
 
     def bind(self, store: Any) -> None:
-        """The database is open: its seed keys the pseudonyms."""
-        self._seed = store.seed
+        """The database is open: its secret keys the pseudonyms, or its seed if there is none."""
+        self._seed = (store.secret.found() if self._masked else None) or store.seed
         self.durability = store.durability
         for sink in self.sinks:
             self._guarded(sink.attach, store)

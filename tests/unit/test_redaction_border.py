@@ -13,6 +13,7 @@ import pytest
 import memcore
 from memcore import aio
 from memcore.errors import NotFoundError, StorageError
+from memcore.telemetry import Sink
 from planting import Planted
 
 MAIL = "alice@example.com"
@@ -365,3 +366,54 @@ def test_memcore_redact_counts_and_rewrites(folder, capsys):
     code, out = run("--dry-run")
     assert code == 0
     assert run()[0] == 6
+
+
+def test_what_is_said_of_an_item_that_is_too_large_is_redacted(tmp_path):
+    """Its meta and its status are those that passed the border, as are those of its parts."""
+    path = tmp_path / "x.memcore"
+
+    def told(text):
+        return f"see {MAIL}"
+
+    with memcore.open(path, redact=True, item_bytes=1000, oversize=told) as db:
+        session = db.session("s")
+        options = {"meta": {"who": MAIL}, "envelope": {"status": f"failed for {MAIL}"}}
+        session.append({"role": "user", "content": "long " * 1000 + MAIL}, **options)
+        session.record("x-event", {"text": "long " * 1000 + MAIL}, **options)
+        session.append({"role": "user", "content": "short"}, **options)
+        found = list(session.items())
+    assert [item.envelope.redacted for item in found if item.envelope] == [True] * 3
+    assert not [each.name for each in tmp_path.iterdir() if MAIL.encode() in each.read_bytes()]
+
+
+def test_sinks_are_told_once_of_what_is_redacted(tmp_path):
+    counts = []
+
+    class Counts(Sink):
+        def tell(self, record):
+            pass
+
+        def redacted(self, found, backend):
+            counts.append(dict(found))
+
+    with memcore.open(tmp_path / "x.memcore", redact=True, telemetry=Counts()) as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": MAIL})
+        session.append({"role": "user", "content": "nothing"})
+        session.state.update({"who": [MAIL, MAIL]})
+    assert counts == [{"email": 1}, {"email": 2}]
+
+
+def test_an_encrypted_file_needs_no_other_secret(tmp_path):
+    path, key = tmp_path / "x.memcore", b"k" * 32
+    shown = []
+    for _ in range(2):
+        with memcore.open(path, redact=True, key=key) as db:
+            session = db.session("s")
+            session.append({"role": "user", "content": MAIL})
+            shown.append(list(session.items())[-1].message)
+            signed = db.receipt_key
+    assert shown[0] == shown[1]
+    assert not path.with_name("x.memcore.secret").exists()
+    with memcore.open(path, read_only=True, key=key) as db:
+        assert db.receipt_key == signed

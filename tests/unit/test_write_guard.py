@@ -258,3 +258,44 @@ def test_protected_keys_are_an_operators(opened):
     with memcore.as_operator():
         for write in writes():
             write()
+
+
+class Answers:
+    """Gives the same answer on everything."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def judge(self, value, write):
+        return self.answer
+
+
+@pytest.mark.parametrize("reason", [None, "", 5])
+def test_a_verdict_without_a_reason_is_a_verdict(opened, reason):
+    db = opened(Answers(memcore.Judgement("quarantine", reason)))
+    session = db.session("s")
+    session.append({"role": "user", "content": EVIL})
+    assert session.items().__next__().message["content"] == "[QUARANTINED]"
+    (held,) = db.scope().quarantine
+    assert held.reason == "no reason was given"
+    with pytest.raises(BlockedError, match="no reason"):
+        opened(Answers(memcore.Judgement("block", reason))).session("s").append({"role": "user"})
+
+
+def test_what_only_the_standard_library_writes_is_quarantined(opened):
+    db = opened(Answers(memcore.Judgement("quarantine", "\ud800")))
+    item = {"role": "user", "content": "\ud800", "n": 10**30}
+    db.session("s").append(item)
+    scope = db.scope()
+    assert [(held.message, held.reason) for held in scope.quarantine] == [(item, "\ud800")]
+    assert not db.check()
+    with memcore.as_operator():
+        scope.quarantine.release("s", 1)
+    assert next(iter(db.session("s").items())).message == item
+
+
+def test_the_quarantine_of_an_encrypted_file_is_encrypted(opened, tmp_path):
+    db = opened(Answers("quarantine"), key=b"k" * 32)
+    db.session("s").append({"role": "user", "content": EVIL})
+    assert [held.message["content"] for held in db.scope().quarantine] == [EVIL]
+    assert not [file.name for file in tmp_path.iterdir() if b"eve@" in file.read_bytes()]
