@@ -355,6 +355,8 @@ class Family:
 class _Chosen:
     """Reads chosen rows as a transaction does."""
 
+    vault = None
+
     def __init__(self, member: Remains) -> None:
         self._sieve = member.sieve
 

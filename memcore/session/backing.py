@@ -21,7 +21,6 @@ from memcore.errors import (
 )
 from memcore.log import Drafts, Logs, SessionLog
 from memcore.privacy.border import Border, RedactsPlaces
-from memcore.privacy.secret import Secret
 from memcore.session.sizes import SizeGuard
 from memcore.session.uses import Uses
 from memcore.store import LmdbStore, MapMovedError
@@ -72,11 +71,8 @@ class Backing:
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: Logs = field(init=False)
     drafts: Drafts = field(init=False)
-    secret: Secret = field(init=False)
-    """A secret of the database that is not in its file."""
 
     def __post_init__(self) -> None:
-        self.secret = Secret(self.store.path, create=not self.store.read_only)
         self.counters[self.counter.id] = self.counter
         self.logs = Logs(self.counter_named)
         self.seed = self.store.seed

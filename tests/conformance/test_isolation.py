@@ -120,20 +120,10 @@ def looks_of(db: memcore.Database, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     calls: list[str] = []
     begin, scan, take = Snapshot.begin, Snapshot.scan, Snapshot.take
 
-<<<<<<< HEAD
     def begun(self: Snapshot, *args: Any) -> None:
         begin(self, *args)
         get = self.get
         self.get = lambda key: (calls.append("get"), get(key))[1]
-||||||| da1469e
-    def begun(self: Snapshot, raw: Any) -> None:
-        begin(self, raw)
-        self.get = lambda key: (calls.append("get"), raw.get(key))[1]
-=======
-    def begun(self: Snapshot, raw: Any, vault: Any) -> None:
-        begin(self, raw, vault)
-        self.get = lambda key: (calls.append("get"), raw.get(key))[1]
->>>>>>> allon
 
     def scanned(self: Snapshot, *args: Any, **options: Any) -> Any:
         for row in scan(self, *args, **options):
