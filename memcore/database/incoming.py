@@ -165,15 +165,9 @@ class Incoming:
         item = found.get("item")
         if not isinstance(item, dict):
             refuse(f"item: expected an object, got {type(item).__name__}")
-        if self._passage is not None:
-            return self._admitted(found, item)
-        return self._made(found, item, found.get("meta"))
-
-    def _admitted(self, found: Mapping[str, Any], item: dict[str, Any]) -> Prepared:
-        """An item as it may be stored."""
-        assert self._passage is not None  # noqa: S101 - whoever calls looked
         meta = found.get("meta")
-        if found.get("kind") == "event" and item.get("type") == ABANDON_EVENT:
+        abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
+        if self._passage is None or abandons:
             return self._made(found, item, meta)
         admitted = admitted_item(self._passage, item, meta, source="import")
         prepared = self._made(found, admitted.message, admitted.meta, redacted=admitted.redacted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from memcore.database.check import SessionCheck, check_database, sessions_of
 from memcore.database.copies import access_of
 from memcore.database.family import Family
 from memcore.database.filling import count_all, put_rows, write_references
+from memcore.database.found_format import format_of
 from memcore.database.missing import lost_entries
 from memcore.database.remains import Remains
 from memcore.database.salvaged import SalvagedSession, SalvageReport
@@ -26,11 +26,8 @@ from memcore.database.shared import label_of, lost_shared, mend_shared, shared_r
 from memcore.database.sieve import Place, Sieve
 from memcore.database.threads import Threads, count_numbers
 from memcore.errors import (
-    KeyNeededError,
     NotFoundError,
-    StorageError,
     StoreAccessError,
-    StoreFormatError,
 )
 from memcore.keys import Kind, Row
 from memcore.log.head import Head, head_key
@@ -40,7 +37,7 @@ from memcore.store import LmdbStore, Txn, built, examined
 from memcore.store.copying import beside, prove, refusal
 from memcore.store.creation import new_record
 from memcore.store.file import exclusively, open_locked, publish
-from memcore.store.format import AUDITED, ENCRYPTED, Format
+from memcore.store.format import AUDITED
 from memcore.store.unlocking import vault_for_copy
 from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
@@ -126,7 +123,7 @@ class _Salvage:
         self._source = source
         self._counter = counter
         self._progress = progress
-        self._format = _format_of(wreck, source, vault)
+        self._format = format_of(wreck, source, vault)
         self._new_seed = self._format is None
         record = self._format or new_record("full", seed=None if vault is None else vault.ring.seed)
         known = None if self._new_seed else record.seed
@@ -384,29 +381,3 @@ class _Salvage:
                 counted[label_of(*self._sieve.scopes[scope])] += 1
         for what, count in sorted(counted.items()):
             yield f"{what}: {count} rows were possibly deleted or replaced before"
-
-
-def _format_of(wreck: Wreck, source: str, vault: Vault | None) -> Format | None:
-    """The format record, or one made from the reserved run's head; None without either."""
-    features = 0 if vault is None else ENCRYPTED
-    problem: StorageError | None = None
-    for row in wreck.format_rows:
-        try:
-            found = Format.unpack(row, source)
-        except StorageError as error:
-            problem = error
-            continue
-        if found.features & ENCRYPTED and vault is None:
-            raise KeyNeededError(f"{source}: is encrypted; salvage it with key=")
-        return found
-    seed = None if wreck.run is None else wreck.run.seed
-    if not wreck.rows and seed is None:
-        if isinstance(problem, StoreFormatError):
-            raise problem
-        msg = f"{source}: nothing in it was written by memcore"
-        raise StoreFormatError(msg)
-    if seed is None:
-        return None
-    mode = "relaxed" if wreck.run is not None and wreck.run.relaxed else "full"
-    now_ms = time.time_ns() // 10**6
-    return Format.new(durability=mode, seed=seed, created_ms=now_ms, features=features)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import b64decode
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, Self
@@ -40,22 +39,16 @@ from memcore.adapters.deepagents.matching import lines_with, matched
 from memcore.adapters.deepagents.namespaces import Namespace, named
 from memcore.adapters.deepagents.once import Once, Repeated, once_of
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
+from memcore.adapters.deepagents.uploads import REFUSED, put_all
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.database.scope import passage_of, rows_of
-from memcore.errors import BlockedError, InvalidItemError, ReadOnlyError, StorageError
-from memcore.privacy.border import Passage
+from memcore.errors import StorageError
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreBackend"]
 
-_REFUSED: Final = (
-    BlockedError, InvalidItemError, ReadOnlyError, StorageError, UnicodeEncodeError,
-)  # fmt: skip
-"""What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
 _ATTEMPTS: Final = 100
-_UPLOAD_BYTES: Final = 4 * 1024**2
-"""Files of one upload share a commit up to this size."""
 _NAMESPACES: Final = 64
 """Namespaces whose file rows one backend keeps in memory."""
 
@@ -246,7 +239,7 @@ class MemcoreBackend(Opened, BackendProtocol):
             upload = Upload(file_path, self._admitted(content).encode("utf-8"), "utf-8")
             if not files.grown(upload):
                 files.put([upload])
-        except _REFUSED as error:
+        except REFUSED as error:
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(path=file_path)
 
@@ -274,7 +267,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                     return WriteResult(path=file_path)
         except Repeated:
             return WriteResult(path=file_path)
-        except _REFUSED as error:
+        except REFUSED as error:
             return WriteResult(error=f"Error writing file '{file_path}': {error}")
         return WriteResult(error=_contended(file_path))
 
@@ -333,7 +326,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                     return EditResult(path=file_path, occurrences=int(made[1]))
         except Repeated as again:
             return EditResult(path=file_path, occurrences=again.result)
-        except _REFUSED as error:
+        except REFUSED as error:
             return EditResult(error=f"Error editing file '{file_path}': {error}")
         return EditResult(error=_contended(file_path))
 
@@ -346,14 +339,14 @@ class MemcoreBackend(Opened, BackendProtocol):
         try:
             if not self._files.delete(file_path):
                 return DeleteResult(error=f"Error: File '{file_path}' not found")
-        except _REFUSED as error:
+        except REFUSED as error:
             return DeleteResult(error=f"Error deleting '{file_path}': {error}")
         return DeleteResult(path=file_path)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Whole files from bytes; what is no UTF-8 is binary. Small ones share a commit."""
         uploads = [Upload(path, payload, encoding_of(payload)) for path, payload in files]
-        return self._put_all(uploads)
+        return put_all(self._files, passage_of(self._scope), uploads)
 
     def import_files(self, files: Mapping[str, FileData]) -> list[FileUploadResponse]:
         """Files as StateBackend and StoreBackend keep them, with their times.
@@ -372,41 +365,11 @@ class MemcoreBackend(Opened, BackendProtocol):
                 continue
             times = data.get("created_at"), data.get("modified_at")
             uploads.append(Upload(path, payload, encoding, *times))
-        done = {response.path: response for response in self._put_all(uploads)}
+        done = {
+            response.path: response
+            for response in put_all(self._files, passage_of(self._scope), uploads)
+        }
         return [refused.get(path) or done[path] for path in files]
-
-    def _put_all(self, uploads: Sequence[Upload]) -> list[FileUploadResponse]:
-        files, responses, at = self._files, [], 0
-        passage = passage_of(self._scope)
-        if passage is not None:
-            uploads = [admitted_upload(passage, upload) for upload in uploads]
-        while at < len(uploads):
-            stop, size = at + 1, len(uploads[at].payload)
-            while stop < len(uploads) and size + len(uploads[stop].payload) <= _UPLOAD_BYTES:
-                size += len(uploads[stop].payload)
-                stop += 1
-            batch, error = uploads[at:stop], None
-            try:
-                times = Counter(one.path for one in batch)
-                # What comes twice is written in the order in which it comes.
-                whole = [
-                    one
-                    for one in batch
-                    if one.modified_at or times[one.path] > 1 or not files.grown(one)
-                ]
-                if whole:
-                    files.put(whole)
-            except _REFUSED as refused:
-                error = "permission_denied" if isinstance(refused, ReadOnlyError) else str(refused)
-            responses += [FileUploadResponse(path=one.path, error=error) for one in batch]
-            at = stop
-        return responses
-
-
-def admitted_upload(passage: Passage, upload: Upload) -> Upload:
-    """A whole content as it may be stored."""
-    payload = passage.bytes(upload.payload, "file")
-    return upload if payload is upload.payload else replace(upload, payload=payload)
 
 
 _BINARY: Final = "Error: Cannot edit binary files with text replacements."

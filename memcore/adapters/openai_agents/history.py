@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agents.memory.session_settings import (
@@ -25,7 +25,12 @@ from memcore.adapters.openai_agents.place import (
     name_of,
     routed,
 )
-from memcore.adapters.openai_agents.sealing import EncryptionKey, Sealer, checked_keys
+from memcore.adapters.openai_agents.sealing import (
+    EncryptionKey,
+    Sealer,
+    checked_keys,
+    unreadable_error,
+)
 from memcore.aio import AsyncDatabase, AsyncSession
 from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, scope_of
@@ -35,7 +40,6 @@ from memcore.errors import (
     ClosedError,
     CorruptValueError,
     InvalidItemError,
-    UnreadableItemsError,
 )
 from memcore.log import Prepared
 from memcore.options import checked_int, checked_optional_seconds
@@ -47,7 +51,7 @@ from memcore.session.handle import store_of
 from memcore.store.base import Store
 from memcore.telemetry import adapting, note_stored, observe, observer_of
 
-__all__ = ["Bound", "History", "Place", "finish_removal", "options_in", "unreadable_error"]
+__all__ = ["Bound", "History", "Place", "finish_removal", "options_in"]
 
 _TTL_SECONDS_MAX: Final = 1e9
 _EXPIRED_SHARE: Final = 8
@@ -385,17 +389,6 @@ async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
 def options_in(scope: Scope) -> SessionOptions:
     """How the sessions of a scope are opened: whatever comes is stored."""
     return SessionOptions("openai_responses", None, "keep", recount=backing_of(scope).recount)
-
-
-def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:
-    """The error of items that a coder cannot read."""
-    said = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    msg = (
-        f"{sum(reasons.values())} items of session {session_id!r} cannot be read ({said}): open it "
-        "with the encryption_key= that they were written with, or with unreadable='skip' to leave "
-        "them out"
-    )
-    return UnreadableItemsError(msg, reasons=reasons)
 
 
 def _opened(

@@ -7,8 +7,9 @@ from typing import Any
 
 from memcore.adapters.openai_agents.book import clearing
 from memcore.adapters.openai_agents.current import BranchGone, Current
-from memcore.adapters.openai_agents.history import Bound, finish_removal, unreadable_error
+from memcore.adapters.openai_agents.history import Bound, finish_removal
 from memcore.adapters.openai_agents.items import Unreadable
+from memcore.adapters.openai_agents.sealing import unreadable_error
 from memcore.aio.commit import commit_to
 from memcore.database.scope import backing_of
 from memcore.session.changes import Closure

@@ -14,12 +14,13 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from memcore.adapters.openai_agents.items import SEALED, Unreadable, labels_of
+from memcore.errors import UnreadableItemsError
 
-__all__ = ["EncryptionKey", "Sealer", "checked_keys"]
+__all__ = ["EncryptionKey", "Sealer", "checked_keys", "unreadable_error"]
 
 EncryptionKey = str | bytes | Sequence[str | bytes]
 """A secret of high entropy, or several: the first one encrypts, all decrypt."""
@@ -126,3 +127,14 @@ def _derived(key: bytes, salt: bytes) -> bytes:
 def _id_of(key: bytes) -> bytes:
     """Which key it is, for who holds it."""
     return hmac.digest(key, b"id", "sha256")[:_ID_BYTES]
+
+
+def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:
+    """The error of items that a coder cannot read."""
+    said = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    msg = (
+        f"{sum(reasons.values())} items of session {session_id!r} cannot be read ({said}): open it "
+        "with the encryption_key= that they were written with, or with unreadable='skip' to leave "
+        "them out"
+    )
+    return UnreadableItemsError(msg, reasons=reasons)

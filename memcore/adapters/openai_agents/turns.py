@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 
 from memcore import keys
 from memcore.adapters.openai_agents.compacting import Compacting
-from memcore.adapters.openai_agents.history import Bound, unreadable_error
+from memcore.adapters.openai_agents.history import Bound
 from memcore.adapters.openai_agents.items import Unreadable
 from memcore.adapters.openai_agents.kinds import TOOL_CALLS, item_type, text_of, tool_name
+from memcore.adapters.openai_agents.sealing import unreadable_error
 from memcore.codec import open_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Row
