@@ -34,8 +34,6 @@ _SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
 _ROW_AT: Final = 17
 _CARE_AT: Final = 9
 _DATABASE: Final = bytes(_SCOPE_BYTES)
-_CARE_AT: Final = 9
-_QUARANTINE: Final = bytes((Care.QUARANTINE,))
 _NONCES: Final = 512
 _VEIL_BYTES: Final = 16
 _OPEN_ROWS: Final = frozenset(
@@ -225,8 +223,6 @@ def is_content(key: bytes) -> bool:
         return False
     if key[0] == Kind.CARE:
         return key[_CARE_AT : _CARE_AT + 1] in _CLOSED_CARE and key[_SCOPE] != _DATABASE
-    if key[0] == Kind.CARE:  # of the care of a scope, originals that were put aside
-        return key[_CARE_AT : _CARE_AT + 1] == _QUARANTINE
     return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
 
 
