@@ -31,14 +31,15 @@ def redact_store(
 ) -> None:
     """Count personal data by class and session, or put placeholders in their place.
 
-    --yes writes items and the views of sessions anew, for all forks that share them; states,
-    key/value entries and their contents are counted and stay. What was there before is in free
-    pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something
-    was found and is still there.
+    --yes writes items and the views of sessions anew, for all forks that share them; states, names
+    and meta of checkpoints, key/value entries and their contents are counted and stay. Blobs,
+    checkpoints of graphs, earlier states and the quarantine are not looked at. What was
+    there before is in free pages of the file until 'memcore copy-compact'. No value is ever shown.
+    Exit code 1: something was found and is still there.
     """
     from secrets import token_bytes
 
-    from memcore.database.redacting import findings_beside, findings_in, redact_session
+    from memcore.database.redacting import findings_beside, findings_in, findings_of, redact_session
     from memcore.privacy import Redaction, redaction_policy
     from memcore.session.outgoing import redacts_at
 
@@ -55,6 +56,8 @@ def redact_store(
                 found.append(done)
             else:
                 found += findings_in(db.backing, place, counting.for_place(*place))
+            session = db.session(entry.session_id, user=entry.user, app=entry.app)
+            found += findings_of(session, counting.for_place(*place))
         for its_app, its_user in db.scopes():
             if user in (None, its_user) and app in (None, its_app):
                 scope = db.scope(app=its_app, user=its_user)

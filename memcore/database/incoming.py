@@ -177,16 +177,14 @@ class Incoming:
     def _made(
         self, found: Mapping[str, Any], item: dict[str, Any], meta: Any, *, redacted: bool = False
     ) -> Prepared:
-        said = _told(found.get("envelope"))
-        if self._passage is not None:
-            said = told(self._passage, said, redacted=redacted)
+        said, passage = _told(found.get("envelope")), self._passage
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
             "now_us": whole(found, "created_us", below=CREATED_US_END),
             "meta": meta,
             "request_id": found.get("request_id"),
-            "envelope": said,
+            "envelope": said if passage is None else told(passage, said, redacted=redacted),
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)

@@ -20,12 +20,13 @@ from memcore.log.rewriting import Rewriting, plan_rewriting
 from memcore.log.stored import opened
 from memcore.model import Item
 from memcore.privacy.border import Redacts
-from memcore.session import Backing
+from memcore.session import Backing, Session
 from memcore.session.rewriting import Rewritten, rewrite_planned
+from memcore.state import prefix_of
 from memcore.store.base import ReadTxn, Txn
 from memcore.views import StoredView, read_view
 
-__all__ = ["Finding", "findings_beside", "findings_in", "redact_session"]
+__all__ = ["Finding", "findings_beside", "findings_in", "findings_of", "redact_session"]
 
 _PAGE: Final = 256
 
@@ -38,7 +39,7 @@ class Finding:
     user: str
     session: str | None
     where: str
-    """``items``, ``views``, ``state``, ``kv`` or ``blobs``."""
+    """``items``, ``views``, ``state``, ``app state``, ``checkpoints`` or ``kv``."""
     classes: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     """Items that were written anew."""
@@ -62,12 +63,27 @@ def findings_in(
     yield views
 
 
+def findings_of(session: Session, redacts: Redacts) -> Iterator[Finding]:
+    """What is found in the state of a session and in the names and meta of its checkpoints."""
+    place = session.app, session.user, session.id
+    state, saved = Finding(*place, "state"), Finding(*place, "checkpoints")
+    own = {key: value for key, value in session.state.all().items() if not prefix_of(key)}
+    state.classes.update(redacts.value(own)[1])
+    for each in session.checkpoints():
+        saved.classes.update(redacts.value([each.name, each.meta])[1])
+    yield state
+    yield saved
+
+
 def findings_beside(scope: Scope, redacts: Redacts) -> Iterator[Finding]:
     """What is found in the state of a user, in key/value entries and in blobs of a scope."""
     app, user, backing = scope.app, scope.user, backing_of(scope)
     state = Finding(app, user, None, "state")
     state.classes.update(redacts.value(scope.state.all())[1])
     yield state
+    shared = Finding(app, user, None, "app state")
+    shared.classes.update(redacts.value(scope.app_state.all())[1])
+    yield shared
     for name in backing.store.read(lambda txn: _namespaces(txn, app, user)):
         entries, kv = Finding(app, user, None, "kv"), rows_of(scope, name)
         for key, value in kv.scan():

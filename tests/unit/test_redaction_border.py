@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from typer.testing import CliRunner
 
 import memcore
 from memcore import aio
+from memcore.cli.app import app
 from memcore.errors import NotFoundError, StorageError
 from memcore.telemetry import Sink
 from planting import Planted
@@ -417,3 +419,16 @@ def test_an_encrypted_file_needs_no_other_secret(tmp_path):
     assert not path.with_name("x.memcore.secret").exists()
     with memcore.open(path, read_only=True, key=key) as db:
         assert db.receipt_key == signed
+
+
+def test_states_and_checkpoints_are_counted(tmp_path):
+    path = tmp_path / "x.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": "x"})
+        session.state.update({"a": MAIL, "app:b": MAIL})
+        session.checkpoint(f"for {MAIL}")
+    told = CliRunner().invoke(app, ["redact", "--store", str(path), "--yes", "--json"])
+    found = {each["where"]: each["classes"] for each in json.loads(told.stdout)["findings"]}
+    assert found == {key: {"email": 1} for key in ("state", "app state", "checkpoints")}
+    assert told.exit_code == 1
