@@ -62,8 +62,8 @@ def start_audit(store: LmdbStore, audit: Audit | None) -> None:
             the file's flag away.
         StoreLockedError: auditing begins on a file that holds something, and others have it open.
     """
-    if store.read_only:
-        return
+    if store.read_only or store.environment().leader.poison:
+        return  # neither writes
     flagged = store.read(lambda txn: is_audited(txn, store.path))
     if audit is None:
         if flagged:
