@@ -30,7 +30,7 @@ from memcore.store.txn import Snapshot
 from tests.conformance import isolation
 from tests.conformance.isolation import ALL_SEEN, FEATURES, FIRST_SEEN, Feature, Place
 
-PAIRS = int(os.environ.get("MEMCORE_ISOLATION_PAIRS", "200"))
+PAIRS = int(os.environ.get("MEMCORE_ISOLATION_PAIRS", "104"))
 COUNT = isolation.SECRETS
 EXAMPLES = -(-PAIRS // (COUNT * (COUNT - 1) // 2))
 compared: Counter[str] = Counter()

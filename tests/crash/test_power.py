@@ -10,7 +10,7 @@ from crash.controls import CONTROLS
 from crash.trial import Case
 from crash.workloads import WORKLOADS
 
-IMAGES = 18
+IMAGES = 12
 """Of each workload: more than 200 a mode."""
 SEED = "short"
 

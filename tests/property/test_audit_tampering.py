@@ -29,7 +29,7 @@ from memcore.store.txn import Snapshot
 KEY = bytes(range(32))
 SEED = int(os.environ.get("MEMCORE_AUDIT_SEED", "1"))
 EVERY = bool(os.environ.get("MEMCORE_AUDIT_EVERY"))
-SAMPLES = 10**9 if EVERY else 60
+SAMPLES = 10**9 if EVERY else 36
 
 
 def message(text: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ import planted
 from memcore._fast import find_sensitive, holds_sensitive, sensitive_work
 from memcore.privacy import Redaction, redaction_policy
 
-EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 150
+EXAMPLES = int(os.environ.get("MEMCORE_LONG_TESTS") or 0) or 80
 SECRET = b"0123456789abcdef"
 PLAIN = Redaction(redaction_policy("strict"), secret=SECRET).for_place("a", "u", "s")
 NAMED = Redaction(
