@@ -39,7 +39,8 @@ class Rotation:
     values: int
     """Values that were encrypted anew."""
     finished: bool
-    """False: another process has the file open, so the older keys stay until it is done again."""
+    """False: another process has the file open, or a value does not decrypt (``check`` names it):
+    the older keys stay until it is done again."""
 
 
 class Keyed(Permitted):

@@ -196,18 +196,17 @@ def _opened(
     try:
         start_audit(store, backing.audit)
         backing.border = admitted.border(store, None if told is None else told.redacted)
+        if not store.read_only:
+            resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
+            resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
+            if rules is not None and rules != Retention(backing).get():
+                Retention(backing).set(rules)
+            if backing.access is not None and backing.audit is not None:
+                backing.access.tell_also(partial(_chain_access, store))
     except BaseException:
         store.close()
         raise
-    db = Database(backing)
-    if not store.read_only:
-        resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-        resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
-        if rules is not None and rules != Retention(backing).get():
-            Retention(backing).set(rules)
-        if backing.access is not None and backing.audit is not None:
-            backing.access.tell_also(partial(_chain_access, store))
-    return db
+    return Database(backing)
 
 
 def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:

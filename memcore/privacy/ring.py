@@ -18,16 +18,22 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from threading import RLock
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from memcore.errors import KeyFileError, WrongKeyError
 from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher
 from memcore.privacy.provider import KeyProvider
 
 __all__ = ["DataKey", "KeyRing"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAGIC: Final = b"memcore-keys-v1\0"
 BLOCK: Final = 64
@@ -54,15 +60,27 @@ class _Table(NamedTuple):
     last: int
 
 
+def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenate[KeyRing, P], T]:
+    @wraps(method)
+    def run(self: KeyRing, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return run
+
+
 class KeyRing:
     """The data keys of one database, in memory and in the key file.
 
-    Changes need the database's write lock, which keeps other processes from making any.
+    Changes need the database's write lock, which keeps other processes from making any. Readers
+    may read the file again at any moment, so what is in memory has a lock of its own: an older
+    table in the place of the newest one would lose keys with the next change.
     """
 
     def __init__(self, path: str | None, provider: KeyProvider) -> None:
         self.path = None if path is None else os.path.realpath(path)
         """Every link resolved: a file is replaced where it lies. None: of a database in memory."""
+        self.renew_lock()
         self._provider = provider
         self._own = os.urandom(KEY_BYTES)
         self._wrapped = b""
@@ -74,6 +92,10 @@ class KeyRing:
         self.secret = os.urandom(KEY_BYTES)
         """Keys whatever of contents stands in clear, as the digests of blobs."""
         self._table = _Table({}, 0, 0)
+
+    def renew_lock(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = RLock()
 
     # --- making and reading -----------------------------------------------------------------------
 
@@ -186,6 +208,7 @@ class KeyRing:
             found[scope] = (*found.get(scope, ()), DataKey(number, key))
         self._table = _Table(found, minted, last)
 
+    @_locked
     def refresh(self) -> bool:
         """Read the file again if another process has replaced it; whether it has.
 
@@ -228,6 +251,7 @@ class KeyRing:
         """The scopes below ``minted`` that have a key."""
         return sorted(self._table.keys)
 
+    @_locked
     def mint(self, scope: int) -> bool:
         """Make keys for a scope and its neighbours; False if its key was shredded."""
         self.refresh()
@@ -241,6 +265,7 @@ class KeyRing:
         self._store(_Table(more, minted, last))
         return True
 
+    @_locked
     def renew(self, scope: int) -> DataKey:
         """A new current key for a scope; the older ones go on reading.
 
@@ -255,6 +280,7 @@ class KeyRing:
         self._store(_Table(keys, table.minted, made.number))
         return made
 
+    @_locked
     def retire(self, scope: int) -> None:
         """Drop all keys of a scope but the current one: nothing is encrypted with them any more."""
         self.refresh()
@@ -263,6 +289,7 @@ class KeyRing:
             keys = {**table.keys, scope: table.keys[scope][-1:]}
             self._store(_Table(keys, table.minted, table.last))
 
+    @_locked
     def shred(self, scope: int) -> bool:
         """Drop the keys of a scope for good; whether there were any."""
         if not self.mint(scope):  # a number that was never written with gets none later either
@@ -272,6 +299,7 @@ class KeyRing:
         self._store(_Table(keys, table.minted, table.last))
         return True
 
+    @_locked
     def rewrap(self, provider: KeyProvider) -> None:
         """Protect the file by another key-encryption key from now on."""
         self.refresh()

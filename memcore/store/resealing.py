@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from memcore import keys
 from memcore.errors import InternalError, StoreLockedError
@@ -19,13 +19,23 @@ _PIECE_BYTES: Final = 160 * 1024
 """What one transaction rewrites at most, unless a single value is larger: it fits a redo slot."""
 
 
+class _Walked(NamedTuple):
+    """What a walk over a scope came to."""
+
+    values: int
+    """Those that were encrypted anew."""
+    unreadable: int
+    """Those of older keys that do not decrypt: they stay as they are, and so must their keys."""
+
+
 def reseal(
     store: LmdbStore, scope: int, *, progress: Callable[[int], None] | None = None
 ) -> tuple[int, bool]:
     """Give a scope a new data key and encrypt its contents with it; how many, and whether all.
 
-    The older keys are dropped then, unless another process has the file open: it may still write
-    with them. Cut short anywhere it leaves values of both keys, and both keys.
+    The older keys are dropped then, unless another process has the file open (it may still write
+    with them) or a value does not decrypt (a backup may hold it whole). Cut short anywhere it
+    leaves values of both keys, and both keys.
 
     Raises:
         KeyFileError: the key file cannot be written.
@@ -34,10 +44,13 @@ def reseal(
     if vault is None:
         raise InternalError("a file that is not encrypted has no data keys")
     store.transact(lambda _: vault.renew(scope))
-    done = _walk(store, vault, scope, 0, progress)
+    done = _walk(store, vault, scope, 0, progress).values
     try:
         with store.exclusive():
-            done = _walk(store, vault, scope, done, progress)  # what others wrote meanwhile
+            # What others wrote meanwhile.
+            done, unreadable = _walk(store, vault, scope, done, progress)
+            if unreadable:
+                return done, False
             store.transact(lambda _: vault.retire(scope))
     except StoreLockedError:
         return done, False
@@ -46,28 +59,34 @@ def reseal(
 
 def _walk(
     store: LmdbStore, vault: Vault, scope: int, done: int, progress: Callable[[int], None] | None
-) -> int:
+) -> _Walked:
+    unreadable = 0
     for kind in sorted(CLOSED_KINDS):
         prefix = keys.scoped(kind, scope)
         at: bytes | None = prefix
         while at is not None:
-            count, at = store.transact(_piece(vault, at, keys.after(prefix)))
-            done += count
+            walked, at = store.transact(_piece(vault, at, keys.after(prefix)))
+            done += walked.values
+            unreadable += walked.unreadable
             if progress is not None:
                 progress(done)
-    return done
+    return _Walked(done, unreadable)
 
 
-def _piece(vault: Vault, start: bytes, stop: bytes) -> Callable[[Txn], tuple[int, bytes | None]]:
-    """Rewrites the next rows; how many, and where the following piece begins (None: nowhere)."""
+def _piece(
+    vault: Vault, start: bytes, stop: bytes
+) -> Callable[[Txn], tuple[_Walked, bytes | None]]:
+    """Rewrites the next rows; where the following piece begins (None: nowhere)."""
 
-    def closure(txn: Txn) -> tuple[int, bytes | None]:
+    def closure(txn: Txn) -> tuple[_Walked, bytes | None]:
         stale, end = _stale(vault, txn, start, stop)
+        done = 0
         for key in stale:
             value = txn.get(key)
-            if value is not None:
+            if value is not None and number_of(value) is None:  # it came out decrypted
                 txn.put(key, value)
-        return len(stale), end
+                done += 1
+        return _Walked(done, len(stale) - done), end
 
     return closure
 

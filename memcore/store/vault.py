@@ -77,8 +77,9 @@ class Vault:
         self.forget_random()
 
     def forget_random(self) -> None:
-        """In the child of a fork: its parent uses the same bytes."""
+        """In the child of a fork: its parent uses the same bytes, and may hold the ring's lock."""
         self._pool, self._at = b"", 0
+        self.ring.renew_lock()
 
     def random(self, count: int) -> bytes:
         """Bytes that nobody had before; at most ``NONCE_BYTES``."""
@@ -191,7 +192,10 @@ class Vault:
             KeyFileError: the key file cannot be written; the keys are there.
         """
         shredded = self.ring.shred(scope)
-        self._forget(scope)
+        place = scope.to_bytes(_SCOPE_BYTES, "big")
+        self._sealers.pop(place, None)
+        for known in [known for known in list(self._openers) if known.startswith(place)]:
+            self._openers.pop(known, None)
         return shredded
 
     def renew(self, scope: int) -> int:
@@ -207,14 +211,7 @@ class Vault:
 
     def retire(self, scope: int) -> None:
         """Drop the older keys of a scope: no value needs them any more. Needs the write lock."""
-        self.ring.retire(scope)
-        self._forget(scope)
-
-    def _forget(self, scope: int) -> None:
-        place = scope.to_bytes(_SCOPE_BYTES, "big")
-        self._sealers.pop(place, None)
-        for known in [known for known in list(self._openers) if known.startswith(place)]:
-            self._openers.pop(known, None)
+        self.ring.retire(scope)  # who reads an older snapshot goes on with the ciphers there are
 
 
 def is_content(key: bytes) -> bool:

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
+from threading import Event, Thread, current_thread
 
 import lmdb
 import pytest
 
 import memcore
 from memcore import aio, keys
+from memcore.codec import open_value
 from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
@@ -656,3 +658,75 @@ def test_the_command_line_opens_and_changes_keys(sealed, monkeypatch):
     status = run("keys", "--json", key="env:NEW_KEY")
     assert '"unfinished"' in status.stdout
     assert run("check", key="env:NEW_KEY").returncode == 0
+
+
+# --- what a rotation must not lose ----------------------------------------------------------------
+
+
+def test_a_rotation_leaves_what_does_not_decrypt_and_its_key(sealed):
+    """Its key may be needed: what was changed here may be whole in a backup."""
+    from memcore.codec import HEADER_BYTES, seal_encrypted
+
+    first = item_keys(sealed)[0]
+    whole = stored(sealed)[first]
+    body = bytearray(whole[HEADER_BYTES:])
+    body[-1] ^= 1
+    changed = seal_encrypted(first, bytes(body))
+    rewrite(sealed, {first: changed})
+    with memcore.open(sealed, key=KEY) as db:
+        done = db.rotate_data_keys(user="alice")
+        assert not done.finished
+        assert db.key_status().unfinished == (("default", "alice"),)
+    assert stored(sealed)[first] == changed
+    rewrite(sealed, {first: whole})
+    with memcore.open(sealed, key=KEY) as db:
+        assert db.session("chat", user="alice").get(1).message["content"] == f"{MARK} 0"
+        assert db.rotate_data_keys(user="alice").finished
+        assert db.check() == []
+
+
+def test_a_snapshot_from_before_a_rotation_is_read_to_its_end(sealed):
+    first = item_keys(sealed)[0]
+    with memcore.open(sealed, key=KEY) as db:
+        store = db.backing.store if hasattr(db, "backing") else db._backing.store
+
+        def look(txn):
+            rotation = Thread(target=db.rotate_data_keys, kwargs={"user": "alice"})
+            rotation.start()
+            rotation.join()
+            return open_value(first, txn.get(first))[1]
+
+        assert MARK.encode() in store.read(look)
+
+
+def test_a_reader_that_rereads_the_key_file_loses_no_key(tmp_path, monkeypatch):
+    """A writer mints between the reader's look at the file and what it makes of it."""
+    path = str(tmp_path / "a.keys")
+    ring = KeyRing.create(path, key_provider(KEY))
+    assert ring.mint(1)
+    other = KeyRing.load(path, key_provider(KEY))
+    assert other.mint(BLOCK + 1)  # another process: the reader's copy is an old one now
+    inside, go_on = Event(), Event()
+    fill = KeyRing._fill
+
+    def slow(self, table):
+        if self is ring and current_thread() is reader:
+            inside.set()
+            go_on.wait(1)
+        fill(self, table)
+
+    monkeypatch.setattr(KeyRing, "_fill", slow)
+    reader = Thread(target=ring.refresh)
+    reader.start()
+    assert inside.wait(60)
+    writer = Thread(target=ring.mint, args=(2 * BLOCK + 1,))
+    writer.start()
+    writer.join(0.2)  # with a lock it waits for the reader, without one it is done by now
+    go_on.set()
+    reader.join()
+    writer.join()
+    monkeypatch.setattr(KeyRing, "_fill", fill)
+    known = [ring.of_scope(scope) for scope in (1, BLOCK + 1, 2 * BLOCK + 1)]
+    assert None not in known
+    fresh = KeyRing.load(path, key_provider(KEY))
+    assert known == [fresh.of_scope(scope) for scope in (1, BLOCK + 1, 2 * BLOCK + 1)]
