@@ -63,10 +63,10 @@ def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
     return b"".join((head, xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body))), body))
 
 
-def seal_encrypted(key: bytes, body: bytes) -> bytes:
-    """The stored form of what is encrypted already."""
-    total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, body)))
-    return b"".join((_ENCRYPTED_HEAD, total, body))
+def seal_encrypted(key: bytes, *body: bytes) -> bytes:
+    """The stored form of what is encrypted already; ``body`` in as many parts as there are."""
+    total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, *body)))
+    return b"".join((_ENCRYPTED_HEAD, total, *body))
 
 
 def checksum_of(value: bytes) -> bytes:

@@ -105,8 +105,7 @@ class Vault:
             sealing = self._sealer(key[_SCOPE])
         number, encrypt = sealing
         nonce = self.random(NONCE_BYTES)
-        text = encrypt(nonce, value, key + number)
-        return seal_encrypted(key, b"".join((number, nonce, text)))
+        return seal_encrypted(key, number, nonce, encrypt(nonce, value, key + number))
 
     def _sealer(self, place: bytes) -> _Sealing:
         scope = int.from_bytes(place, "big")
