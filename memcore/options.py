@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
 
 __all__ = [
@@ -16,6 +20,7 @@ __all__ = [
     "checked_optional_seconds",
     "checked_optional_share",
     "checked_share",
+    "read_mapping",
 ]
 
 
@@ -111,3 +116,22 @@ def checked_optional_share(name: str, value: Any) -> float | None:
         msg = f"{name}: expected a share above 0, got {value!r}"
         raise InvalidOptionError(msg)
     return None if value is None else float(value)
+
+
+def read_mapping(what: str, path: str | PathLike[str]) -> Any:
+    """What a file of TOML holds, or of JSON if its name ends so.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidOptionError: it is no TOML or JSON, or cannot be read.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError as exc:
+        msg = f"{what}: there is no file {str(file)!r}"
+        raise NotFoundError(msg) from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        msg = f"{what}: cannot read {str(file)!r}: {exc}"
+        raise InvalidOptionError(msg) from exc

@@ -19,13 +19,10 @@
 from __future__ import annotations
 
 import inspect
-import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from memcore.compaction.keeping import Keep
@@ -34,7 +31,8 @@ from memcore.compaction.presets import PRESETS
 from memcore.compaction.reduce import NAME_KEY, REDUCERS, reducer_from
 from memcore.compaction.reducer import Reducer
 from memcore.compaction.trigger import Trigger
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError
+from memcore.options import read_mapping
 
 __all__ = ["compaction_policy", "policy_mapping", "read_policy"]
 
@@ -74,17 +72,7 @@ def read_policy(path: str | PathLike[str]) -> CompactionPolicy:
         NotFoundError: there is no such file.
         InvalidOptionError: it is no TOML or JSON, or as ``compaction_policy``.
     """
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except FileNotFoundError as exc:
-        msg = f"compaction policy: there is no file {str(file)!r}"
-        raise NotFoundError(msg) from exc
-    except (OSError, ValueError, RecursionError) as exc:
-        msg = f"compaction policy: cannot read {str(file)!r}: {exc}"
-        raise InvalidOptionError(msg) from exc
-    return compaction_policy(found)
+    return compaction_policy(read_mapping("compaction policy", path))
 
 
 def policy_mapping(policy: CompactionPolicy) -> dict[str, Any]:

@@ -14,19 +14,17 @@ keep_last = 100
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import blake2b
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import InvalidOptionError
 from memcore.model import ItemKind
-from memcore.options import checked_optional_int
+from memcore.options import checked_optional_int, read_mapping
 
 __all__ = ["RETENTION_PRESETS", "RetentionRule", "read_rules", "retention_rules"]
 
@@ -227,14 +225,4 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
         NotFoundError: there is no such file.
         InvalidOptionError: it is no TOML or JSON, or as ``retention_rules``.
     """
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except FileNotFoundError as exc:
-        msg = f"retention rules: there is no file {str(file)!r}"
-        raise NotFoundError(msg) from exc
-    except (OSError, ValueError, RecursionError) as exc:
-        msg = f"retention rules: cannot read {str(file)!r}: {exc}"
-        raise InvalidOptionError(msg) from exc
-    return retention_rules(found)
+    return retention_rules(read_mapping("retention rules", path))

@@ -26,6 +26,7 @@ from memcore.privacy.ring import DataKey, KeyRing
 
 __all__ = ["CLOSED_KINDS", "Vault", "is_content", "number_of"]
 
+_ENCRYPTED: Final = bytes((ENCRYPTED_FORMAT,))
 _NUMBER: Final = Struct(">I")
 _NUMBER_BYTES: Final = 4
 _TEXT_AT: Final = HEADER_BYTES + _NUMBER_BYTES + NONCE_BYTES
@@ -57,6 +58,10 @@ CLOSED_KINDS: Final = frozenset(
 _CLOSED_CARE: Final = frozenset((bytes((Care.HOLD,)), bytes((Care.QUARANTINE,))))
 """Of the rows of a scope's care those with contents: why it is held, what was put aside. The
 database's own care has none."""
+_CLOSED_SORT, _SESSION_SORT, _CARE_SORT = 1, 2, 3
+_SPECIAL: Final = {Kind.SESSION: _SESSION_SORT, Kind.CARE: _CARE_SORT}
+_SORTS: Final = bytes(_SPECIAL.get(kind, int(kind in CLOSED_KINDS)) for kind in range(256))
+_IS_OPEN: Final = bytes(row in _OPEN_ROWS for row in range(256))
 _Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
 
 
@@ -133,7 +138,7 @@ class Vault:
         One that cannot be decrypted, or that should be encrypted and is not, comes back in a form
         that ``codec.open_value`` refuses: the rows around it stay readable.
         """
-        if value[:1] != b"\2":
+        if value[:1] != _ENCRYPTED:
             return bytes((CLEAR_FORMAT,)) + value[1:] if is_content(key) else value
         number = value[HEADER_BYTES : HEADER_BYTES + _NUMBER_BYTES]
         try:
@@ -166,7 +171,9 @@ class Vault:
 
         def look(key: bytes) -> bytes | None:
             value = get(key)
-            return None if value is None else opened(key, value)
+            if value is None or (value[:1] != _ENCRYPTED and not is_content(key)):
+                return value  # as most of what an append reads
+            return opened(key, value)
 
         return look
 
@@ -215,16 +222,17 @@ class Vault:
 
 def is_content(key: bytes) -> bool:
     """Whether the row under a key holds what a caller gave."""
-    if key[0] not in CLOSED_KINDS:
-        return False
-    if key[0] == Kind.CARE:
+    sort = _SORTS[key[0]]  # tables: every row that is read or written is asked about
+    if sort == _SESSION_SORT:
+        return len(key) <= _ROW_AT or not _IS_OPEN[key[_ROW_AT]]
+    if sort == _CARE_SORT:
         return key[_CARE_AT : _CARE_AT + 1] in _CLOSED_CARE and key[_SCOPE] != _DATABASE
-    return key[0] != Kind.SESSION or len(key) <= _ROW_AT or key[_ROW_AT] not in _OPEN_ROWS
+    return sort == _CLOSED_SORT
 
 
 def number_of(value: Any) -> int | None:
     """The number of the data key of a stored value; None if it stands in clear."""
-    if value[:1] != bytes((ENCRYPTED_FORMAT,)) or len(value) < _TEXT_AT:
+    if value[:1] != _ENCRYPTED or len(value) < _TEXT_AT:
         return None
     found: int = _NUMBER.unpack_from(value, HEADER_BYTES)[0]
     return found
