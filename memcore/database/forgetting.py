@@ -180,11 +180,12 @@ class ScopedForgetting:
             remove: remove the memories that there are.
 
         Raises:
-            InvalidOptionError, ReadOnlyError, HeldError, StorageError
+            HeldError: they are to be removed, and a legal hold covers them; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
         """
         checked_bool("remove", remove)
         self._need("opt_out_memory")
-        retention.opt_out(self._backing, self._app, self._user)
+        retention.opt_out(self._backing, self._app, self._user, remove=remove)
         if not remove:
             return 0
         return sum(self.kv(namespace).clear() for namespace in MEMORY_NAMESPACES)

@@ -7,7 +7,7 @@ from typing import Final
 from memcore import names
 from memcore.audit import record_event
 from memcore.codec import seal_value
-from memcore.held import is_opted_out, opted_out_key
+from memcore.held import is_opted_out, need_free, opted_out_key
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 
@@ -27,10 +27,17 @@ def opted_out(backing: Backing, app: str, user: str) -> bool:
     return backing.store.read(look)
 
 
-def opt_out(backing: Backing, app: str, user: str) -> bool:
-    """Remember nothing of the user from now on; whether that is new."""
+def opt_out(backing: Backing, app: str, user: str, *, remove: bool = False) -> bool:
+    """Remember nothing of the user from now on; whether that is new.
+
+    Raises:
+        HeldError: what was remembered is to be removed, and a hold covers it.
+    """
 
     def closure(txn: Txn) -> bool:
+        known = names.scope_of(txn, app, user)
+        if remove and known is not None:
+            need_free(txn, known, 0, what=f"what is remembered of user {user[:40]!r}")
         scope = names.ensure_scope(txn, app, user)
         if is_opted_out(txn, scope):
             return False

@@ -184,3 +184,17 @@ def test_a_hold_that_is_set_while_fields_are_archived_keeps_them(db):
     db.retention.expire_field("mood", 1, session="one", user=WHO)
     report = db.sweep(now=4e9, archive=lambda _: session.hold(reason="x"))
     assert (report.fields, report.held, session.state["mood"]) == (0, 1, "curious")
+
+
+def test_opting_out_removes_no_memory_that_is_held(open_db):
+    db = open_db()
+    scope = db.scope(user="alice")
+    scope.kv("adk.memory").put("m", 1)
+    scope.hold(reason="case 9")
+    with pytest.raises(HeldError, match="case 9"):
+        scope.opt_out_memory(remove=True)
+    assert scope.kv("adk.memory").get("m") == 1
+    assert not scope.memory_opt_out
+    scope.opt_out_memory()  # nothing is removed by this
+    scope.release()
+    assert scope.opt_out_memory(remove=True) == 1
