@@ -58,19 +58,7 @@ class Archiving:
             (name for name, number in names.sessions(txn, scope) if number == session),
             f"deleted-{session}",
         )
-        title = Title(
-            session=name,
-            app=app,
-            user=user,
-            policy=head.policy,
-            counter=head.counter,
-            revision=head.revision,
-            next_seq=head.next_seq,
-            created_ms=head.created_ms,
-            updated_ms=head.updated_ms,
-            items=items,
-            views=0,
-        )
+        title = Title.begins((app, user, name), head, items=items, views=0)
         return title.line() + b"\n"
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:

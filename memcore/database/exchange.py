@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from memcore import codec
 from memcore.errors import InvalidItemError
+from memcore.log import Head
 from memcore.model import Checkpoint, View
 
 __all__ = ["FORMATS", "Title", "is_title", "parse_line", "portable", "portable_json"]
@@ -75,6 +76,23 @@ class Title:
         if not self.state:
             del fields["state"]
         return portable_json({"memcore": VERSION, **fields})
+
+    @classmethod
+    def begins(cls, place: tuple[str, str, str], head: Head, **counts: Any) -> Title:
+        """The title of a session by its application, user and name, its head, and what follows."""
+        app, user, name = place
+        return cls(
+            session=name,
+            app=app,
+            user=user,
+            policy=head.policy,
+            counter=head.counter,
+            revision=head.revision,
+            next_seq=head.next_seq,
+            created_ms=head.created_ms,
+            updated_ms=head.updated_ms,
+            **counts,
+        )
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Title:

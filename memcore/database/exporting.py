@@ -157,17 +157,9 @@ class _Source:
 
     def title(self) -> Title:
         """The line that it begins with."""
-        head, (app, user, name) = self.head, self.place
-        return Title(
-            session=name,
-            app=app,
-            user=user,
-            policy=head.policy,
-            counter=head.counter,
-            revision=head.revision,
-            next_seq=head.next_seq,
-            created_ms=head.created_ms,
-            updated_ms=head.updated_ms,
+        return Title.begins(
+            self.place,
+            self.head,
             items=self.items,
             views=len(self.views),
             checkpoints=len(self.runs.checkpoints),
