@@ -35,7 +35,7 @@ from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
 from memcore.store.registry import environments, opening
 from memcore.store.replacing import compact_file, restore_file
-from memcore.store.unlocking import Access, new_ring, unlock
+from memcore.store.unlocking import Access, need_newest, new_ring, unlock
 from memcore.store.vault import Vault
 from memcore.store.wiping import wipe_slots
 
@@ -101,6 +101,8 @@ def _handle(
         if not (blind and read_only):
             vault = unlock(_format(env), env.path, access)
             env.vault = env.vault or vault  # the first one has the ciphers that are in use
+            if env.vault is not None and not read_only:
+                need_newest(env, env.vault)
     except BaseException:
         if not env.handles:
             environments.discard(env)

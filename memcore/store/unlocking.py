@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from memcore import keys
+from memcore.codec import open_value
 from memcore.errors import InvalidOptionError, KeyFileError, KeyNeededError
 from memcore.privacy.provider import KeyProvider
 from memcore.privacy.ring import KeyRing
+from memcore.store.base import ReadTxn
 from memcore.store.format import ENCRYPTED, Format
-from memcore.store.vault import Vault
+from memcore.store.txn import stored_rows
+from memcore.store.vault import CLOSED_KINDS, Vault, number_of
 
-__all__ = ["Access", "new_ring", "unlock", "vault_for_copy"]
+if TYPE_CHECKING:
+    from memcore.store.environment import Environment
+
+__all__ = ["Access", "need_newest", "new_ring", "unlock", "vault_for_copy"]
+
+_ROWS_LOOKED_AT = 64
+"""Of each kind of a scope's rows: the first ones of a session may be heads and index pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +87,42 @@ def unlock(record: Format, path: str, access: Access | None) -> Vault | None:
         msg = f"{name}: is the key file of another database than {os.fspath(path)}"
         raise KeyFileError(msg)
     return Vault(ring)
+
+
+def need_newest(env: Environment, vault: Vault) -> None:
+    """Refuse to write with a key file that is older than the database.
+
+    It would get other keys for users who have contents, and what is written with those is lost
+    when the right file comes back.
+
+    Raises:
+        KeyFileError: somebody has contents for whom the file never had a key.
+    """
+
+    def look(txn: ReadTxn) -> int | None:
+        key = keys.counter(keys.Counter.SCOPE)
+        value = txn.get(key)
+        last = 0 if value is None else int.from_bytes(open_value(key, value)[1], "big")
+        unknown = range(vault.ring.minted, last + 1)
+        return next((scope for scope in unknown if _has_contents(txn, scope)), None)
+
+    found = env.read(look)
+    if found is None:
+        return
+    vault.ring.refresh()
+    if vault.ring.minted > found:
+        return  # another process had just made the key
+    msg = (
+        f"{vault.ring.path}: is older than the database: users have contents for whom it has no "
+        "key; restore the newest copy, or open the database read-only for what can be read"
+    )
+    raise KeyFileError(msg)
+
+
+def _has_contents(txn: ReadTxn, scope: int) -> bool:
+    for kind in CLOSED_KINDS:
+        start = keys.scoped(kind, scope)
+        rows = stored_rows(txn, start, keys.after(start), limit=_ROWS_LOOKED_AT)
+        if any(number_of(value) is not None for _, value in rows):
+            return True
+    return False

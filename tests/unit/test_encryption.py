@@ -730,3 +730,44 @@ def test_a_reader_that_rereads_the_key_file_loses_no_key(tmp_path, monkeypatch):
     assert None not in known
     fresh = KeyRing.load(path, key_provider(KEY))
     assert known == [fresh.of_scope(scope) for scope in (1, BLOCK + 1, 2 * BLOCK + 1)]
+
+
+def test_a_key_file_that_is_older_than_the_database_is_refused(path):
+    """Going on with it would mint other keys for users who have contents."""
+    with memcore.open(path, key=KEY) as db:
+        db.session("s", user="first").append({"role": "user", "content": MARK})
+        older = path.with_name(path.name + ".keys").read_bytes()
+        for number in range(BLOCK + 2):
+            db.session("s", user=f"u{number}").append({"role": "user", "content": MARK})
+    place = path.with_name(path.name + ".keys")
+    newest = place.read_bytes()
+    place.write_bytes(older)
+    before = path.read_bytes()
+    with pytest.raises(KeyFileError, match="older than the database"):
+        memcore.open(path, key=KEY)
+    assert (path.read_bytes(), place.read_bytes()) == (before, older)
+    place.write_bytes(newest)
+    with memcore.open(path, key=KEY) as db:
+        assert len(db.session("s", user=f"u{BLOCK + 1}")) == 1
+        assert db.check() == []
+
+
+def test_a_new_user_without_contents_needs_no_key_yet(path):
+    with memcore.open(path, key=KEY) as db:
+        for number in range(BLOCK + 2):
+            db.scope(user=f"u{number}").kv("n").put("k", 1)
+            db.scope(user=f"u{number}").kv("n").clear()
+    place = path.with_name(path.name + ".keys")
+    place.unlink()  # as if none had been minted: nothing is encrypted with what is lost
+    seed = lmdb_seed(path)
+    ring = KeyRing(str(place), key_provider(KEY))
+    ring._wrapped, ring.seed = ring._provider.wrap(ring._own, b"memcore-keys-v1\0"), seed
+    ring._create(str(place))
+    with memcore.open(path, key=KEY) as db:
+        db.scope(user="u3").kv("n").put("k", 2)
+
+
+def lmdb_seed(path):
+    from memcore.store.format import FORMAT_KEY, Format
+
+    return Format.unpack(stored(path)[FORMAT_KEY], "").seed
