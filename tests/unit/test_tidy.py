@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "memcore").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 1200
 FUNCTION_LINES_MAX = 70
 BROAD = {"Exception", "BaseException", "builtins.Exception", "builtins.BaseException"}
 EMPTY_NAMES = {"utils", "helpers", "manager", "process", "data", "info"}
