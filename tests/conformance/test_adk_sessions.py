@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime as dt
+import gc
 import logging
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
-from memcore.adapters.adk.turns import Turns
+from memcore.adapters.adk.turns import Turn, Turns
 from memcore.errors import (
     ClosedError,
     CorruptValueError,
@@ -666,33 +667,124 @@ def test_who_shares_an_object_goes_first_come_first_served(
 
 def test_who_gives_up_waiting_passes_its_turn_on() -> None:
     async def work() -> None:
-        turns = Turns()
-        assert turns.try_take(1)
+        turns, held = Turns(), Session(app_name="a", user_id="u", id="s")
+        first = turns.try_take(held)
+        assert first is not None
         loop = asyncio.get_running_loop()
-        waiting = [loop.create_task(turns.take(1)) for _ in range(3)]
+        waiting = [loop.create_task(turns.take(held)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[1].cancel()  # while it waits
         await asyncio.sleep(0)
-        turns.give(1)
+        turns.give(held, first)
         waiting[0].cancel()  # when it has the turn, and does not know it yet
-        assert (await asyncio.gather(*waiting, return_exceptions=True))[2] is None
-        turns.give(1)
-        assert turns.try_take(1)
+        last = (await asyncio.gather(*waiting, return_exceptions=True))[2]
+        assert isinstance(last, Turn)
+        turns.give(held, first)  # it is not its own any more
+        assert turns.try_take(held) is None
+        turns.give(held, last)
+        assert turns.try_take(held) is not None
 
     run(work())
 
 
 def test_a_closed_loop_keeps_no_turn() -> None:
-    turns = Turns()
-    assert turns.try_take(1)
+    turns, held = Turns(), Session(app_name="a", user_id="u", id="s")
     loop = asyncio.new_event_loop()
-    waiting = loop.create_task(turns.take(1))
+    holding = loop.run_until_complete(turns.take(held))
+    waiting = loop.create_task(turns.take(held))
     loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    turns.give(1)
-    assert turns.try_take(1)
+
+    async def next_one() -> Turn:
+        found = asyncio.ensure_future(turns.take(held))
+        await asyncio.sleep(0)
+        assert not found.done()
+        loop.close()
+        return await asyncio.wait_for(found, 20)
+
+    last = run(next_one())
+    turns.give(held, holding)  # its holder is destroyed in the end
+    assert turns._held == {id(held): last}
     assert not waiting.done()
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+
+
+def one_round(loop: asyncio.AbstractEventLoop) -> None:
+    """What is ready runs once."""
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+def left_behind(service: MemcoreSessionService, *texts: str) -> tuple[Session, list[Any]]:
+    """A session and appends to it that are under way in a loop that was closed."""
+    loop = asyncio.new_event_loop()
+    made = loop.run_until_complete(service.create_session(**ME, session_id="s"))
+    store, release, busy = service.database.backing.store, threading.Event(), threading.Event()
+
+    def occupy(_: Any) -> None:
+        busy.set()
+        release.wait()
+
+    thread = threading.Thread(target=store.transact, args=(occupy,))
+    thread.start()
+    busy.wait()
+    tasks = [loop.create_task(service.append_event(made, said(text))) for text in texts]
+    one_round(loop)
+    loop.close()
+    release.set()
+    thread.join()
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+    return made, tasks
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_appends_under_way_when_their_loop_is_closed(
+    service: MemcoreSessionService, destroyed: bool
+) -> None:
+    """What was on its way is stored; the object shows it to whoever appends next."""
+    made, tasks = left_behind(service, "a", "b")
+    if destroyed:
+        service.database.backing.store.transact(lambda _: None)  # nobody else has the tasks now
+        del tasks
+        gc.collect()
+
+    async def go_on() -> None:
+        await asyncio.wait_for(service.append_event(made, said("next")), 20)
+        assert labels(made) == ["a", "next"]
+        assert await got(service) == made
+
+    run(go_on())
+    assert not service._turns._held
+
+
+def test_an_outcome_that_a_closed_loop_was_to_tell_of(service: MemcoreSessionService) -> None:
+    """Some of the commits that are done at once are told of in the loop's next round."""
+    loop = asyncio.new_event_loop()
+    made = loop.run_until_complete(service.create_session(**ME, session_id="s"))
+    tasks, held = [], service._turns._held
+    while not held:
+        tasks.append(loop.create_task(service.append_event(made, said(str(len(tasks))))))
+        one_round(loop)
+    loop.close()
+    tasks[-1]._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+
+    async def go_on() -> None:
+        await asyncio.wait_for(service.append_event(made, said("next")), 20)
+        assert labels(made) == [*map(str, range(len(tasks))), "next"]
+        assert await got(service) == made
+
+    run(go_on())
+
+
+def test_an_object_that_is_gone_leaves_no_turn(service: MemcoreSessionService) -> None:
+    made, tasks = left_behind(service, "a")
+    service.database.backing.store.transact(lambda _: None)
+    del tasks
+    gc.collect()
+    assert service._turns._held
+    del made
+    gc.collect()
+    assert not service._turns._held
 
 
 def test_a_cancelled_deletion_waits_for_its_outcome(service: MemcoreSessionService) -> None:

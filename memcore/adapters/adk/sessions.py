@@ -27,13 +27,14 @@ from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.staging import in_thread
 from memcore.adapters.adk.storing import Storing
 from memcore.adapters.adk.telling import place_of
-from memcore.adapters.adk.turns import Turns
+from memcore.adapters.adk.turns import Turn, Turns
 from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import DuplicateRequestError
 from memcore.options import checked_bool, checked_int
 from memcore.session import Session as Native
 from memcore.session.handle import store_of
+from memcore.store.base import Txn
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreSessionService"]
@@ -244,14 +245,27 @@ class MemcoreSessionService(Opened, BaseSessionService):
         """
         if event.partial:
             return event
-        if not self._turns.try_take(id(session)):
-            await self._turns.take(id(session))
+        turn = self._turns.try_take(session) or await self._turns.take(session)
         try:
-            return await self._append(session, event)
+            if turn.inherited is not None:
+                await self._settle_left(session, turn.inherited)
+                turn.inherited = None
+            return await self._append(session, event, turn)
+        except GeneratorExit:
+            self._turns.leave(session, turn)
+            raise
         finally:
-            self._turns.give(id(session))
+            turn.storing = None
+            self._turns.give(session, turn)
 
-    async def _append(self, session: Session, event: Event) -> Event:
+    async def _settle_left(self, session: Session, left: Storing) -> None:
+        """Show what was stored for a writer whose loop was closed before it learned of it."""
+        # The queue is first in, first out: behind this commit the outcome of the other is decided.
+        await commit_to(store_of(left.session), _nothing)
+        if left.done is not None and await left.is_last(self._cache):
+            self._show(session, left, left.done)
+
+    async def _append(self, session: Session, event: Event, turn: Turn) -> Event:
         if not event.id:
             event.id = Event.new_id()
         native = self._handles.get(session.app_name, session.user_id, session.id)
@@ -259,6 +273,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         if storing.needs_history:
             await storing.look(session, self._cache)
         storing.plan(session)
+        turn.storing = storing
         try:
             if storing.is_large:
                 done = await storing.commit_large()
@@ -297,3 +312,7 @@ def _last_time(entries: list[Entry], created: float) -> float:
         if entry.timestamp is not None:
             return entry.timestamp
     return created
+
+
+def _nothing(_: Txn) -> None:
+    """What a commit does that is only waited for."""
