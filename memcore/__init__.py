@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         LeaseHeldError,
         MemcoreError,
         NotFoundError,
+        OptedOutError,
         OrphanResultError,
         OutcomeUnknownError,
         PlanStaleError,
@@ -228,6 +229,7 @@ __all__ = [
     "OpenAISummarizer",
     "OpenCall",
     "OpenTelemetry",
+    "OptedOutError",
     "OrphanResultError",
     "OutcomeUnknownError",
     "Overwrite",
@@ -334,8 +336,9 @@ _NAMES = {
         "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
         "DuplicateRequestError FencedError HeldError HistoryViolationError InternalError "
         "InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError "
-        "LeaseHeldError MemcoreError NotFoundError OrphanResultError OutcomeUnknownError "
-        "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
+        "LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError "
+        "OutcomeUnknownError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
+        "ScopeError "
         "StateSchemaError StorageError StoreAccessError StoreFormatError StoreFullError "
         "StoreLockedError SummarizerError TamperedError UnreadableItemsError WrongKeyError"
     ),

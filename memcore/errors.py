@@ -24,6 +24,7 @@ MemcoreError
 │   ├── AccessDeniedError      the authorizer refused it, or failed
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── HeldError              what was to be deleted is under a legal hold
+│   ├── OptedOutError          the user wants no long-term memory
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
 │   ├── KeyNeededError         the database is encrypted, and no key was given
@@ -72,6 +73,7 @@ __all__ = [
     "LeaseHeldError",
     "MemcoreError",
     "NotFoundError",
+    "OptedOutError",
     "OrphanResultError",
     "OutcomeUnknownError",
     "OutpacedError",
@@ -222,6 +224,10 @@ class HeldError(CallerError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class OptedOutError(CallerError):
+    """The user wants no long-term memory (``opt_out_memory``): nothing was stored."""
 
 
 class AccessDeniedError(CallerError):

@@ -24,6 +24,9 @@ __all__ = [
     "is_held",
     "is_hold_row",
     "is_opted_out",
+    "mark_memory",
+    "memory_mark",
+    "memory_namespaces",
     "need_free",
     "opted_out_key",
     "put_hold",
@@ -130,6 +133,24 @@ def opted_out_key(scope: int) -> bytes:
 def is_opted_out(txn: ReadTxn, scope: int) -> bool:
     """Whether the user of the scope wants no memory."""
     return txn.get(opted_out_key(scope)) is not None
+
+
+def memory_mark(scope: int, namespace: int) -> bytes:
+    """``12 | scope u64 | 06 | namespace u64``: the key/value namespace holds memory."""
+    return keys.care_rows(scope, Care.MEMORY) + keys.u64(namespace)
+
+
+def mark_memory(txn: Txn, scope: int, namespace: int) -> None:
+    """Note that a namespace holds memory: what goes with ``opt_out_memory(remove=True)``."""
+    key = memory_mark(scope, namespace)
+    if txn.get(key) is None:
+        txn.put(key, seal_value(key, b""))
+
+
+def memory_namespaces(txn: ReadTxn, scope: int) -> set[int]:
+    """The numbers of the namespaces that are marked."""
+    start = keys.care_rows(scope, Care.MEMORY)
+    return {keys.number_of(key) for key, _ in txn.scan(start, keys.after(start))}
 
 
 def counted_holds(txn: ReadTxn) -> int:

@@ -254,6 +254,12 @@ def ensure_namespace(txn: Txn, scope: int, name: str) -> int:
     return namespace
 
 
+def namespaces(txn: ReadTxn, scope: int) -> Iterator[tuple[str, int]]:
+    """``(name, namespace)`` of the scope's key/value namespaces, as ``sessions``."""
+    prefix = keys.scoped(Kind.KV_NAMESPACE, scope)
+    return _names_in(txn, prefix, keys.after(prefix))
+
+
 # --- threads of graphs --------------------------------------------------------------------------
 
 

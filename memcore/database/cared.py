@@ -1,4 +1,4 @@
-"""Rows of care that a salvage keeps: holds, and who opted out of memory."""
+"""Rows of care that a salvage keeps: holds, who opted out of memory, and what is memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["cared_rows", "write_hold_count"]
 
 
 def cared_rows(sieve: Sieve) -> Iterator[tuple[bytes, bytes]]:
-    """Holds and opt-outs as they are; erasures were done with, their scopes are left out."""
-    for key in _kept(sieve):
-        yield key, sieve.value(key)
+    """Holds, opt-outs and marks of memory; erasures were done with, their scopes are left out."""
+    for which in (Care.HOLD, Care.MEMORY):
+        for key in _kept(sieve, which):
+            yield key, sieve.value(key)
 
 
 def write_hold_count(txn: Txn, sieve: Sieve) -> None:
     """Say how many holds there are."""
-    kept = list(_kept(sieve))
+    kept = list(_kept(sieve, Care.HOLD))
     outs = sum(key == opted_out_key(keys.split_scoped(key)[0]) for key in kept)
     count_holds(txn, len(kept) - outs)
 
 
-def _kept(sieve: Sieve) -> Iterator[bytes]:
-    which = bytes((Care.HOLD,))
+def _kept(sieve: Sieve, which: int) -> Iterator[bytes]:
     for key in sorted(sieve.chosen):
         scope, rest = keys.split_scoped(key) if key[0] == Kind.CARE else (0, b"")
-        if scope and rest[:1] == which:
+        if scope and rest[:1] == bytes((which,)):
             yield key

@@ -12,7 +12,6 @@ from memcore.kv import KeyValue
 from memcore.options import checked_bool
 from memcore.retention import ErasureReceipt, Hold
 from memcore.retention.compacting import Judge
-from memcore.retention.opting import MEMORY_NAMESPACES
 from memcore.session import Backing
 from memcore.store.lmdb import verify as structure_of
 
@@ -174,7 +173,8 @@ class ScopedForgetting:
     def opt_out_memory(self, *, remove: bool = False) -> int:
         """Neither write nor search memories of the user from now on; how many rows went.
 
-        Memory services then ingest nothing and find nothing. Sessions go on.
+        Memory services, stores of graphs and files of agents then take nothing and find nothing.
+        Sessions, states and ``kv`` go on.
 
         Args:
             remove: remove the memories that there are.
@@ -188,7 +188,8 @@ class ScopedForgetting:
         retention.opt_out(self._backing, self._app, self._user, remove=remove)
         if not remove:
             return 0
-        return sum(self.kv(namespace).clear() for namespace in MEMORY_NAMESPACES)
+        found = retention.memories(self._backing, self._app, self._user)
+        return sum(self.kv(namespace).clear() for namespace in found)
 
     def opt_in_memory(self) -> bool:
         """The user wants memory again; whether they had opted out."""

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from memcore import blobs, keys, names
 from memcore.audit import record_event
-from memcore.codec import open_value
 from memcore.database.scope import Scope, backing_of, rows_of
 from memcore.errors import CorruptValueError
-from memcore.keys import Kind, Row
+from memcore.keys import Row
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.log.history import read_rows, sound
@@ -102,9 +101,7 @@ def _namespaces(txn: ReadTxn, app: str, user: str) -> list[str]:
     scope = names.scope_of(txn, app, user)
     if scope is None:
         return []
-    prefix = keys.scoped(Kind.KV_NAMESPACE, scope)
-    rows = txn.scan(prefix, keys.after(prefix))
-    return [names.unpack_name(open_value(key, value)[1])[1][0] for key, value in rows]
+    return [name for name, _ in names.namespaces(txn, scope)]
 
 
 def redact_session(backing: Backing, place: tuple[str, str, str], redacts: Redacts) -> Finding:

@@ -195,7 +195,7 @@ class Scope(ScopedForgetting):
         Raises:
             InvalidOptionError: the namespace is no non-empty string.
         """
-        return self._rows(namespace, gated=True)
+        return self._rows(namespace, gated=True, memory=False)
 
     @property
     def _passes(self) -> Passage | None:
@@ -207,7 +207,7 @@ class Scope(ScopedForgetting):
             self._passage = border.at(self._app, self._user)
         return self._passage
 
-    def _rows(self, namespace: str, *, gated: bool) -> KeyValue:
+    def _rows(self, namespace: str, *, gated: bool, memory: bool) -> KeyValue:
         names.check_name(namespace, "namespace")
         self._need("kv", namespace)
         passage = self._passes if gated else None
@@ -231,6 +231,7 @@ class Scope(ScopedForgetting):
             seed=seed,
             requests=requests,
             gate=None if passage is None else Gate(passage, namespace),
+            memory=memory,
         )
 
     def _requests(self, about: str) -> Requests:
@@ -347,9 +348,12 @@ def backing_of(scope: Scope | Address) -> Backing:
     return scope.backing if isinstance(scope, Address) else scope._backing  # noqa: SLF001
 
 
-def rows_of(scope: Scope, namespace: str) -> KeyValue:
-    """As ``scope.kv``, past the border; for adapters, which redact what they encode."""
-    return scope._rows(namespace, gated=False)  # noqa: SLF001 - this module's
+def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
+    """As ``scope.kv``, past the border; for adapters, which redact what they encode.
+
+    With ``memory`` it is long-term memory, which a user may opt out of.
+    """
+    return scope._rows(namespace, gated=False, memory=memory)  # noqa: SLF001 - this module's
 
 
 def passage_of(scope: Scope) -> Passage | None:

@@ -171,6 +171,8 @@ def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
         return is_held_row(key, value)
     if which == bytes((Care.HOLD,)) and keys.split_scoped(key)[0]:
         return is_hold_row(key, value)
+    if which == bytes((Care.MEMORY,)):
+        return len(key) == _SCOPED_BYTES + 1 + _NUMBER_BYTES and not body
     return _is_terms(key, value, body)
 
 

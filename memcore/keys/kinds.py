@@ -44,6 +44,8 @@ class Care:
     TERMS: Final = 0x03
     AUDIT: Final = 0x04
     QUARANTINE: Final = 0x05
+    MEMORY: Final = 0x06
+    DEMAND: Final = 0x07
 
 
 class Row:

@@ -46,7 +46,8 @@ class KeyValue:
     back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
     namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
     write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
-    store's, for the names of contents; ``gate`` the border of the file.
+    store's, for the names of contents; ``gate`` the border of the file. One of ``memory`` finds
+    nothing and stores nothing (OptedOutError) for a user who opted out of memory.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class KeyValue:
         seed: int | None = None,
         requests: Requests | None = None,
         gate: Gate | None = None,
+        memory: bool = False,
     ) -> None:
         self._requests = requests
+        self._memory = memory
         self.gate = gate
         """The border that entries pass before they are stored; None: nothing is in their way."""
         self._store = store
@@ -332,7 +335,11 @@ class KeyValue:
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
         return self._store.read(
-            lambda txn: fn(Reader(txn, self._place, self._now_ms(), requests=self._requests))
+            lambda txn: fn(
+                Reader(
+                    txn, self._place, self._now_ms(), requests=self._requests, memory=self._memory
+                )
+            )
         )
 
     def _place(self, txn: ReadTxn) -> Place | None:
@@ -387,5 +394,7 @@ class KeyValue:
         def find(txn: ReadTxn) -> Place | None:
             return self._find(txn) if known is None or is_erased(txn, known[0]) else known
 
-        options: dict[str, Any] = {"seed": self._seed, "requests": self._requests}
+        options: dict[str, Any] = {
+            "seed": self._seed, "requests": self._requests, "memory": self._memory
+        }  # fmt: skip
         return lambda txn: Writer(txn, find, self._ensure, self._now_ms(), **options)

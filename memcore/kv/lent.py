@@ -143,6 +143,15 @@ class KeyValueTxn(KeyValueView):
         """
         return bool(self._writer().leaving)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether it is memory of a user who opted out: ``put`` raises OptedOutError."""
+        return self._writer().forgets
+
+    def need_wanted(self) -> None:
+        """Raise OptedOutError if it is memory of a user who opted out, as ``put`` does."""
+        self._writer().need_wanted()
+
     def delete(self, key: str) -> bool:
         """As ``KeyValue.delete``."""
         if self._gate is not None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from memcore import keys
 from memcore.blobs import BlobRef
-from memcore.errors import InternalError
-from memcore.held import is_opted_out
+from memcore.errors import InternalError, OptedOutError
+from memcore.held import is_opted_out, mark_memory
 from memcore.kv.content import hold, read_content
 from memcore.kv.entries import (
     Ensure,
@@ -93,15 +93,26 @@ def scan_pages(
 
 
 class Reader:
-    """The entries of one namespace in one snapshot; keys and bounds are packed."""
+    """The entries of one namespace in one snapshot; keys and bounds are packed.
+
+    One of ``memory`` finds nothing while the user of the scope wants none.
+    """
 
     def __init__(
-        self, txn: ReadTxn, find: Find, now_ms: int, *, requests: Requests | None = None
+        self,
+        txn: ReadTxn,
+        find: Find,
+        now_ms: int,
+        *,
+        requests: Requests | None = None,
+        memory: bool = False,
     ) -> None:
         self._txn = txn
         self._requests = requests
         self._now_ms = now_ms
         self._place = find(txn)
+        self._memory = memory
+        self._is_hidden = memory and self.wants_no_memory
         # None: nothing was ever stored in this namespace.
         self._prefix = None if self._place is None else keys.kv_prefix(*self._place)
 
@@ -118,7 +129,7 @@ class Reader:
 
     def load(self, packed: bytes) -> Entry | None:
         """The entry if it is there and visible."""
-        if self._prefix is None:
+        if self._prefix is None or self._is_hidden:
             return None
         key = self._prefix + packed
         value = self._txn.get(key)
@@ -150,7 +161,7 @@ class Reader:
 
     def page(self, low: bytes, high: bytes | None, *, reverse: bool, wanted: int) -> Page:
         """The first visible entries of a range, from its end if reversed."""
-        if self._prefix is None:
+        if self._prefix is None or self._is_hidden:
             return _DONE
         return _page(
             self._txn,
@@ -170,7 +181,10 @@ class Reader:
 
 
 class Writer(Reader):
-    """The entries of one namespace in one write transaction."""
+    """The entries of one namespace in one write transaction.
+
+    One of ``memory`` sees what is there even if the user wants none, so that it can be deleted.
+    """
 
     def __init__(
         self,
@@ -181,8 +195,10 @@ class Writer(Reader):
         *,
         seed: int | None = None,
         requests: Requests | None = None,
+        memory: bool = False,
     ) -> None:
         super().__init__(txn, find, now_ms, requests=requests)
+        self._memory = memory
         self._txn: Txn = txn
         self._ensure = ensure
         self._seed = seed
@@ -214,9 +230,30 @@ class Writer(Reader):
         requests.remember(self._txn, requests.request(key, (content,)), result)
 
     def write(self, packed: bytes, entry: Entry) -> None:
-        """Write an entry with its expiry row; of its content the caller has taken hold."""
-        key = keys.kv_prefix(*self._ensured()) + packed
+        """Write an entry with its expiry row; of its content the caller has taken hold.
+
+        Raises:
+            OptedOutError: it is memory, and the user wants none.
+        """
+        place = self._ensured()
+        self.need_wanted()
+        if self._memory:
+            mark_memory(self._txn, *place)
+        key = keys.kv_prefix(*place) + packed
         write_entry(self._txn, key, entry, self._now_ms, self.leaving)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it is memory of a user who wants none: what is put is refused."""
+        return self._memory and is_opted_out(self._txn, self._ensured()[0])
+
+    def need_wanted(self) -> None:
+        """Refuse to store what its user does not want to be remembered."""
+        if self.forgets:
+            raise OptedOutError(
+                "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
+                "takes that back"
+            )
 
     def veiled(self, text: str) -> str:
         """As a reader's; the namespace is there from then on."""

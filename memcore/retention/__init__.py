@@ -13,7 +13,7 @@ from memcore.retention.erasing import (
 )
 from memcore.retention.hold import Hold, hold, holds, release
 from memcore.retention.keeping import Retention
-from memcore.retention.opting import opt_in, opt_out, opted_out
+from memcore.retention.opting import memories, opt_in, opt_out, opted_out
 from memcore.retention.receipt import ErasureReceipt, verify_receipt
 from memcore.retention.report import AuditSweep, Exporter, Run, SweepReport
 from memcore.retention.rules import (
@@ -45,6 +45,7 @@ __all__ = [
     "hold",
     "holds",
     "marking_gone",
+    "memories",
     "note_sweep",
     "opt_in",
     "opt_out",

@@ -7,14 +7,16 @@ from typing import Final
 from memcore import names
 from memcore.audit import record_event
 from memcore.codec import seal_value
-from memcore.held import is_opted_out, need_free, opted_out_key
+from memcore.held import is_opted_out, memory_namespaces, need_free, opted_out_key
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["MEMORY_NAMESPACES", "is_opted_out", "opt_in", "opt_out", "opted_out"]
+__all__ = ["MEMORY_NAMESPACES", "is_opted_out", "memories", "opt_in", "opt_out", "opted_out"]
 
-MEMORY_NAMESPACES: Final = ("adk.memory",)
-"""Key/value namespaces that hold memories."""
+MEMORY_NAMESPACES: Final = ("adk.memory", "langgraph.store")
+"""Key/value namespaces that hold memories, besides those that are marked."""
+_OF_FILES: Final = "deepagents:"
+"""How the names of those begin that hold an agent's files."""
 
 
 def opted_out(backing: Backing, app: str, user: str) -> bool:
@@ -48,6 +50,23 @@ def opt_out(backing: Backing, app: str, user: str, *, remove: bool = False) -> b
         return True
 
     return backing.store.transact(closure)
+
+
+def memories(backing: Backing, app: str, user: str) -> list[str]:
+    """The key/value namespaces in which something of the user is remembered."""
+
+    def look(txn: ReadTxn) -> list[str]:
+        scope = names.scope_of(txn, app, user)
+        if scope is None:
+            return []
+        marked = memory_namespaces(txn, scope)
+        return [
+            name
+            for name, number in names.namespaces(txn, scope)
+            if number in marked or name in MEMORY_NAMESPACES or name.startswith(_OF_FILES)
+        ]
+
+    return backing.store.read(look)
 
 
 def opt_in(backing: Backing, app: str, user: str) -> bool:

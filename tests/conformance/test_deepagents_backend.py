@@ -674,3 +674,25 @@ def test_the_head_stays_small(db, ours):
     for at in range(20):
         ours.write(f"/{'d' * 300}/{at}", "x")
     assert len(str(stored(db)["g"])) < 200
+
+
+def test_files_of_who_opts_out_of_memory_are_neither_written_nor_found(db):
+    scope = db.scope(user="alice")
+    memories = MemcoreBackend(scope, namespace=("me", "memories"))
+    assert memories.write("/m.md", "likes tea").error is None
+    scope.opt_out_memory()
+    for done in (memories.write("/n.md", "x"), memories.append("/m.md", "x")):
+        assert "opted out of memory" in done.error
+    assert "opted out" in memories.upload_files([("/u", b"x")])[0].error
+    assert memories.read("/m.md").error
+    assert memories.edit("/m.md", "tea", "cake").error
+    assert memories.grep("tea").matches == []
+    assert memories.glob("*.md").matches == []
+    assert memories.ls("/").entries == []
+    work = MemcoreBackend(scope, namespace="work", memory=False)
+    assert work.write("/w.md", "x").error is None
+    scope.opt_in_memory()
+    assert memories.read("/m.md").file_data["content"] == "likes tea"
+    assert scope.opt_out_memory(remove=True) > 0
+    scope.opt_in_memory()
+    assert memories.read("/m.md").error

@@ -497,3 +497,31 @@ def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
     with pytest.raises(StoreFullError):
         store.batch([PutOp(("a",), str(at), None) for at in range(65)])
     assert asked == [False, True, False]
+
+
+def test_who_opts_out_of_memory_is_neither_stored_nor_found(db, caplog):
+    scope = db.scope(user="alice")
+    store = MemcoreStore(scope)
+    store.put(("m",), "old", {"likes": "tea"})
+    scope.opt_out_memory()
+    with caplog.at_level("INFO", logger="memcore.langgraph"):
+        store.put(("m",), "new", {"likes": "cake"})
+        asyncio.run(store.aput(("n",), "new", {"likes": "cake"}))
+    assert [record.message for record in caplog.records] == [
+        "the user opted out of memory: nothing was put"
+    ] * 2
+    assert store.get(("m",), "old") is None
+    assert store.search(("m",)) == []
+    assert store.list_namespaces() == []
+    MemcoreStore(scope, namespace="work", memory=False).put(("w",), "k", {"v": 1})
+    scope.opt_in_memory()
+    assert [item.key for item in store.search(())] == ["old"]
+    scope.opt_out_memory()
+    store.delete(("m",), "old")
+    scope.opt_in_memory()
+    assert store.search(()) == []
+    store.put(("m",), "back", {"likes": "tea"})
+    assert scope.opt_out_memory(remove=True) > 0
+    scope.opt_in_memory()
+    assert store.search(()) == []
+    assert MemcoreStore(scope, namespace="work", memory=False).get(("w",), "k") is not None

@@ -7,6 +7,7 @@ import pytest
 import memcore
 from memcore import held, keys
 from memcore.checkpoint import JsonCoder, NewCheckpoint, keep_rule
+from memcore.database.scope import rows_of
 from memcore.errors import CorruptValueError, HeldError, InvalidOptionError, NotFoundError
 from memcore.keys import Care, Kind
 from messages import user as said
@@ -175,6 +176,39 @@ def test_who_opts_out_of_memory(db):
     assert not scope.kv("adk.memory").read(lambda view: view.wants_no_memory)
     with pytest.raises(memcore.InvalidOptionError):
         scope.opt_out_memory(remove=1)
+
+
+def test_memory_of_who_opts_out_is_neither_written_nor_found(db):
+    """Below adapters: whatever is marked as memory, under any name, also before it was used."""
+    scope = db.scope(user=WHO)
+    memory, new = (rows_of(scope, name, memory=True) for name in ("mine", "new"))
+    memory.put("m", 1)
+    scope.opt_out_memory()
+    for write in (
+        lambda: memory.put("m", 2),
+        lambda: new.put("m", 2),
+        lambda: memory.put_many({"n": 2}),
+        lambda: memory.increment("n"),
+        lambda: memory.transact(lambda txn: txn.put("n", b"x", content=b"y")),
+    ):
+        with pytest.raises(memcore.OptedOutError, match="opt_in_memory"):
+            write()
+    assert memory.get("m") is None
+    assert list(memory.scan()) == []
+    assert memory.read(lambda view: (view.get("m"), view.content("m"))) == (None, None)
+    scope.kv("work").put("w", 1)
+    assert scope.kv("mine").get("m") == 1
+    scope.opt_in_memory()
+    assert memory.get("m") == 1
+    memory.put("m", 2)
+    scope.hold(reason="case 10")
+    with pytest.raises(HeldError, match="case 10"):
+        scope.opt_out_memory(remove=True)
+    scope.release()
+    assert scope.opt_out_memory(remove=True) == 1
+    scope.opt_in_memory()
+    assert (memory.get("m"), scope.kv("work").get("w")) == (None, 1)
+    assert db.check() == []
 
 
 def test_a_hold_that_is_set_while_fields_are_archived_keeps_them(db):

@@ -237,7 +237,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             add = adding(batch, contents)
 
             def closure(txn: KeyValueTxn) -> bool:
-                if txn.wants_no_memory:
+                if txn.forgets:
                     return False  # since a moment ago
                 add(txn)
                 if watermark is not None:
@@ -268,8 +268,6 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             return SearchMemoryResponse()
 
         def search(view: KeyValueView) -> list[MemoryEntry]:
-            if view.wants_no_memory:
-                return []
             ordinals = _ranked(view, words)[: self._results]
             return [entry for entry in (entry_at(view, each) for each in ordinals) if entry]
 
@@ -307,7 +305,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
             scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
-            found = self._handles[app_name, user_id] = rows_of(scope, _NAMESPACE), passage_of(scope)
+            kv = rows_of(scope, _NAMESPACE, memory=True)
+            found = self._handles[app_name, user_id] = kv, passage_of(scope)
         return found
 
 

@@ -44,6 +44,7 @@ from memcore.aio.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.database.scope import passage_of, rows_of
 from memcore.errors import StorageError
+from memcore.options import checked_bool
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreBackend"]
@@ -76,6 +77,8 @@ class MemcoreBackend(Opened, BackendProtocol):
         namespace: which files these are: a name, a tuple of names, or a function of the LangGraph
             runtime that gives one, called at each operation.
         app, user: whose files they are, unless ``source`` is a Scope.
+        memory: whether they are long-term memory: for a user who opted out (``opt_out_memory``)
+            none is written, which the result says, and none is found. False: files to work with.
 
     Raises:
         InvalidOptionError: ``source`` is none of these, or a Scope comes with ``app`` or ``user``.
@@ -88,7 +91,9 @@ class MemcoreBackend(Opened, BackendProtocol):
         namespace: Namespace = "files",
         app: str | None = None,
         user: str | None = None,
+        memory: bool = True,
     ) -> None:
+        self._memory = checked_bool("memory", memory)
         self._name = None if callable(namespace) else named(namespace)
         self._scope, self._owned = scope_of(source, app=app, user=user)
         self._namespace = namespace
@@ -104,6 +109,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         namespace: Namespace = "files",
         app: str | None = None,
         user: str | None = None,
+        memory: bool = True,
         **options: Any,
     ) -> Self:
         """A backend that opens the file at ``path`` and closes it; ``options`` of ``memcore.open``.
@@ -112,7 +118,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         """
         db = open_database(path, **options)
         try:
-            made = cls(db, namespace=namespace, app=app, user=user)
+            made = cls(db, namespace=namespace, app=app, user=user, memory=memory)
         except BaseException:
             db.close()
             raise
@@ -127,7 +133,8 @@ class MemcoreBackend(Opened, BackendProtocol):
         name = self._name or named(self._namespace)
         found = self._spaces.get(name)
         if found is None:
-            found = self._spaces.setdefault(name, Files(rows_of(self._scope, name)))
+            kv = rows_of(self._scope, name, memory=self._memory)
+            found = self._spaces.setdefault(name, Files(kv))
             for other in list(self._spaces)[:-_NAMESPACES]:
                 self._spaces.pop(other, None)
         return found

@@ -164,6 +164,7 @@ class Files:
 
     def _put(self, uploads: Sequence[Upload], *, over: bool, once: Once | None = None) -> bool:
         def closure(txn: KeyValueTxn) -> tuple[Head, list[Change]] | None:
+            txn.need_wanted()  # before a look at files that are hidden then
             if not over and any(txn.get(file_key(upload.path)) for upload in uploads):
                 return None
             if once is not None:

@@ -10,13 +10,19 @@ from typing import Final
 from deepagents.backends.protocol import FileUploadResponse
 
 from memcore.adapters.deepagents.files import Files, Upload
-from memcore.errors import BlockedError, InvalidItemError, ReadOnlyError, StorageError
+from memcore.errors import (
+    BlockedError,
+    InvalidItemError,
+    OptedOutError,
+    ReadOnlyError,
+    StorageError,
+)
 from memcore.privacy.border import Passage
 
 __all__ = ["REFUSED", "put_all"]
 
 REFUSED: Final = (
-    BlockedError, InvalidItemError, ReadOnlyError, StorageError, UnicodeEncodeError,
+    BlockedError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError, UnicodeEncodeError,
 )  # fmt: skip
 """What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
 _UPLOAD_BYTES: Final = 4 * 1024**2

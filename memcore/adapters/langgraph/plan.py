@@ -73,6 +73,8 @@ class Plan:
         self._refreshes: dict[str, None] = {}
         self.is_short = len(self._ops) <= _SHORT_OPS
         """Whether reading takes some microseconds."""
+        self.forgotten = False
+        """Whether nothing was put, for the user wants no memory."""
         self.queries: list[str] = []
         """Texts to find the nearest items to: ``use_queries`` takes their vectors."""
         self.texts: list[str] = []
@@ -207,11 +209,16 @@ class Plan:
         return self._deletes and not self._refreshes and len(self._puts) <= _ROOM_OPS
 
     def write(self, txn: KeyValueTxn, now_us: int) -> None:
-        """Write everything: first what reading lets live on, then the puts."""
+        """Write everything: first what reading lets live on, then the puts.
+
+        For a user who opted out of memory nothing is put; deletions are carried out.
+        """
+        self.forgotten = txn.forgets
         for place in self._refreshes:
             items.refresh(txn, place, now_us // 1000)
         for put in self._puts.values():
-            items.write(txn, put, now_us)
+            if put.row is None or not self.forgotten:
+                items.write(txn, put, now_us)
 
 
 def _ranked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -18,9 +19,12 @@ from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.database.scope import backing_of, passage_of, rows_of
+from memcore.options import checked_bool
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreStore"]
+
+_log = logging.getLogger("memcore.langgraph")
 
 
 @adapts(
@@ -57,6 +61,8 @@ class MemcoreStore(Opened, BaseStore):
             each other.
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No store reaches items of another user or application.
+        memory: whether it is long-term memory: for a user who opted out (``opt_out_memory``)
+            nothing is put, which the log of ``memcore.langgraph`` says, and nothing is found.
 
         durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
             None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
@@ -77,6 +83,7 @@ class MemcoreStore(Opened, BaseStore):
         namespace: str = "langgraph.store",
         app: str | None = None,
         user: str | None = None,
+        memory: bool = True,
         durability: str | None = None,
     ) -> None:
         self.index_config = index
@@ -84,7 +91,7 @@ class MemcoreStore(Opened, BaseStore):
         self._index = Index(index) if index else None
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
-        self._kv = rows_of(scope, namespace)
+        self._kv = rows_of(scope, namespace, memory=checked_bool("memory", memory))
         self._passage, self._name = passage_of(scope), namespace
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
         self._sweeper = Sweeper(self.sweep_ttl)
@@ -100,11 +107,12 @@ class MemcoreStore(Opened, BaseStore):
         namespace: str = "langgraph.store",
         app: str | None = None,
         user: str | None = None,
+        memory: bool = True,
     ) -> Self:
         """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
         return cls(
             path, index=index, ttl=ttl, namespace=namespace, app=app, user=user,
-            durability=durability,
+            memory=memory, durability=durability,
         )  # fmt: skip
 
     def _admitted(self, ops: Iterable[Op]) -> Iterable[Op]:
@@ -139,6 +147,7 @@ class MemcoreStore(Opened, BaseStore):
             self._kv.transact(
                 lambda txn: plan.write(txn, self._backing.now_us()), makes_room=plan.makes_room
             )
+            _tell(plan)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -164,6 +173,7 @@ class MemcoreStore(Opened, BaseStore):
                 makes_room=plan.makes_room,
             )
             await settled(future)
+            _tell(plan)
         return results
 
     def _read(self, plan: Plan) -> list[Result]:
@@ -206,3 +216,9 @@ class MemcoreStore(Opened, BaseStore):
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """End the sweeper; whether it has ended within ``timeout`` seconds (None: any time)."""
         return self._sweeper.stop(timeout)
+
+
+def _tell(plan: Plan) -> None:
+    """Say in the log that nothing was put for who wants no memory."""
+    if plan.forgotten:
+        _log.info("the user opted out of memory: nothing was put")
