@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from memcore import blobs, keys, kv, names
@@ -42,11 +43,11 @@ class Archiving:
     def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
         """Items that a session owns, behind a title of their own, so that they can be imported."""
         wanted = sorted(seqs)
-        yield self._backing.store.read(lambda txn: self._title(txn, scope, session, len(wanted)))
+        yield self._backing.store.read(lambda txn: self._title(txn, scope, session, wanted))
         for seq in wanted:
             yield self._backing.store.read(lambda txn, seq=seq: _item(txn, scope, session, seq))  # type: ignore[misc]
 
-    def _title(self, txn: ReadTxn, scope: int, session: int, items: int) -> bytes:
+    def _title(self, txn: ReadTxn, scope: int, session: int, seqs: list[int]) -> bytes:
         key = head_key(scope, session)
         value = txn.get(key)
         if value is None:
@@ -58,7 +59,9 @@ class Archiving:
             (name for name, number in names.sessions(txn, scope) if number == session),
             f"deleted-{session}",
         )
-        title = Title.begins((app, user, name), head, items=items, views=0)
+        title = Title.begins((app, user, name), head, items=len(seqs), views=0)
+        if seqs:  # an import stores a stand-in for every seq that has no line
+            title = replace(title, next_seq=seqs[-1] + 1)
         return title.line() + b"\n"
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:

@@ -1,24 +1,22 @@
-"""A checkpoint's line of an export, and what lines of all sorts are refused with."""
+"""A checkpoint's line of an export."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from memcore import names
 from memcore.codec import encode_json
-from memcore.database.exchange import Title
-from memcore.errors import InvalidItemError
+from memcore.database.exchange import Title, checked_fields, checked_numbers, refuse
 from memcore.limits import META_BYTES_MAX
 from memcore.log import Draft, Segment
 from memcore.log.saved import Saved, last_number, write_saved
 from memcore.model import Checkpoint
 
-__all__ = ["Arrived", "arrived_of", "refuse", "whole", "write_arrived"]
+__all__ = ["Arrived", "arrived_of", "write_arrived"]
 
-_CREATED_MS_END: Final = 2**52
-"""Times are kept as seconds in a float, which gives back the milliseconds below it."""
+_RUN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +43,28 @@ def arrived_of(found: Any, title: Title, views: int) -> Arrived:
     Raises:
         InvalidItemError: it is none.
     """
-    if not isinstance(found, dict):
-        refuse(f"checkpoint: expected an object, got {type(found).__name__}")
-    name, meta, counter = found.get("name"), found.get("meta"), found.get("counter", title.counter)
-    if not isinstance(counter, str):
-        refuse(f"checkpoint: expected a name and a counter, got {name!r:.40} and {counter!r:.40}")
+    said = checked_fields("checkpoint", found)
+    name, meta = said["name"], said["meta"]
     if name is not None:
         names.check_name(name, "checkpoint")
     _check_meta(meta)
-    listed = found.get("segments")
-    if not isinstance(listed, list) or not all(map(_is_run, listed)):
-        refuse(f"checkpoint.segments: expected pairs of seqs, got {listed!r:.40}")
+    if said["view"] > views:
+        refuse(f"checkpoint.view: expected at most {views}, got {said['view']}")
     return Arrived(
         name,
-        tuple((lo, hi) for lo, hi in listed),
-        whole(found, "view", below=views + 1),
-        whole(found, "revision"),
-        whole(found, "tokens"),
-        counter,
-        whole(found, "created_ms", below=_CREATED_MS_END),
+        tuple(_run(run) for run in said["segments"]),
+        said["view"],
+        said["revision"],
+        said["tokens"],
+        title.counter if said["counter"] is None else said["counter"],
+        said["created_ms"],
         meta,
-        None if found.get("state") is None else whole(found, "state", below=2**62),
+        said["state"],
     )
 
 
-def _check_meta(meta: object) -> None:
+def _check_meta(meta: dict[str, Any] | None) -> None:
     """Refuse what ``Session.checkpoint`` refuses; writing it later would fail with all the rest."""
-    if not isinstance(meta, dict | None):
-        refuse(f"checkpoint.meta: expected an object, got {type(meta).__name__}")
     try:
         size = len(encode_json(meta)[0])
     except (ValueError, RecursionError) as error:
@@ -81,8 +73,12 @@ def _check_meta(meta: object) -> None:
         refuse(f"checkpoint.meta: expected at most {META_BYTES_MAX} bytes, got {size}")
 
 
-def _is_run(found: Any) -> bool:
-    return isinstance(found, list) and len(found) == 2 and all(type(seq) is int for seq in found)  # noqa: PLR2004
+def _run(found: Any) -> tuple[int, int]:
+    """First and last seq of a segment."""
+    numbers = checked_numbers("checkpoint.segments", found)
+    if len(numbers) != _RUN:
+        refuse(f"checkpoint.segments: expected pairs of seqs, got {found!r:.40}")
+    return numbers[0], numbers[1]
 
 
 def write_arrived(draft: Draft, arrived: Arrived, *, states: Container[int | None]) -> None:
@@ -117,17 +113,3 @@ def write_arrived(draft: Draft, arrived: Arrived, *, states: Container[int | Non
         head.epoch,
     )
     write_saved(draft.txn, scope, session, saved)
-
-
-def refuse(text: str) -> NoReturn:
-    """Raise for a line that cannot be read."""
-    raise InvalidItemError(text)
-
-
-def whole(found: Mapping[str, Any], name: str, *, least: int = 0, below: int = 2**63) -> int:
-    """The whole number of a field."""
-    value = found.get(name)
-    if type(value) is not int or not least <= value < below:
-        wanted = f"from {least} " + ("on" if below == 2**63 else f"to {below - 1}")
-        refuse(f"{name}: expected a whole number {wanted}, got {value!r:.40}")
-    return value

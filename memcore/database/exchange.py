@@ -23,14 +23,23 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore import codec
 from memcore.errors import InvalidItemError
 from memcore.log import Head
 from memcore.model import Checkpoint, View
 
-__all__ = ["FORMATS", "Title", "is_title", "parse_line", "portable", "portable_json"]
+__all__ = [
+    "FORMATS",
+    "Title",
+    "checked_fields",
+    "is_title",
+    "parse_line",
+    "portable",
+    "portable_json",
+    "refuse",
+]
 
 VERSION: Final = 1
 FORMATS: Final[Mapping[str, str]] = {
@@ -40,6 +49,168 @@ FORMATS: Final[Mapping[str, str]] = {
     "anthropic": "anthropic",
 }
 """What can be exported, and the wire format that a session must be in (jsonl: any)."""
+
+COUNT_END: Final = 2**48
+"""Seqs, revisions, counters and tokens end below it: whatever is added to one later still fits the
+62 bits of a head."""
+TIME_MS_END: Final = 2**52
+"""Times are kept as seconds in a float, which gives back the milliseconds below it."""
+CREATED_US_END: Final = 2**32 * 1_000_000
+"""An index record holds the second in which an item was made as 32 bits."""
+STAND_INS_A_LINE: Final = 64
+"""Seqs without an item that a line pays for: an import stores a row of about 120 bytes for each."""
+
+
+class Field(NamedTuple):
+    """The type of a field of a line, and its bounds if it is a number."""
+
+    kind: type
+    least: int = 0
+    below: int = COUNT_END
+    default: Any = ...
+    """What a line without the field means; ``...``: every line has it."""
+
+    def fits(self, value: object) -> bool:
+        """Whether a value is of the type and within the bounds."""
+        if self.kind is int:
+            return type(value) is int and self.least <= value < self.below
+        return isinstance(value, self.kind)
+
+    @property
+    def wanted(self) -> str:
+        """The type and the bounds in words."""
+        if self.kind is int:
+            return f"a whole number from {self.least} to {self.below - 1}"
+        return _WANTED[self.kind]
+
+
+_WANTED: Final = {
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+_TEXT: Final = Field(str)
+_COUNT: Final = Field(int)
+_TIME: Final = Field(int, below=TIME_MS_END)
+_SEQ: Final = Field(int, least=1)
+_NULL: Final = Field(int, default=None)
+
+LINES: Final[Mapping[str, Mapping[str, Field]]] = {
+    "": {
+        "session": _TEXT,
+        "app": _TEXT,
+        "user": _TEXT,
+        "policy": _TEXT,
+        "counter": _TEXT,
+        "revision": _COUNT,
+        "next_seq": _SEQ,
+        "created_ms": _TIME,
+        "updated_ms": _TIME,
+        "items": _COUNT,
+        "views": _COUNT,
+        "checkpoints": _COUNT._replace(default=0),
+        "state": _COUNT._replace(default=0),
+    },
+    "item": {
+        "seq": _SEQ,
+        "created_us": Field(int, below=CREATED_US_END),
+        "item": Field(dict),
+        "undone": Field(bool, default=False),
+        "after": _NULL,
+    },
+    "view": {
+        "cut_seq": _COUNT,
+        "covered": _COUNT,
+        "summary": Field(str, default=None),
+        "pinned": Field(list),
+        "status": _TEXT,
+        "tokens_before": _COUNT,
+        "tokens_after": _COUNT,
+        "created_ms": _TIME,
+        "counter": Field(str, default=None),
+        "masks": Field(list, default=()),
+        "policy": Field(str, default=None),
+        "reason": Field(str, default=None),
+        "repair": Field(str, default=None),
+        "repairs": Field(list, default=()),
+    },
+    "view.masks": {
+        "seq": _SEQ,
+        "action": _TEXT,
+        "tokens": _COUNT,
+        "message": Field(dict, default=None),
+        "because": _COUNT._replace(default=0),
+    },
+    "view.repairs": {
+        "action": _TEXT,
+        "seq": _NULL,
+        "call_id": Field(str, default=None),
+    },
+    "checkpoint": {
+        "name": Field(str, default=None),
+        "segments": Field(list),
+        "view": _COUNT,
+        "revision": _COUNT,
+        "tokens": _COUNT,
+        "counter": Field(str, default=None),
+        "created_ms": _TIME,
+        "meta": Field(dict, default=None),
+        "state": _NULL,
+    },
+    "state": {
+        "counter": _COUNT,
+        "values": Field(dict, default=None),
+        "set": Field(dict, default=None),
+        "deleted": Field(list, default=None),
+        "floor": _NULL,
+        "moments": Field(list, default=()),
+    },
+    "shared": {
+        "app": _TEXT,
+        "user": Field(str, default=None),
+        "values": Field(dict),
+    },
+}
+"""The fields of every sort of line: the one place that bounds what a foreign line may say."""
+
+
+def checked_fields(sort: str, found: Any) -> dict[str, Any]:
+    """The fields of one of ``LINES``; those that it does not name are passed over.
+
+    Raises:
+        InvalidItemError: it is no object, or a field is missing, of a wrong type or out of bounds.
+    """
+    if not isinstance(found, dict):
+        refuse(f"{sort}: expected an object, got {found!r:.40}")
+    prefix = f"{sort}." if sort not in ("", "item") else ""
+    checked = {}
+    for name, field in LINES[sort].items():
+        value = found.get(name)
+        if value is None and field.default is not ...:
+            value = field.default
+        elif not field.fits(value):
+            refuse(f"{prefix}{name}: expected {field.wanted}, got {value!r:.40}")
+        checked[name] = value
+    return checked
+
+
+def checked_numbers(where: str, found: Any, *, least: int = 1) -> tuple[int, ...]:
+    """A list of whole numbers that are within the bounds of counts.
+
+    Raises:
+        InvalidItemError: it is none.
+    """
+    bounds = Field(int, least=least)
+    if not isinstance(found, list) or not all(map(bounds.fits, found)):
+        refuse(f"{where}: expected a list; each is {bounds.wanted}; got {found!r:.40}")
+    return tuple(found)
+
+
+def refuse(text: str) -> NoReturn:
+    """Raise for a line that cannot be read."""
+    raise InvalidItemError(text)
+
 
 _SURROGATE = re.compile("[\ud800-\udbff]|(?<![\ud800-\udbff])[\udc00-\udfff]")
 
@@ -99,25 +270,12 @@ class Title:
         """The title of a parsed line.
 
         Raises:
-            InvalidItemError: a field is missing or of a wrong type, or the version is unknown.
+            InvalidItemError: a field is missing or out of bounds, or the version is unknown.
         """
         if found["memcore"] != VERSION:
             msg = f"memcore: expected version {VERSION} of the export format, got a later one: "
             raise InvalidItemError(msg + f"{found['memcore']!r}; read it with a newer memcore")
-        fields: dict[str, Any] = {"checkpoints": 0, "state": 0}  # older exports have none
-        fields |= {name: found.get(name, fields.get(name)) for name in cls.__slots__[:-1]}
-        for name, value in fields.items():
-            if name in _TEXTS:
-                is_fit, wanted = isinstance(value, str), "a string"
-            else:
-                is_fit, wanted = type(value) is int and 0 <= value < 2**63, "a whole number"
-            if not is_fit:
-                msg = f"{name}: expected {wanted}, got {value!r:.40}"
-                raise InvalidItemError(msg)
-        return cls(**fields)
-
-
-_TEXTS: Final = ("session", "app", "user", "policy", "counter")
+        return cls(**checked_fields("", found))
 
 
 def is_title(found: object) -> bool:

@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from memcore import blobs, names
 from memcore.codec import FLAG_BLOB, decode_json
-from memcore.database.exchange import FORMATS, Title, portable, portable_json, view_fields
+from memcore.database.exchange import (
+    CREATED_US_END,
+    FORMATS,
+    STAND_INS_A_LINE,
+    Title,
+    portable,
+    portable_json,
+    view_fields,
+)
 from memcore.database.runs import Runs
 from memcore.database.states import StateLines
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
@@ -43,6 +51,7 @@ _ROLES: Final = {
     "anthropic": {"system", "user", "assistant"},
 }
 _CHAT_FIELD: Final = "tool_calls"
+_STAND_IN: Final = b'{"type":"undone","payload":null}'
 _ANTHROPIC_BLOCKS: Final = {"tool_use", "tool_result"}
 
 
@@ -155,12 +164,24 @@ class _Source:
         """How many items are exported."""
         return sum(hi - lo + 1 for _, lo, hi, _ in self.runs.items)
 
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether seqs without an item get a line each: an import gives few lines few of them."""
+        return self.head.next_seq - 1 - self.items > STAND_INS_A_LINE * (self.items + 1)
+
+    def stand_in(self, seq: int) -> _Row:
+        """What an import makes of a seq that has no line."""
+        created_us = min(self.head.created_ms * 1000, CREATED_US_END - 1)
+        return _Row(
+            seq, live=False, kind=ItemKind.EVENT, created_us=created_us, beside={}, json=_STAND_IN
+        )
+
     def title(self) -> Title:
         """The line that it begins with."""
         return Title.begins(
             self.place,
             self.head,
-            items=self.items,
+            items=self.head.next_seq - 1 if self.has_stand_ins else self.items,
             views=len(self.views),
             checkpoints=len(self.runs.checkpoints),
             state=len(self.state.counters),
@@ -205,6 +226,16 @@ def _rows(backing: Backing, source: _Source) -> Iterator[_Row]:
             )
 
 
+def _with_stand_ins(rows: Iterable[_Row], source: _Source) -> Iterator[_Row]:
+    """The rows, and one for each seq between and behind them."""
+    following = 1
+    for row in rows:
+        yield from map(source.stand_in, range(following, row.seq))
+        yield row
+        following = row.seq + 1
+    yield from map(source.stand_in, range(following, source.head.next_seq))
+
+
 def _opened(
     txn: ReadTxn, source: _Source, row: StoredRow | CorruptValueError, *, live: bool
 ) -> _Row:
@@ -232,7 +263,8 @@ def _opened(
 def _lines(backing: Backing, source: _Source) -> Iterator[bytes]:
     """Everything: the title, the items, the views, the checkpoints."""
     yield source.title().line() + b"\n"
-    for row in _rows(backing, source):
+    rows = _rows(backing, source)
+    for row in _with_stand_ins(rows, source) if source.has_stand_ins else rows:
         rest = b""
         if not row.live:
             rest = b',"undone":true'

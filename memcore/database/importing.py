@@ -17,9 +17,15 @@ from typing import Any, Final, TypeAlias
 
 from memcore import names
 from memcore.blobs import StagedBlobLost
-from memcore.database.arrived import refuse, write_arrived
-from memcore.database.exchange import Title, is_title, parse_line
-from memcore.database.incoming import Entry, Incoming, remove_leftovers, remove_unfinished
+from memcore.database.arrived import write_arrived
+from memcore.database.exchange import Title, is_title, parse_line, refuse
+from memcore.database.incoming import (
+    Entry,
+    Incoming,
+    StandIns,
+    remove_leftovers,
+    remove_unfinished,
+)
 from memcore.database.sharing import Owner, import_shared, is_shared
 from memcore.errors import (
     CallerError,
@@ -113,6 +119,7 @@ class _Import:
         self.done = Imported()
         self.scopes: set[tuple[str, str]] = set()
         """Apps and users that were met."""
+        self.stand_ins = StandIns()
         self.whole: list[Incoming] = []
         """Sessions that were read and wait for the commit."""
         self.items = 0
@@ -129,6 +136,7 @@ class _Import:
                 raise InvalidOptionError(msg)
             if not line.strip():
                 continue
+            self.stand_ins.pay()
             try:
                 found = parse_line(line)
                 if is_title(found):
@@ -192,7 +200,7 @@ class _Import:
             return None
         if any(_place(waiting.title) == _place(title) for waiting in self.whole):
             refuse(f"session {title.session!r} comes twice")
-        return Incoming(title, counter, self.backing, line=line)
+        return Incoming(title, counter, self.backing, line=line, stand_ins=self.stand_ins)
 
     def _renamed(self, owner: Owner) -> Owner:
         """Who owns a state that was ``owner``'s."""

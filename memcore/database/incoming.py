@@ -10,8 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from memcore import names
 from memcore.database.admission import admitted_line
-from memcore.database.arrived import Arrived, arrived_of, refuse, whole
-from memcore.database.exchange import Title
+from memcore.database.arrived import Arrived, arrived_of
+from memcore.database.exchange import (
+    CREATED_US_END,
+    LINES,
+    STAND_INS_A_LINE,
+    Title,
+    checked_fields,
+    checked_numbers,
+    refuse,
+)
 from memcore.database.states import ArrivedState
 from memcore.envelope import Envelope, checked_envelope
 from memcore.errors import CorruptValueError, CounterUnavailableError
@@ -34,7 +42,7 @@ from memcore.session.appending import Appending
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 
-__all__ = ["Entry", "Incoming", "refuse", "remove_leftovers", "remove_unfinished"]
+__all__ = ["Entry", "Incoming", "StandIns", "remove_leftovers", "remove_unfinished"]
 
 UNFINISHED: Final = "memcore import (unfinished): "
 """How the name of a session begins that is not stored to its end. A user may name one so too: the
@@ -46,10 +54,8 @@ _NAME_SHOWN: Final = 64
 """Characters of the final name in the one that it grows under, which has to fit a key: names that
 do not are not found by how they begin."""
 
-GAPS_MAX: Final = 2**22
-"""Seqs without an item that a session may have: each takes a row."""
-CREATED_US_END: Final = 2**32 * 1_000_000
-"""An index record holds the second in which an item was made as 32 bits."""
+STAND_INS_FREE: Final = 4096
+"""Seqs without an item that an import stores though no line pays for them: half a megabyte."""
 _MISSING_EVENT: Final = "undone"
 """The type of the event that stands for an undone item that was not exported."""
 _CLASS_MAX: Final = 255
@@ -64,10 +70,45 @@ class Entry(NamedTuple):
     """The seq before it, if it is undone and that is not the one below."""
 
 
+class StandIns:
+    """How many stand-ins an import may still store: few lines cannot ask for a large file."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = STAND_INS_FREE
+
+    def pay(self) -> None:
+        """Count a line that was read."""
+        self.left += STAND_INS_A_LINE
+
+    def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
+        """Take ``count`` stand-ins; with ``lines`` only ask, as if so many more had been read.
+
+        Raises:
+            InvalidItemError: there are not so many left.
+        """
+        if count > self.left + lines * STAND_INS_A_LINE:
+            refuse(
+                f"{field}: {value} leaves {count:,} seqs without an item, more than so few lines "
+                "may; export the session again, with --undone (undone=True)"
+            )
+        if not lines:
+            self.left -= count
+
+
 class Incoming:
     """A session that is being read from the lines of an export."""
 
-    def __init__(self, title: Title, counter: TokenCounter, backing: Backing, *, line: int) -> None:
+    def __init__(
+        self,
+        title: Title,
+        counter: TokenCounter,
+        backing: Backing,
+        *,
+        line: int,
+        stand_ins: StandIns,
+    ) -> None:
         options = SessionOptions(None, None, "keep")
         self.title = title
         self.line = line
@@ -92,7 +133,7 @@ class Incoming:
         self.log: SessionLog | None = None
         """Held from then on, so that no commit reads the index of those before it."""
         self._following = 1
-        self._gaps = 0
+        self._stand_ins = stand_ins
         self._live: list[Segment] = []
         self._filled: list[Segment] = []
         """Seqs that have stand-ins."""
@@ -102,8 +143,8 @@ class Incoming:
         self._views_left = title.views
         self._checkpoints_left = title.checkpoints
         self._states_left = title.state
-        if title.next_seq - 1 - title.items > GAPS_MAX:
-            refuse(f"next_seq: {title.next_seq} is too far beyond its {title.items} items")
+        gaps = title.next_seq - 1 - title.items
+        stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
 
     @property
     def lines_left(self) -> int:
@@ -141,15 +182,16 @@ class Incoming:
         self._fill(self.title.next_seq)
 
     def _take_item(self, found: Mapping[str, Any]) -> None:
-        seq, undone = whole(found, "seq", least=1), found.get("undone", False)
+        said = checked_fields("item", found)
+        seq, undone = said["seq"], said["undone"]
         if not self._following <= seq < self.title.next_seq:
             refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
-        if not isinstance(undone, bool):
-            refuse(f"undone: expected true or false, got {undone!r}")
-        item = self._prepared(found)
+        if said["after"] is not None and said["after"] >= seq:
+            refuse(f"after: expected less than {seq}, got {said['after']}")
+        item = self._prepared(found, said)
         self._fill(seq)
         last = self._live[-1].hi if self._live else 0
-        after = self._after(found, seq) if undone else last
+        after = said["after"] if undone else last
         if after not in (None, seq - 1):
             self._before[seq] = after
         self.entries.append(Entry(not undone, item, after if undone else None))
@@ -161,27 +203,32 @@ class Incoming:
         else:
             self._live.append(Segment(0, seq, seq))
 
-    def _prepared(self, found: Mapping[str, Any]) -> Prepared:
-        item = found.get("item")
-        if not isinstance(item, dict):
-            refuse(f"item: expected an object, got {type(item).__name__}")
-        meta = found.get("meta")
+    def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
+        item, meta, now_us = said["item"], found.get("meta"), said["created_us"]
         abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
         if self._passage is None or abandons:
-            return self._made(found, item, meta)
+            return self._made(found, item, meta, now_us)
         admitted = admitted_item(self._passage, item, meta, source="import")
-        prepared = self._made(found, admitted.message, admitted.meta, redacted=admitted.redacted)
+        prepared = self._made(
+            found, admitted.message, admitted.meta, now_us, redacted=admitted.redacted
+        )
         prepared.held = admitted.held
         return prepared
 
     def _made(
-        self, found: Mapping[str, Any], item: dict[str, Any], meta: Any, *, redacted: bool = False
+        self,
+        found: Mapping[str, Any],
+        item: dict[str, Any],
+        meta: Any,
+        now_us: int,
+        *,
+        redacted: bool = False,
     ) -> Prepared:
         said, passage = _told(found.get("envelope")), self._passage
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
-            "now_us": whole(found, "created_us", below=CREATED_US_END),
+            "now_us": now_us,
             "meta": meta,
             "request_id": found.get("request_id"),
             "envelope": said if passage is None else told(passage, said, redacted=redacted),
@@ -196,10 +243,8 @@ class Incoming:
     def _fill(self, seq: int) -> None:
         """Stand-ins for the seqs before ``seq`` that have no line: items that were undone."""
         missing = seq - self._following
-        self._gaps += missing
-        if self._gaps > GAPS_MAX:
-            refuse(f"seq: {seq} leaves more than {GAPS_MAX:,} seqs without an item")
         if missing:
+            self._stand_ins.spend(missing, "seq", seq)
             item = prepare_event(
                 _MISSING_EVENT,
                 None,
@@ -209,12 +254,6 @@ class Incoming:
             )
             self._filled.append(Segment(0, self._following, seq - 1))
             self.entries += [Entry(live=False, item=item)] * missing
-
-    @staticmethod
-    def _after(found: Mapping[str, Any], seq: int) -> int | None:
-        if "after" not in found:
-            return None
-        return whole(found, "after", below=seq)
 
     def _take_checkpoint(self, found: Any) -> None:
         arrived = arrived_of(found, self.title, len(self.views))
@@ -236,10 +275,7 @@ class Incoming:
         position = history.position_of(view.cut_seq) if view.cut_seq else -1
         if position is None or position + 1 != view.covered:
             refuse(f"view: {view.covered} items up to seq {view.cut_seq} are not what is live")
-        listed = found.get("masks", [])
-        if not isinstance(listed, list):
-            refuse(f"view.masks: expected a list, got {type(listed).__name__}")
-        masks = tuple(self._counted(_mask(entry), view.counter) for entry in listed)
+        masks = tuple(self._counted(mask, view.counter) for mask in view.masks)
         for mask in masks:
             for seq in (mask.seq, mask.because or mask.seq):
                 if history.position_of(seq) is None:
@@ -317,78 +353,47 @@ def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     payload = item["payload"]
     if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
         refuse(f"item.payload: expected a class and an id, got {payload!r}")
-    number = whole(payload, "class")
-    if number > _CLASS_MAX:
-        refuse(f"item.payload.class: expected at most {_CLASS_MAX}, got {number}")
+    number = payload.get("class")
+    if type(number) is not int or not 0 <= number <= _CLASS_MAX:
+        refuse(f"item.payload.class: expected 0 to {_CLASS_MAX}, got {number!r:.40}")
     return ((number, payload["id"]),)
 
 
 def _view(found: Any, counter: str) -> View:
     """The view of a line; ``counter`` counted it if the line names none."""
-    if not isinstance(found, dict):
-        refuse(f"view: expected an object, got {type(found).__name__}")
-    summary, status, pinned = found.get("summary"), found.get("status"), found.get("pinned")
-    if not isinstance(summary, str | None) or status not in VIEW_STATUSES:
-        refuse(f"view: expected a summary and a status, got {summary!r:.40} and {status!r:.40}")
-    by = found.get("counter", counter)
-    if not isinstance(by, str):
-        refuse(f"view.counter: expected a string, got {by!r:.40}")
-    if not isinstance(pinned, list) or not all(
-        type(seq) is int and 0 < seq < 2**63 for seq in pinned
-    ):
-        refuse(f"view: expected a list of seqs as pinned, got {pinned!r:.40}")
+    said = checked_fields("view", found)
+    if said["status"] not in VIEW_STATUSES:
+        refuse(
+            f"view.status: expected one of {', '.join(VIEW_STATUSES)}; got {said['status']!r:.40}"
+        )
     return View(
         number=0,
         parent=0,
-        cut_seq=whole(found, "cut_seq"),
-        covered=whole(found, "covered"),
-        summary=summary,
-        pinned=tuple(pinned),
-        status=status,
-        tokens_before=whole(found, "tokens_before"),
-        tokens_after=whole(found, "tokens_after"),
-        created_at=whole(found, "created_ms") / 1000,
-        counter=by,
-        policy=_text(found, "policy") or "",
-        reason=_text(found, "reason"),
-        repair=_text(found, "repair"),
-        repairs=_repairs(found.get("repairs", [])),
+        cut_seq=said["cut_seq"],
+        covered=said["covered"],
+        summary=said["summary"],
+        pinned=checked_numbers("view.pinned", said["pinned"]),
+        status=said["status"],
+        tokens_before=said["tokens_before"],
+        tokens_after=said["tokens_after"],
+        created_at=said["created_ms"] / 1000,
+        counter=counter if said["counter"] is None else said["counter"],
+        masks=tuple(Mask(**_listed("view.masks", entry)) for entry in said["masks"]),
+        policy=said["policy"] or "",
+        reason=said["reason"],
+        repair=said["repair"],
+        repairs=tuple(Repair(**_listed("view.repairs", entry)) for entry in said["repairs"]),
     )
+
+
+def _listed(sort: str, found: Any) -> dict[str, Any]:
+    """The fields of what a line writes as a list of values, the last of which may be missing."""
+    names = list(LINES[sort])
+    if not isinstance(found, list) or len(found) > len(names):
+        refuse(f"{sort}: expected [{', '.join(names)}], got {found!r:.40}")
+    return checked_fields(sort, dict(zip(names, found, strict=False)))
 
 
 def _told(found: Any) -> Envelope | None:
     """The envelope of an item's line; one without fields held a request id, which has its own."""
     return Envelope() if found == {} else checked_envelope(found)
-
-
-def _repairs(listed: Any) -> tuple[Repair, ...]:
-    """What a view's line says that it mends."""
-    if not isinstance(listed, list):
-        refuse(f"view.repairs: expected a list, got {type(listed).__name__}")
-    found = []
-    for entry in listed:
-        action, seq, call_id = entry if isinstance(entry, list) and len(entry) == 3 else (0,) * 3  # noqa: PLR2004
-        is_seq = seq is None or (type(seq) is int and 0 <= seq < 2**63)
-        if not is_seq or not isinstance(action, str) or not isinstance(call_id, str | None):
-            refuse(f"view.repairs: expected [action, seq, call id], got {entry!r:.40}")
-        found.append(Repair(action, seq, call_id))
-    return tuple(found)
-
-
-def _text(found: Mapping[str, Any], name: str) -> str | None:
-    value = found.get(name)
-    if not isinstance(value, str | None):
-        refuse(f"view.{name}: expected a string, got {value!r:.40}")
-    return value
-
-
-def _mask(found: Any) -> Mask:
-    """One mask of a view's line."""
-    if not isinstance(found, list) or not 0 <= len(Mask._fields) - len(found) <= 1:
-        refuse(f"view.masks: expected [seq, action, tokens, message], got {found!r:.40}")
-    mask = Mask(*found)
-    numbers = (mask.seq, mask.tokens, mask.because)
-    whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-    if not (whole and isinstance(mask.action, str) and isinstance(mask.message, dict | None)):
-        refuse(f"view.masks: expected [seq, action, tokens, message], got {found!r:.40}")
-    return mask

@@ -14,8 +14,7 @@ from typing import Any
 from memcore import names
 from memcore.codec import encode_json
 from memcore.database.admission import admitted_fields
-from memcore.database.arrived import refuse
-from memcore.database.exchange import VERSION, portable_json
+from memcore.database.exchange import VERSION, checked_fields, portable_json, refuse
 from memcore.database.shared import label_of
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.session import Backing
@@ -90,12 +89,8 @@ def import_shared(
     """
     if found.get("memcore") != VERSION:
         refuse(f"memcore: expected version {VERSION} of the export format")
-    line = found[_FIELD]
-    values = line.get("values") if isinstance(line, dict) else None
-    if not isinstance(line, dict) or not isinstance(values, dict):
-        refuse("shared: expected an object with app, user and values")
-    app: Any = line.get("app")
-    user: Any = line.get("user")
+    line = checked_fields(_FIELD, found[_FIELD])
+    app, user, values = line["app"], line["user"], line["values"]
     names.check_name(app, "app")
     if user is not None:
         names.check_name(user, "user")

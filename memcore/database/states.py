@@ -22,8 +22,12 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from memcore.codec import check_json
-from memcore.database.arrived import refuse, whole
-from memcore.database.exchange import portable_json
+from memcore.database.exchange import (
+    checked_fields,
+    checked_numbers,
+    portable_json,
+    refuse,
+)
 from memcore.errors import NotFoundError
 from memcore.log.saved import known_counters
 from memcore.state import (
@@ -44,7 +48,6 @@ from memcore.store.base import ReadTxn, Txn
 __all__ = ["ArrivedState", "StateLines"]
 
 Place = tuple[int, int]
-_COUNTER_END: Final = 2**62
 _PAIR: Final = 2
 
 
@@ -144,35 +147,32 @@ class ArrivedState:
         Raises:
             InvalidItemError: it is none, or not what comes next.
         """
-        if not isinstance(found, dict):
-            refuse(f"state: expected an object with a counter and values, got {found!r:.40}")
-        last = self.steps[-1].counter if self.steps else -1
-        counter = whole(found, "counter", least=last + 1, below=_COUNTER_END)
-        if "values" in found or not self.steps:
-            written = _values(found.get("values"))
+        said = checked_fields("state", found)
+        counter = said["counter"]
+        if self.steps and counter <= self.steps[-1].counter:
+            refuse(f"state.counter: expected more than {self.steps[-1].counter}, got {counter}")
+        if said["values"] is not None or not self.steps:
+            written = _values(said["values"])
             gone = sorted(self._names - written.keys())
         else:
-            written, gone = _values(found.get("set")), self._fields(found.get("deleted"))
+            written, gone = _values(said["set"]), self._fields(said["deleted"])
         if written and not counter:
             refuse("state: at counter 0 there are no values")
         if not self.steps:
-            self._begin(found, counter)
+            self._begin(said, counter)
         self._names = (self._names - {*gone}) | written.keys()
         self.steps.append(StateStep(counter, written, gone))
 
-    def _begin(self, found: Mapping[str, Any], counter: int) -> None:
-        if found.get("floor") is not None:
-            self.floor = whole(found, "floor", least=counter, below=_COUNTER_END)
-        listed, last = found.get("moments", []), (0, 0)
-        for pair in listed if isinstance(listed, list) else [None]:
-            if (
-                not isinstance(pair, list)
-                or len(pair) != _PAIR
-                or not all(type(number) is int for number in pair)
-                or not (last[0] < pair[0] < 2**63 and last[1] <= pair[1] and pair[1] > 0)
-            ):
+    def _begin(self, said: Mapping[str, Any], counter: int) -> None:
+        self.floor = said["floor"]
+        if self.floor is not None and self.floor < counter:
+            refuse(f"state.floor: expected at least {counter}, got {self.floor}")
+        last = (0, 0)
+        for pair in said["moments"]:
+            numbers = checked_numbers("state.moments", pair)
+            if len(numbers) != _PAIR or not (last[0] < numbers[0] and last[1] <= numbers[1]):
                 refuse(f"state.moments: expected seqs and counters that ascend, got {pair!r:.40}")
-            last = (pair[0], pair[1])
+            last = (numbers[0], numbers[1])
             self.moments.append(last)
 
     def _fields(self, found: Any) -> list[str]:

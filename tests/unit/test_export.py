@@ -519,7 +519,7 @@ VIEW = {
 STATE = {"counter": 3, "values": {"a": 1}}
 
 
-FAR: dict[str, Any] = {"items": 1, "views": 0, "state": 0, "next_seq": 9, "created_ms": 2**63 - 1}
+FAR: dict[str, Any] = {"items": 1, "views": 0, "state": 0, "next_seq": 9, "created_ms": 2**52 - 1}
 
 
 def lines_with(at: int, change: Any) -> list[bytes]:
@@ -543,7 +543,7 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (0, {"counter": "mine"}, "pass it as counter="),
         (0, {"items": -1}, "items: expected a whole number"),
         (0, {"items": True}, "items: expected a whole number"),
-        (0, {"next_seq": 2**62}, "too far beyond"),
+        (0, {"next_seq": 2**62}, "next_seq: expected a whole number"),
         (0, {"next_seq": 2}, "seq: expected"),
         (0, {"items": 3}, "seq: expected"),
         (0, b"[1]", "expected the line that begins a session"),
@@ -564,38 +564,39 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (
             1,
             {"kind": "event", "item": {"type": "abandon", "payload": {"id": "", "class": 999}}},
-            "at most 255",
+            "item.payload.class: expected 0 to 255",
         ),
         (1, b'{"seq":1,"created_us":1,"item":{"x":NaN}}', "NaN"),
         (1, b'{"seq":1,"created_us":1,"item":{"x":1e999}}', "NaN or infinity"),
         (3, {"cut_seq": 2}, "are not what is live"),
         (3, {"cut_seq": 9}, "are not what is live"),
         (3, {"covered": 2}, "are not what is live"),
-        (3, {"status": []}, "a summary and a status"),
-        (3, {"pinned": ["x"]}, "as pinned"),
-        (3, {"pinned": [-1]}, "as pinned"),
-        (3, {"pinned": [2**64]}, "as pinned"),
+        (3, {"status": []}, "view.status: expected a string"),
+        (3, {"status": "x"}, "view.status: expected one of"),
+        (3, {"pinned": ["x"]}, "view.pinned: expected a list"),
+        (3, {"pinned": [-1]}, "view.pinned: expected a list"),
+        (3, {"pinned": [2**64]}, "view.pinned: expected a list"),
         (1, {"created_us": 2**32 * 1_000_000}, "created_us: expected"),
-        (3, {"summary": 1}, "a summary and a status"),
+        (3, {"summary": 1}, "view.summary: expected a string"),
         (3, {"tokens_before": None}, "tokens_before"),
         (3, b"{}", "view: expected an object"),
         (0, {"state": -1}, "state: expected a whole number"),
         (4, {"counter": -1}, "counter: expected"),
         (4, {"counter": 0}, "at counter 0"),
-        (4, {"values": [1]}, "state: expected an object"),
+        (4, {"values": [1]}, "state.values: expected an object"),
         (4, {"values": {"": 1}}, "non-empty"),
         (4, b'{"state":{"counter":1,"values":{"a":NaN}}}', "state.values.a (float) is NaN"),
         (4, b'{"state":{"counter":1,"values":{"app:a":1}}}', "'app:a' has a prefix"),
         (4, b"{}", "state: expected an object"),
         (4, {"floor": 4}, "state.floor: expected at most 3"),
-        (4, {"floor": 2}, "floor: expected a whole number from 3"),
+        (4, {"floor": 2}, "state.floor: expected at least 3"),
         (4, {"moments": [[1, 4]]}, "is beyond seq 3 or 3"),
         (4, {"moments": [[4, 3]]}, "is beyond seq 3 or 3"),
         (4, {"moments": [[2, 1], [2, 2]]}, "that ascend"),
         (4, {"moments": [[2, 2], [3, 1]]}, "that ascend"),
-        (4, {"moments": [[0, 1]]}, "that ascend"),
-        (4, {"moments": [[True, 1]]}, "that ascend"),
-        (4, {"moments": 7}, "that ascend"),
+        (4, {"moments": [[0, 1]]}, "state.moments: expected"),
+        (4, {"moments": [[True, 1]]}, "state.moments: expected"),
+        (4, {"moments": 7}, "state.moments: expected a list"),
     ],
 )
 def test_bad_lines_are_told_with_their_number(db, at, change, reason) -> None:
@@ -720,8 +721,8 @@ def test_what_sessions_share_goes_with_its_owner(db, open_db, path) -> None:
     [
         ({"app": "", "user": None, "values": {}}, "app name is empty"),
         ({"app": "a", "user": "", "values": {}}, "user name is empty"),
-        ({"app": "a", "user": 7, "values": {}}, "user name must be a str"),
-        ({"app": "a", "values": []}, "shared: expected an object"),
+        ({"app": "a", "user": 7, "values": {}}, "shared.user: expected a string"),
+        ({"app": "a", "values": []}, "shared.values: expected an object"),
         ({"app": "a", "values": {"": 1}}, "non-empty"),
         ({"app": "a", "values": {"x" * 500: 1}}, "at most"),
         ([], "shared: expected an object"),
