@@ -9,6 +9,13 @@ Whoever loses it has lost the contents; a backup of the database is read with it
 ``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. The file is
 replaced whole: written under another name, flushed, renamed.
 
+**The key file holds, at any moment and after any power cut, every key of every value that the data
+file may come back with.** So a key is durable here before a value that needs it is committed, and no
+such value can come back, nor a name that leads to one, before a key leaves: whoever calls ``retire``
+or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady point). The
+key file may be ahead of the data file (a new key is not used yet, an older one not needed any more),
+never behind it.
+
 Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
 shredded, and it never gets another one: numbers of scopes are not used again.
 """
@@ -282,7 +289,10 @@ class KeyRing:
 
     @_locked
     def retire(self, scope: int) -> None:
-        """Drop all keys of a scope but the current one: nothing is encrypted with them any more."""
+        """Drop all keys of a scope but the current one.
+
+        Nothing is encrypted with them any more, and a flush of the data file has said so.
+        """
         self.refresh()
         table = self._table
         if len(table.keys.get(scope, ())) > 1:
@@ -291,7 +301,10 @@ class KeyRing:
 
     @_locked
     def shred(self, scope: int) -> bool:
-        """Drop the keys of a scope for good; whether there were any."""
+        """Drop the keys of a scope for good; whether there were any.
+
+        No name leads to its contents any more, and a flush of the data file has said so.
+        """
         if not self.mint(scope):  # a number that was never written with gets none later either
             return False
         table = self._table

@@ -234,7 +234,18 @@ class LmdbStore:
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
     def flush(self) -> None:
-        """Push everything committed so far to the device, the last meta page too."""
+        """Push everything committed so far to the device, the last meta page too, and anchor it.
+
+        Raises:
+            AuditError: everything is on the device, and the anchor is not.
+        """
+        self.make_durable()
+        env = self.environment()
+        if env.audit is not None and not env.read_only:
+            env.queue.call(env.audit.anchor, job=True)
+
+    def make_durable(self) -> None:
+        """As ``flush``, without an anchor: no power cut takes back what was committed so far."""
         env = self.environment()
         if env.read_only:
             return
@@ -243,8 +254,6 @@ class LmdbStore:
                 env.leader.sync()
         if env.pin is not None:
             env.steady()
-        if env.audit is not None:
-            env.queue.call(env.audit.anchor, job=True)
 
     def backup(
         self,

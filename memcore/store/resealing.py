@@ -51,6 +51,7 @@ def reseal(
             done, unreadable = _walk(store, vault, scope, done, progress)
             if unreadable:
                 return done, False
+            store.make_durable()  # a power cut must not bring back values of the keys that go
             store.transact(lambda _: vault.retire(scope))
     except StoreLockedError:
         return done, False
