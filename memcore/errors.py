@@ -22,6 +22,7 @@ MemcoreError
 │   ├── LeaseHeldError         another owner holds the session's lease
 │   ├── FencedError            the lease of the handle was taken over, or given up
 │   ├── AccessDeniedError      the authorizer refused it, or failed
+│   ├── UntrustedTypeError     a stored value names a type that was not allowed
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── HeldError              what was to be deleted is under a legal hold
 │   ├── OptedOutError          the user wants no long-term memory
@@ -92,6 +93,7 @@ __all__ = [
     "SummarizerError",
     "TamperedError",
     "UnreadableItemsError",
+    "UntrustedTypeError",
     "WrongKeyError",
 ]
 
@@ -235,6 +237,18 @@ class AccessDeniedError(CallerError):
 
     It says what was asked for and nothing of what there is.
     """
+
+
+class UntrustedTypeError(CallerError):
+    """A stored value names a type (``module``, ``name``) that the handle was not allowed to build.
+
+    Nothing of it was imported or run. If the type is the program's own, allow it.
+    """
+
+    def __init__(self, message: str, *, module: str, name: str) -> None:
+        super().__init__(message)
+        self.module = module
+        self.name = name
 
 
 class LeaseHeldError(CallerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
@@ -10,18 +11,25 @@ from typing import Final, Self
 from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.coding import coder_of
+from memcore.adapters.langgraph.coding import (
+    AllowedTypes,
+    SerdeCoder,
+    coder_of,
+    default_serde,
+    type_names,
+)
 from memcore.adapters.langgraph.rows import address, exact_range, named
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, scope_of
-from memcore.checkpoint import admitting
+from memcore.checkpoint import Coder, admitting
 from memcore.database.scope import passage_of, rows_of
-from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.errors import CorruptValueError, InvalidItemError, UntrustedTypeError
 from memcore.kv import KeyValueTxn
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["MemcoreCache"]
 
+_log = logging.getLogger(__name__)
 _LENGTH_BYTES: Final = 4
 _UNREAD: Final = "pickle"
 """A type that is neither written nor read: to read it is to run what the file says."""
@@ -43,15 +51,17 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     """Values under (namespace, key), with a time to live in seconds; expired ones are gone at once.
 
     Every method may be called with and without ``await`` (``get``, ``aget``, ...), by any thread;
-    ``set`` stores all its values in one commit. A value of a type that the serializer does not know
-    is a miss, as if it had never been stored: it is computed anew. A value of a known type that it
-    cannot read raises CorruptValueError. Pickles are neither written nor read, whatever the
-    serializer would do.
+    ``set`` stores all its values in one commit. A value of a type that the serializer does not
+    know, or that is not allowed, is a miss, as if it had never been stored: it is computed anew. A
+    value of a known type that it cannot read raises CorruptValueError. Pickles are neither written
+    nor read, whatever the serializer would do.
 
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
         serde: what turns values into bytes; None: LangGraph's own, without pickle.
+        allowed_types: types that a value may have, as MemcoreSaver's. A value of another type is a
+            miss until this process has stored one.
         namespace: the key/value namespace that the values lie in.
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No cache reaches values of another user or application.
@@ -66,12 +76,15 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         source: Source,
         *,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
         namespace: str = "langgraph.cache",
         app: str | None = None,
         user: str | None = None,
         durability: str | None = None,
     ) -> None:
-        super().__init__(serde=serde)
+        super().__init__(serde=default_serde() if serde is None else serde)
+        self._allowed = type_names(allowed_types)
+        self._last_coder = self.serde, coder_of(self.serde, self._allowed)
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._kv = rows_of(scope, namespace)
         self._passage = passage_of(scope)
@@ -83,6 +96,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         path: str | os.PathLike[str],
         *,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
         durability: str | None = None,
         namespace: str = "langgraph.cache",
         app: str | None = None,
@@ -90,8 +104,15 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
     ) -> Self:
         """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
         return cls(
-            path, serde=serde, durability=durability, namespace=namespace, app=app, user=user
-        )
+            path, serde=serde, allowed_types=allowed_types, durability=durability,
+            namespace=namespace, app=app, user=user,
+        )  # fmt: skip
+
+    @property
+    def _coder(self) -> SerdeCoder:
+        if self._last_coder[0] is not self.serde:
+            self._last_coder = self.serde, coder_of(self.serde, self._allowed)
+        return self._last_coder[1]
 
     def sweep(self) -> int:
         """Remove what has expired from the file; how many values. Nobody could see them before."""
@@ -124,9 +145,9 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         if _is_pickle(typed[0]):
             return
         try:
-            found[full] = self.serde.loads_typed(typed)
-        except NotImplementedError:
-            return  # a type that it does not know
+            found[full] = self._coder.loads(self._coder.open(typed))
+        except (NotImplementedError, UntrustedTypeError) as exc:
+            _log.info("the cached value of %.200r is not read: %s", full, exc)  # computed anew
         except Exception as exc:
             msg = (
                 f"the cached value of {full!r:.200} is no {typed[0]} that this serializer reads "
@@ -175,9 +196,9 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return named("K", text), _packed(text, kind, payload), ttl
 
     def _dumped(self, value: ValueT) -> tuple[str, bytes]:
-        if self._passage is None:
-            return self.serde.dumps_typed(value)
-        coder = admitting(self._passage, coder_of(self.serde), [("cache", value)])
+        coder: Coder = self._coder
+        if self._passage is not None:
+            coder = admitting(self._passage, coder, [("cache", value)])
         return coder.seal(coder.encode(value))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.coding import SerdeCoder, coder_of
+from memcore.adapters.langgraph.coding import (
+    ALL_TYPES,
+    AllowedTypes,
+    SerdeCoder,
+    TypeNames,
+    coder_of,
+    default_serde,
+    type_names,
+)
 from memcore.aio import AsyncDatabase
 from memcore.aio.source import Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
@@ -29,12 +39,15 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         database: Source,
         *,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
         user: str | None = None,
         app: str | None = None,
         durability: str | None = None,
         compare_parent: bool = False,
     ) -> None:
-        super().__init__(serde=serde)
+        super().__init__(serde=default_serde() if serde is None else serde)
+        self._allowed = type_names(allowed_types)
+        coder_of(self.serde, self._allowed)  # refuses what does not go together
         scope, self._owned = scope_of(database, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
         given = database.sync if isinstance(database, AsyncDatabase) else database
@@ -45,7 +58,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         self.observer = adapting(
             database, "langgraph", (scope.app, scope.user, None), place_of=partial(_place, scope)
         )
-        self._last_coder: SerdeCoder | None = None
+        self._last_coder: tuple[SerializerProtocol, SerdeCoder] | None = None
 
     @classmethod
     def from_conn_string(
@@ -53,6 +66,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         conn_string: str | os.PathLike[str],
         *,
         serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
         durability: str | None = None,
         user: str | None = None,
         app: str | None = None,
@@ -67,6 +81,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         return cls(
             conn_string,
             serde=serde,
+            allowed_types=allowed_types,
             durability=durability,
             user=user,
             app=app,
@@ -76,12 +91,29 @@ class Handle(Opened, BaseCheckpointSaver[str]):
     def setup(self) -> None:
         """Nothing is to be set up."""
 
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """A saver of the same file that may build these types, too, as ``allowed_types``.
+
+        Raises:
+            InvalidOptionError: an entry is no type.
+        """
+        extra = type_names(extra_allowlist)
+        if ALL_TYPES in (self._allowed, extra):
+            allowed: TypeNames = ALL_TYPES
+        else:
+            allowed = frozenset({*self._allowed, *extra})
+        if allowed == self._allowed:
+            return self
+        clone = copy.copy(self)
+        vars(clone).update(_allowed=allowed, _last_coder=None)
+        return clone
+
     @property
     def _coder(self) -> SerdeCoder:
-        kept = self._last_coder
-        if kept is None or kept.identity is not self.serde:
-            kept = self._last_coder = coder_of(self.serde)
-        return kept
+        last = self._last_coder
+        if last is None or last[0] is not self.serde:
+            last = self._last_coder = self.serde, coder_of(self.serde, self._allowed)
+        return last[1]
 
 
 def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Place:

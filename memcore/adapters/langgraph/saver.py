@@ -70,9 +70,14 @@ class MemcoreSaver(Retaining):
     Args:
         database: an open Database or AsyncDatabase, a Scope, or the path of a file (which ``close``
             closes).
-        serde: LangGraph's serialiser; by default JsonPlusSerializer. An EncryptedSerializer
-            encrypts all content; ids of threads, checkpoints and tasks, namespaces, channel names,
-            versions and names of types stay in clear.
+        serde: LangGraph's serialiser; by default a JsonPlusSerializer without pickle. An
+            EncryptedSerializer encrypts all content; ids of threads, checkpoints and tasks,
+            namespaces, channel names, versions and names of types stay in clear.
+        allowed_types: types that a stored value may have besides messages and other safe ones:
+            classes, schemas of states (with the types of their fields), ``(module, name)``. What
+            this process itself has stored is allowed anyway; any other type is refused
+            (UntrustedTypeError). ``"all"``: the file may run any code; only for files that nobody
+            else can write.
         user, app: whose threads these are: a saver reaches no other scope.
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
