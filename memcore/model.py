@@ -240,6 +240,9 @@ class SummaryRequest:
     """What the policy asks for beside the usual."""
     level: int = 0
     """0: of items; above: of the summaries of the level below."""
+    system: Sequence[Message] = ()
+    """The instructions that the context begins with. They stay: for judging what matters to this
+    agent, not to be summarized."""
 
 
 class Summarizer(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from memcore.aio.compacting import recorded, summarized
@@ -93,6 +94,7 @@ class AsyncSession(AsyncJoined):
         stage: str | None = None,
         keep_last: int | None = None,
         keep_tokens: int | None = None,
+        force: bool = False,
     ) -> Plan:
         """As ``Session.plan``, in a thread."""
         await self._ready()
@@ -102,6 +104,7 @@ class AsyncSession(AsyncJoined):
             stage=stage,
             keep_last=keep_last,
             keep_tokens=keep_tokens,
+            force=force,
         )
 
     @property
@@ -208,6 +211,7 @@ class AsyncSession(AsyncJoined):
         stage: str | None = None,
         keep_last: int | None = None,
         keep_tokens: int | None = None,
+        force: bool = False,
         timeout_seconds: float | None = None,
     ) -> CompactionResult:
         """As ``Session.compact``; ``summarize`` may be a coroutine function.
@@ -219,9 +223,11 @@ class AsyncSession(AsyncJoined):
         compacting = self._session.compacting
         compacting.check(summarize, awaits=True)
         checked_optional_seconds("timeout_seconds", timeout_seconds)
-        rule = compacting.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
-        chosen = compacting.stage(rule, stage)
-        draft = await asyncio.to_thread(compacting.prepare, rule, chosen)
+        rule, asked = compacting.asked(
+            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        )
+        asked = replace(asked, summarizes=summarize is not None)
+        draft = await asyncio.to_thread(compacting.begin, rule, asked)
         draft = await summarized(self._session, draft, summarize, timeout_seconds)
         return await recorded(self._session, draft)
 

@@ -27,6 +27,7 @@ from memcore.cli.options import (
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
 from memcore.compaction import CompactionPolicy
+from memcore.session.compacting import CompactionDraft
 
 __all__ = ["compact_session"]
 
@@ -52,8 +53,11 @@ def compact_session(
     ] = None,
     stage: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The stage to run (the one that is due)."),
+        typer.Option(metavar="NAME", help="The stage to run, due or not (the one that is due)."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compact although no stage of the policy is due.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Represent a session's older items by a summary that is made here, without a model.
@@ -61,13 +65,18 @@ def compact_session(
     The log keeps every item; only contexts change.
     """
     need_choice(dry_run, yes, see="what would be folded", do="compact")
-    rule = _policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
+    rule = _policy(policy)
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
+        rule, asked = session.compacting.asked(
+            rule, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        )
+        draft = session.compacting.begin(rule, asked)
+        draft = session.compacting.summarized(draft, memcore.extractive)
         if dry_run:
-            _show_plan(session, rule, stage, as_json=as_json)
+            _show_plan(session, draft, as_json=as_json)
         else:
-            _compact(session, rule, stage, as_json=as_json)
+            _report(session.compacting.recorded(draft), as_json=as_json)
 
 
 def _policy(given: str | None) -> CompactionPolicy:
@@ -77,10 +86,7 @@ def _policy(given: str | None) -> CompactionPolicy:
     return memcore.read_policy(given)
 
 
-def _compact(
-    session: memcore.Session, rule: CompactionPolicy, stage: str | None, *, as_json: bool
-) -> None:
-    result = session.compact(memcore.extractive, policy=rule, stage=stage)
+def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:
     if as_json:
         view = None if result.view is None else _view_fields(result.view)
         fields = {
@@ -108,14 +114,9 @@ def _plan_fields(plan: memcore.Plan) -> dict[str, Any]:
     return asdict(plan) | {"masks": [mask._asdict() for mask in plan.masks]}
 
 
-def _show_plan(
-    session: memcore.Session, rule: CompactionPolicy, stage: str | None, *, as_json: bool
-) -> None:
-    """The plan and the summary, exactly as ``compact`` would make them."""
-    compacting = session.compacting
-    draft = compacting.prepare(rule, compacting.stage(rule, stage))
-    draft = compacting.summarized(draft, memcore.extractive)
-    plan = draft.plan
+def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: bool) -> None:
+    """Show the plan and the summary, exactly as they would be recorded."""
+    compacting, plan = session.compacting, draft.plan
     rows = list(_fates(session, plan))
     after = 0 if draft.is_empty else compacting.tokens_after(draft)
     before = 0 if draft.is_empty else compacting.tokens_before(draft)

@@ -7,13 +7,15 @@ itself, so a second pass finds nothing more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import islice
 from operator import mul
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from memcore.compaction.reading import Edited, Reading, read
 from memcore.compaction.reducer import Embed, Reduction, Visible
@@ -28,9 +30,15 @@ SAME: Final = "[the same as the later "
 SIMILAR: Final = "[much the same as the later "
 CANDIDATES_MAX: Final = 256
 """So many of the newest texts are compared by ``DropSimilar``: about 33,000 pairs."""
+SHINGLE_WORDS: Final = 3
+SKETCH_MAX: Final = 512
+"""Hashes of a text that are compared: the error of a share by so many is about 0.04."""
 NAME_CHARS_MAX: Final = 64
 ROUNDING: Final = 1e-9
 """The product of a unit vector with itself is 1 but for this."""
+_CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+_WORD: Final = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")
+T = TypeVar("T")
 
 
 class _Candidate(NamedTuple):
@@ -113,24 +121,30 @@ class DropDuplicates(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSimilar(Settings):
-    """As ``DropDuplicates``, for texts that mean the same by ``Reduction.embed``.
+    """As ``DropDuplicates``, for texts that are nearly equal.
 
-    Without an embedder it does nothing. Of the newest 256 texts, an older one goes if its cosine
-    similarity to a newer one that stays is at least ``threshold``. The embedder has to take in
-    whole texts: one that reads only their beginning finds texts alike that are not.
+    With an embedder (``Reduction.embed``) two texts are alike if the cosine of their vectors is
+    at least ``threshold``; it has to take in whole texts, or it finds texts alike that are not.
+    Without one they are alike if they share ``resemblance`` of their runs of three words. Of the
+    newest 256 texts, an older one goes if a newer one that stays is alike.
 
     Raises:
-        InvalidOptionError: ``threshold`` is not between 0 and 1, or ``min_tokens`` below 1.
+        InvalidOptionError: ``threshold`` or ``resemblance`` is not between 0 and 1, or
+            ``min_tokens`` below 1.
     """
 
     name: ClassVar[str] = "drop_similar"
 
     threshold: float = 0.95
+    resemblance: float = 0.8
+    """A judgement: a changed word costs three runs of its text and three of the other, so one word
+    in 27 may differ. A log with a new time in every line is another text."""
     min_tokens: int = 50
     exclude_tools: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", checked_share("threshold", self.threshold))
+        for name in ("threshold", "resemblance"):
+            object.__setattr__(self, name, checked_share(name, getattr(self, name)))
         _check(self)
 
     def reduce(self, items: Sequence[Visible], by: Reduction) -> list[Mask]:
@@ -139,8 +153,6 @@ class DropSimilar(Settings):
         Raises:
             InvalidOptionError: the embedder returned no vector a text, or no numbers.
         """
-        if by.embed is None:
-            return []
         reading = read(items)
         # References keep their places among the newest, or a second pass would look further back.
         places = (
@@ -154,17 +166,71 @@ class DropSimilar(Settings):
             if not _is_reference(candidate.text)
         ]
         replacing = _Replacing(items, SIMILAR, by)
-        kept: list[tuple[_Candidate, list[float]]] = []
-        for candidate, vector in zip(newest, _unit_vectors(newest, by.embed), strict=True):
-            likest, newer = max(
-                ((sum(map(mul, vector, other)), place) for place, (_, other) in enumerate(kept)),
-                default=(-1.0, -1),
-            )
-            if likest < self.threshold - ROUNDING:
-                kept.append((candidate, vector))
-            else:
-                replacing.refer(candidate, kept[newer][0])
+        if by.embed is None:
+            sketches = [_sketch(candidate.text) for candidate in newest]
+            pairs = _alike(sketches, _resemblance, self.resemblance)
+        else:
+            pairs = _alike(_unit_vectors(newest, by.embed), _cosine, self.threshold)
+        for older, newer in pairs:
+            replacing.refer(newest[older], newest[newer])
         return reading.masks(replacing.edits, "similar", by)
+
+
+def _alike(
+    features: Sequence[T], measure: Callable[[T, T], float], least: float
+) -> Iterator[tuple[int, int]]:
+    """``(older, newer)``: each text that is alike to a newer one that stays, and its likest."""
+    kept: list[int] = []
+    for at, feature in enumerate(features):
+        likest, newer = max(
+            ((measure(feature, features[other]), place) for place, other in enumerate(kept)),
+            default=(-1.0, 0),
+        )
+        if likest < least - ROUNDING:
+            kept.append(at)
+        else:
+            yield at, kept[newer]
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    """Of two vectors of length 1."""
+    return sum(map(mul, one, other))
+
+
+class _Sketch(NamedTuple):
+    """The runs of words of a text as hashes: all of them, or the ``SKETCH_MAX`` smallest."""
+
+    hashes: frozenset[int]
+    count: int
+    """Of all different runs."""
+
+
+def _sketch(text: str) -> _Sketch:
+    """The text's runs of ``SHINGLE_WORDS`` words; a CJK character is a word.
+
+    The smallest hashes are the same sample of both texts that are compared (Broder, "On the
+    resemblance and containment of documents", 1997).
+    """
+    words = _WORD.findall(text.casefold()) or [text]
+    shingles = {
+        xxh3_64_intdigest(
+            "\0".join(words[at : at + SHINGLE_WORDS]).encode("utf-8", "surrogatepass")
+        )
+        for at in range(max(len(words) - SHINGLE_WORDS + 1, 1))
+    }
+    return _Sketch(frozenset(nsmallest(SKETCH_MAX, shingles)), len(shingles))
+
+
+def _resemblance(one: _Sketch, other: _Sketch) -> float:
+    """The share of runs that both have, of those that either has; of long texts an estimate."""
+    fewer, more = sorted((one.count, other.count))
+    both = one.hashes & other.hashes
+    if more <= SKETCH_MAX:
+        return len(both) / len(one.hashes | other.hashes)
+    if not both:
+        return 0.0
+    sample = nsmallest(SKETCH_MAX, one.hashes | other.hashes)
+    return min(sum(each in both for each in sample) / len(sample), fewer / more)
 
 
 def _check(reducer: Any) -> None:

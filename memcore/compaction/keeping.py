@@ -23,9 +23,11 @@ TOKENS_MAX: Final = 1 << 62
 """More than any history has, and less than the ledger's integers hold."""
 
 USERS: Final = 1 << ItemKind.USER
-KEY_ITEMS: Final = 1 << ItemKind.USER | 1 << ItemKind.RESULT | 1 << ItemKind.EVENT
-"""What counts for ``Keep.key_items``: what the user said, what tools returned, what was recorded
-(plans, errors, decisions of a human)."""
+KEY_ITEMS: Final = (
+    1 << ItemKind.USER | 1 << ItemKind.RESULT | 1 << ItemKind.ASSISTANT | 1 << ItemKind.EVENT
+)
+"""What counts for ``Keep.key_items``: what the user said, what tools returned, what the model
+answered without calling anything, what was recorded (plans, errors, decisions of a human)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class Keep:
     last_turns: int | None = None
     """At least so many turns: from that user item on."""
     key_items: int | None = None
-    """At least the items from the one on that has so many user items, results and events from it
-    on."""
+    """At least the items from the one on that has so many user items, results, final answers and
+    events from it on."""
     tokens: int | None = None
     """The longest suffix within these tokens."""
     fraction: float | None = None

@@ -19,7 +19,7 @@ from memcore.compaction.keeping import units_around
 from memcore.compaction.mended import NOTHING
 from memcore.formats import Entry, PairPolicy, bind
 from memcore.log import SessionLog
-from memcore.model import Item, ItemKind, Plan
+from memcore.model import Item, ItemKind, Message, Plan
 from memcore.session.picking import Frame, Picking, seen_item
 from memcore.session.reading import Reading, decoded, head_of
 from memcore.store.base import ReadTxn
@@ -53,6 +53,8 @@ class Planned:
     """How the view in force mends."""
     from_whole: bool
     """Whether what lies behind the view in force splits no pair; if it does, contexts show more."""
+    system: tuple[Message, ...] = ()
+    """The leading items that no compaction folds; none if nothing is to be summarized."""
 
 
 def read_basis(
@@ -90,6 +92,8 @@ def _collect(
     places = [*before, *range(lo, hi)]
     rows = [row for at in before for row in reading.collect(log, txn, at, at + 1)]
     rows += reading.collect(log, txn, lo, hi)
+    asks = fold and stage.summary is not None and plan.folds
+    pins = reading.collect(log, txn, 0, frame.pins, by=frame.start) if asks else []
     opened = frozenset(ledger.open_positions())
     summary = None if stored is None else stored.view.summary
     from_whole = ledger.is_safe(first)
@@ -126,6 +130,7 @@ def _collect(
             covered=covered,
             repair=repair,
             from_whole=from_whole,
+            system=tuple(item.message for item in decoded(pins, skip_corrupt=True)),
         )
 
     return planned

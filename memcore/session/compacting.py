@@ -26,7 +26,7 @@ from memcore.context import fixed_cost
 from memcore.errors import ClosedError, InvalidOptionError, StorageError
 from memcore.log import Draft
 from memcore.model import CompactionResult, Message, Plan, SummaryRequest, View
-from memcore.options import checked_callable
+from memcore.options import checked_bool, checked_callable
 from memcore.session.address import Address
 from memcore.session.asking import ask
 from memcore.session.basis import Planned, mended_plan, read_basis
@@ -36,13 +36,25 @@ from memcore.session.pressure import pressure_of
 from memcore.session.reading import Reading
 from memcore.session.viewing import admitted_outcome, admitted_summary
 
-__all__ = ["AnySummarizer", "Compacting", "CompactionDraft", "checked_summarizer"]
+__all__ = ["AnySummarizer", "Asked", "Compacting", "CompactionDraft", "checked_summarizer"]
 
 AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
 REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
 """What masks instead of a fold when there is no summary to be had."""
 _NOTHING: Final = Plan(0, 0, 0, 0)
 _log = logging.getLogger("memcore")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a caller wants one compaction."""
+
+    stage: str | None = None
+    """The stage to run, whether or not it is due."""
+    force: bool = False
+    """Compact although no stage is due."""
+    summarizes: bool = False
+    """Whether a summarizer is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,20 @@ class Compacting:
             return self._address.options.compaction or self._address.backing.compaction
         return compaction_policy(given)
 
+    def asked(
+        self,
+        policy: object,
+        stage: str | None,
+        *,
+        keep_last: int | None,
+        keep_tokens: int | None,
+        force: bool,
+    ) -> tuple[CompactionPolicy, Asked]:
+        """The policy and the wishes of a call; numbers of what to keep are a wish to compact."""
+        rule = self.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
+        numbers = keep_last is not None or keep_tokens is not None
+        return rule, Asked(stage, checked_bool("force", force) or numbers, summarizes=True)
+
     def pressure(self, policy: CompactionPolicy) -> Pressure:
         """How full the session is, and which stage of the policy is due."""
         now_ms = self._address.backing.now_ms()
@@ -110,19 +136,44 @@ class Compacting:
             Pressure(),
         )
 
-    def stage(self, policy: CompactionPolicy, name: str | None) -> Stage:
+    def stage(self, policy: CompactionPolicy, asked: Asked) -> Stage | None:
         """The stage that a compaction runs: the named one, else the heaviest that is due.
 
-        If none is due, whoever compacts all the same means the heaviest.
+        None if none is due, unless the caller insists or the policy has no trigger, so that it is
+        never due: then the heaviest, or, with a summarizer at hand, the heaviest that asks for a
+        summary.
         """
-        if name is not None:
-            return policy.stage(name)
-        if len(policy.stages) == 1:
-            return policy.stages[0]
+        if asked.stage is not None:
+            return policy.stage(asked.stage)
         due = self.pressure(policy).stage
-        return policy.stages[-1] if due is None else policy.stage(due)
+        if due is not None:
+            return policy.stage(due)
+        if not asked.force and any(stage.triggers for stage in policy.stages):
+            return None
+        heaviest = policy.stages[-1]
+        if not asked.summarizes:
+            return heaviest
+        summarized = (stage for stage in reversed(policy.stages) if stage.summary is not None)
+        return next(summarized, heaviest)
 
     # --- plan -------------------------------------------------------------------------------------
+
+    def begin(
+        self, policy: CompactionPolicy, asked: Asked, *, fold: bool = True
+    ) -> CompactionDraft:
+        """Choose the stage and plan it; an empty draft with the reason if no stage is due."""
+        stage = self.stage(policy, asked)
+        if stage is not None:
+            return self.prepare(policy, stage, fold=fold)
+        found = self.pressure(policy)
+        why = (
+            "the last item is a tool result, which the model has yet to see"
+            if found.waiting and found.items
+            else f"{found.items:,} items of {found.tokens:,} tokens make no stage of policy "
+            f"{policy.name!r} due"
+        )
+        reason = f"{why}; force=True or stage= compacts all the same"
+        return CompactionDraft(policy, policy.stages[-1], None, status="nothing", reason=reason)
 
     def prepare(
         self,
@@ -197,6 +248,7 @@ class Compacting:
             max_tokens=style.max_tokens,
             language=style.language,
             instructions=style.instructions,
+            system=planned.system,
         )
 
     def with_summary(self, draft: CompactionDraft, summary: object) -> CompactionDraft:

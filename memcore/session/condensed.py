@@ -71,10 +71,16 @@ class Condensed(Measured):
         stage: str | None = None,
         keep_last: int | None = None,
         keep_tokens: int | None = None,
+        force: bool = False,
     ) -> Plan:
-        """What ``compact`` with the same arguments would fold and mask; writes nothing."""
-        rule = self.compacting.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
-        return self.compacting.prepare(rule, self.compacting.stage(rule, stage), fold=False).plan
+        """What ``compact`` with the same arguments would fold and mask; writes nothing.
+
+        Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
+        """
+        rule, asked = self.compacting.asked(
+            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        )
+        return self.compacting.begin(rule, asked, fold=False).plan
 
     def compact(
         self,
@@ -84,9 +90,13 @@ class Condensed(Measured):
         stage: str | None = None,
         keep_last: int | None = None,
         keep_tokens: int | None = None,
+        force: bool = False,
         timeout_seconds: float | None = None,
     ) -> CompactionResult:
         """Represent the older items by a summary. The log keeps them; ``uncompact`` shows them.
+
+        When no stage of the policy is due nothing is done, and the result's ``reason`` says why;
+        ``force``, ``stage``, ``keep_last`` and ``keep_tokens`` compact all the same.
 
         The cut never splits a call from its result. ``summarize`` is called outside of any
         transaction, and writers go on meanwhile. If it fails or saves too little, the policy's
@@ -97,9 +107,11 @@ class Condensed(Measured):
         Args:
             summarize: gets a SummaryRequest, returns the summary.
             policy: a CompactionPolicy, a preset's name or a mapping; None: the session's.
-            stage: the stage to run; None: the heaviest that is due, or the heaviest of all.
+            stage: the stage to run, due or not; None: the heaviest that is due.
             keep_last: keep at least this many items, in place of the policy's number.
             keep_tokens: keep the longest safe suffix within these tokens, likewise.
+            force: if no stage is due, run the heaviest; with ``summarize``, the heaviest that
+                makes a summary.
             timeout_seconds: how long ``summarize`` may take; it then runs in a thread.
 
         Raises:
@@ -109,8 +121,10 @@ class Condensed(Measured):
         compacting = self.compacting
         compacting.check(summarize)
         checked_optional_seconds("timeout_seconds", timeout_seconds)
-        rule = compacting.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
-        draft = compacting.prepare(rule, compacting.stage(rule, stage))
+        rule, asked = compacting.asked(
+            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        )
+        draft = compacting.begin(rule, replace(asked, summarizes=summarize is not None))
         return compacting.recorded(
             compacting.summarized(draft, summarize, timeout_seconds=timeout_seconds)
         )

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import memcore
-from messages import failing, illegal, texts, turns
+from messages import call, failing, illegal, result, system, texts, turns
 
 TINY = 1e-3
 LONG = 60.0
@@ -115,10 +115,84 @@ def test_a_longer_summary_is_no_summary(session, caplog, compact):
 def test_a_longer_summary_is_refused_if_nothing_is_due(session, caplog, compact):
     session.extend(turns(5))
     assert not session.needs_compaction()
-    done = compact(session, lambda _: "much longer " * 100)
+    done = compact(session, lambda _: "much longer " * 100, force=True)
     assert (done.status, done.view) == ("refused", None)
     assert session.views() == []
     assert "compaction refused" in caplog.text
+
+
+LIGHT = memcore.Stage(
+    name="light",
+    triggers=(memcore.Trigger(items=20),),
+    keep=None,
+    reducers=(memcore.compaction.ElideOutputs(max_tokens=16),),
+)
+MEDIUM = memcore.Stage(name="medium", triggers=(memcore.Trigger(items=30),))
+HEAVY = memcore.Stage(
+    name="heavy",
+    triggers=(memcore.Trigger(items=40),),
+    keep=memcore.Keep(last_items=2),
+    summary=None,
+)
+
+
+@both
+def test_nothing_due_is_nothing_done(session, compact):
+    rule = memcore.CompactionPolicy(name="three", stages=(LIGHT, MEDIUM, HEAVY))
+    session.extend(turns(5))
+    asked: list[memcore.SummaryRequest] = []
+
+    def summarize(request: memcore.SummaryRequest) -> str:
+        asked.append(request)
+        return "s"
+
+    done = compact(session, summarize, policy=rule)
+    assert (done.status, done.view, asked, session.views()) == ("nothing", None, [], [])
+    assert "10 items" in done.reason
+    assert "force=True" in done.reason
+    assert session.plan(policy=rule).is_empty
+
+    done = compact(session, summarize, policy=rule, force=True)  # the heaviest that summarizes
+    assert (done.status, done.view.policy, len(asked)) == ("summarized", "three/medium", 1)
+    assert session.uncompact()
+    done = compact(session, None, policy=rule, force=True)
+    assert (done.status, done.view.policy) == ("trimmed", "three/heavy")
+    assert session.uncompact()
+    assert compact(session, summarize, policy=rule, keep_last=4).status == "summarized"
+    assert session.uncompact()
+    assert compact(session, None, policy=rule, stage="heavy").status == "trimmed"
+
+
+@both
+def test_what_waits_for_the_model_is_not_compacted_unasked(session, compact):
+    session.extend([*turns(8), call("a"), result("a")])
+    done = compact(session, lambda _: "s")
+    assert (done.status, done.view) == ("nothing", None)
+    assert "the last item is a tool result" in done.reason
+    assert compact(session, lambda _: "s", force=True).status == "summarized"
+
+
+def test_a_policy_without_triggers_compacts_when_it_is_asked(session):
+    session.extend(turns(5))
+    rule = memcore.CompactionPolicy(stages=(memcore.Stage(keep=memcore.Keep(last_items=2)),))
+    assert session.compact(lambda _: "s", policy=rule).status == "summarized"
+
+
+@both
+def test_the_summarizer_is_told_the_instructions_of_the_agent(session, compact):
+    asked: list[memcore.SummaryRequest] = []
+
+    def summarize(request: memcore.SummaryRequest) -> str:
+        asked.append(request)
+        return "s"
+
+    session.extend([system("Only prices matter."), *turns(8)])
+    assert compact(session, summarize).status == "summarized"
+    assert [each["content"] for each in asked[0].system] == ["Only prices matter."]
+    assert "Only prices matter." not in [each["content"] for each in asked[0].messages]
+    session.extend(turns(8, start=8))
+    assert compact(session, memcore.Recursive(summarize, fold_items=4)).status == "summarized"
+    assert all(request.system == asked[0].system for request in asked)
 
 
 @pytest.mark.parametrize("timeout", [None, LONG])

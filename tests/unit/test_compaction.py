@@ -19,7 +19,7 @@ def test_compact_folds_the_older_items_and_keeps_the_log(session):
     session.extend([system(), *turns(6)])
     before = texts(session)
     seen: list[memcore.SummaryRequest] = []
-    done = session.compact(lambda request: seen.append(request) or "the story so far")
+    done = session.compact(lambda request: seen.append(request) or "the story so far", force=True)
     assert done.status == "summarized"
     assert seen[0].messages == tuple(turns(6)[:9])  # behind the system message
     assert (seen[0].previous_summary, seen[0].session_id) == (None, "chat")
@@ -59,10 +59,10 @@ def test_keep_tokens_keeps_the_longest_safe_suffix(session):
 
 def test_a_second_compaction_builds_on_the_first(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     session.extend(turns(4, start=6))
     seen: list[memcore.SummaryRequest] = []
-    session.compact(lambda request: seen.append(request) or "two")
+    session.compact(lambda request: seen.append(request) or "two", force=True)
     assert seen[0].previous_summary == "one"
     assert seen[0].messages[0] == user("q5") or seen[0].messages[0] == assistant("a4")
     assert [v.summary for v in session.views()] == ["one", "two"]
@@ -79,7 +79,7 @@ def test_nothing_to_fold_records_nothing(session):
 
 def test_without_a_summarizer_the_older_items_are_trimmed(session):
     session.extend(turns(6))
-    assert session.compact().status == "trimmed"
+    assert session.compact(force=True).status == "trimmed"
     context = session.context()
     assert (context.summary, len(context.messages)) == (None, 3)
 
@@ -90,7 +90,7 @@ def test_events_are_not_folded_into_the_summary_and_do_not_count(session):
         session.record("note", n)
     assert not session.needs_compaction(max_items=50)
     seen: list[memcore.SummaryRequest] = []
-    session.compact(lambda request: seen.append(request) or "s")
+    session.compact(lambda request: seen.append(request) or "s", force=True)
     assert seen[0].messages == tuple(turns(3)[:3])
     assert len(session.context().messages) == 4
 
@@ -122,7 +122,7 @@ def test_extractive_needs_no_model(session):
 
 def test_an_open_call_is_not_folded(session):
     session.extend([*turns(2), call("wait"), user("hurry"), *turns(3)])
-    done = session.compact(lambda _: "s")
+    done = session.compact(lambda _: "s", force=True)
     assert done.plan.cut_seq == 4
     session.append(result("wait"))
     assert "wait" in {m.get("tool_call_id") for m in session.context().messages}
@@ -142,7 +142,7 @@ def test_an_open_call_blocks_compaction_only_for_a_while(open_db):
 def test_an_abandoned_call_blocks_nothing(session):
     session.extend([user(), call("never"), *turns(4)])
     session.abandon("never")
-    assert session.compact(lambda _: "s").plan.cut_seq > 2
+    assert session.compact(lambda _: "s", force=True).plan.cut_seq > 2
 
 
 @pytest.mark.parametrize("how", ["abandoned", "fallback"])
@@ -152,9 +152,9 @@ def test_a_result_for_a_folded_call_loses_nothing(session, how, more):
     session.extend([user(), call("late"), *turns(3)])
     if how == "abandoned":
         session.abandon("late")
-        session.compact(lambda _: "s")
+        session.compact(lambda _: "s", force=True)
     else:
-        assert session.compact(failing).status == "fallback_slice"
+        assert session.compact(failing, force=True).status == "fallback_slice"
     cut = session.views()[0].cut_seq
     session.extend([*turns(more, start=10), result("late", "at last")])
     context = session.context()
@@ -183,7 +183,7 @@ def test_a_result_for_a_folded_call_loses_nothing(session, how, more):
 )
 def test_rubbish_from_the_summarizer_falls_back_to_a_safe_slice(session, summarize):
     session.extend(turns(6))
-    done = session.compact(summarize)
+    done = session.compact(summarize, force=True)
     assert done.status == "fallback_slice"
     assert done.error is not None
     assert done.view is not None
@@ -197,21 +197,21 @@ def test_an_interrupt_in_the_summarizer_is_not_swallowed(session):
 
     session.extend(turns(6))
     with pytest.raises(KeyboardInterrupt):
-        session.compact(interrupted)
+        session.compact(interrupted, force=True)
     assert session.views() == []
 
 
 def test_a_fallback_keeps_the_summary_before(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     session.extend(turns(6, start=6))
-    assert session.compact(failing).status == "fallback_slice"
+    assert session.compact(failing, force=True).status == "fallback_slice"
     assert summary_line(session) == "one"
 
 
 def test_the_fallback_slice_splits_no_pair(session):
     session.extend([*turns(3), call("a", "b"), result("a"), result("b")])
-    done = session.compact(failing)
+    done = session.compact(failing, force=True)
     assert (done.status, done.plan.cut_seq) == ("fallback_slice", 6)
     assert illegal(session.context().messages, "openai_chat") == []
 
@@ -219,7 +219,7 @@ def test_the_fallback_slice_splits_no_pair(session):
 def test_the_last_resort_keeps_one_item_with_its_results(session):
     ids = [f"c{n}" for n in range(6)]
     session.extend([*turns(3), call(*ids), *(result(i) for i in ids)])
-    done = session.compact(failing)
+    done = session.compact(failing, force=True)
     assert done.status == "fallback_last"
     context = session.context()
     assert [m.get("tool_call_id") for m in context.messages][-6:] == ids
@@ -236,7 +236,7 @@ def test_the_last_resort_starts_as_the_provider_wants(db):
     for n in range(6):
         block = {"type": "tool_result", "tool_use_id": f"t{n}", "content": "ok"}
         session.append({"role": "user", "content": [block]})
-    assert session.compact(failing).status == "fallback_last"
+    assert session.compact(failing, force=True).status == "fallback_last"
     context = session.context()
     assert illegal(context.messages, "anthropic") == []
     assert context.tokens == session.context(context.tokens).tokens
@@ -263,9 +263,9 @@ def test_the_last_resort_keeps_reasoning_and_parallel_calls_together(db):
 
 def test_uncompact_goes_back_one_view_at_a_time(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     session.extend(turns(6, start=6))
-    session.compact(lambda _: "two")
+    session.compact(lambda _: "two", force=True)
     assert session.uncompact()
     assert summary_line(session) == "one"
     assert session.uncompact()
@@ -292,7 +292,7 @@ def test_undo_below_the_cut_brings_the_older_view_back(session):
 
 def test_undo_above_the_cut_keeps_the_view(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     session.undo(2)
     session.append(user("again"))
     assert summary_line(session) == "one"
@@ -301,11 +301,11 @@ def test_undo_above_the_cut_keeps_the_view(session):
 
 def test_a_fork_shares_the_view_or_goes_before_it(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     behind, before = session.fork("behind"), session.fork("before", at=4)
     assert (summary_line(behind), summary_line(before)) == ("one", None)
     behind.extend(turns(6, start=20))
-    behind.compact(lambda _: "fork's own")
+    behind.compact(lambda _: "fork's own", force=True)
     assert (summary_line(behind), summary_line(session)) == ("fork's own", "one")
     assert behind.uncompact()
     assert summary_line(behind) == "one"
@@ -313,7 +313,7 @@ def test_a_fork_shares_the_view_or_goes_before_it(session):
 
 def test_a_view_survives_a_change_of_policy(session):
     session.extend(turns(6))
-    session.compact(lambda _: "one")
+    session.compact(lambda _: "one", force=True)
     session.set_policy("anthropic")
     assert summary_line(session) == "one"
     assert illegal(session.context().messages, "anthropic") == []
@@ -330,7 +330,7 @@ def test_a_plan_still_applies_when_another_handle_appends(open_db, session):
         other.extend(turns(1, start=50))
         return "s"
 
-    assert session.compact(slow).status == "summarized"
+    assert session.compact(slow, force=True).status == "summarized"
     assert [m["content"] for m in session.context().messages][-2:] == ["q50", "a50"]
     assert len(other) == 14
     assert summary_line(other) == "s"
@@ -341,7 +341,7 @@ def test_a_plan_still_applies_when_another_handle_appends(open_db, session):
     [
         lambda other: other.undo(11),
         lambda other: other.rewind(2),
-        lambda other: other.compact(lambda _: "theirs"),
+        lambda other: other.compact(lambda _: "theirs", force=True),
     ],
     ids=["undo", "rewind", "compact"],
 )
@@ -354,7 +354,7 @@ def test_a_plan_is_stale_when_what_it_folds_was_changed(open_db, session, change
         return "mine"
 
     with pytest.raises(memcore.PlanStaleError):
-        session.compact(slow)
+        session.compact(slow, force=True)
     assert "mine" not in {view.summary for view in session.views()}
 
 
@@ -367,7 +367,7 @@ def test_a_plan_is_stale_when_the_session_was_made_anew(db, session):
         return "of the old one"
 
     with pytest.raises((memcore.PlanStaleError, memcore.NotFoundError)):
-        session.compact(slow)
+        session.compact(slow, force=True)
     assert summary_line(session) is None
 
 
@@ -378,5 +378,5 @@ def test_the_summarizer_may_use_the_database(db, session):
         db.session("notes").append(user(f"{len(request.messages)} folded"))
         return "s"
 
-    session.compact(busy)
+    session.compact(busy, force=True)
     assert texts(db.session("notes")) == ["9 folded"]

@@ -138,7 +138,7 @@ def test_a_bound_that_a_screenshot_breaks_does_not_hold_a_context_up(db):
     session.extend([user(), {"type": "function_call", "call_id": "f", "name": "f"}])
     session.abandon("f")
     session.extend([user(f"words {n} and more") for n in range(8)])
-    assert session.compact(lambda _: "so far").status == "summarized"
+    assert session.compact(lambda _: "so far", force=True).status == "summarized"
     session.extend([{"type": "computer_call", "call_id": f"c{n}", "action": {}} for n in range(3)])
     session.extend([user(), {"type": "function_call_output", "call_id": "f", "output": "late"}])
     for budget in range(1, session.context().tokens + 1, 3):

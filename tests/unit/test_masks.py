@@ -40,12 +40,12 @@ def test_masks_outlive_a_view_that_an_undo_took_away(tmp_path: Path) -> None:
     with memcore.open(path) as db:
         session = db.session("s")
         fill(session, 0, 10)
-        session.compact(policy=rule())
+        session.compact(policy=rule(), force=True)
         fill(session, 10, 12)
         session.compact(lambda _: "short", keep_last=1)  # covers the masks
         session.rewind(40)  # and does not apply any more
         assert len(session.masks()) == 10
-        view = session.compact(lambda _: "short", policy=keep(20)).view
+        view = session.compact(lambda _: "short", policy=keep(20), force=True).view
         assert view is not None
         assert len(session.masks()) == 5
         assert session.context().tokens == view.tokens_after
@@ -58,10 +58,14 @@ def test_what_is_pinned_again_is_shown_alike_by_every_handle(tmp_path: Path) -> 
     with memcore.open(path) as db:
         session = db.session("s")
         fill(session, 0, 10)
-        session.compact(policy=rule())
+        session.compact(policy=rule(), force=True)
         session.extend([user(LONG) for _ in range(10)])
-        session.compact(lambda _: "short", policy=keep(34))  # folds the first masked result
-        view = session.compact(lambda _: "short", policy=keep(14, pinned=((2, 3),))).view
+        session.compact(
+            lambda _: "short", policy=keep(34), force=True
+        )  # folds the first masked result
+        view = session.compact(
+            lambda _: "short", policy=keep(14, pinned=((2, 3),)), force=True
+        ).view
         assert view is not None
         assert view.pinned == (1, 2, 3, 4) or 3 in view.pinned
         shown = session.masks(), session.context().tokens
@@ -102,7 +106,7 @@ def test_masks_of_an_import_break_no_context(mask: list[Any]) -> None:
         session = db.session("s")
         session.append(system())
         fill(session, 0, 6)
-        session.compact(policy=rule())
+        session.compact(policy=rule(), force=True)
         lines = [json.loads(line) for line in db.export()]
         lines[-1]["view"]["masks"] = [mask]
         assert other.import_(json.dumps(line).encode() for line in lines).failures == []
@@ -116,7 +120,7 @@ def test_masks_of_an_import_break_no_context(mask: list[Any]) -> None:
 def test_an_imports_counts_of_masks_are_not_believed() -> None:
     with memcore.open(":memory:") as db, memcore.open(":memory:") as other:
         fill(db.session("s"), 0, 3)
-        db.session("s").compact(policy=rule())
+        db.session("s").compact(policy=rule(), force=True)
         lines = [json.loads(line) for line in db.export()]
         view = lines[-1]["view"]
         view["counter"], view["masks"] = "bytes/4", [[3, "x", 1, result("c0", LONG)]]
@@ -132,9 +136,9 @@ def test_masks_alone_cover_nothing_whatever_the_policy_pins() -> None:
         session = db.session("s")
         session.extend([system("one"), system("two")])
         fill(session, 0, 3)
-        assert session.compact(policy=rule()).status == "masked"
+        assert session.compact(policy=rule(), force=True).status == "masked"
         fill(session, 3, 5)
-        view = session.compact(policy=rule()).view
+        view = session.compact(policy=rule(), force=True).view
         assert view is not None
         assert (view.cut_seq, view.covered) == (0, 0)
         session.set_policy("seed")
@@ -171,7 +175,7 @@ def test_pressure_counts_turns_and_events_wherever_the_view_ends() -> None:
         session.record("note", 1)
         assert (session.pressure().turns, session.pressure().items) == (40, 160)
         for kept in (130, 20):
-            session.compact(lambda _: "short", policy=keep(kept))
+            session.compact(lambda _: "short", policy=keep(kept), force=True)
             cut = session.views()[-1].cut_seq
             behind = [i for i in session.items(cut + 1) if i.kind != memcore.ItemKind.EVENT]
             turns = sum(item.kind == memcore.ItemKind.USER for item in behind)
@@ -218,7 +222,7 @@ def test_a_sealed_view_that_makes_no_sense_is_a_damaged_one(name: str, value: An
     with memcore.open(":memory:") as db:
         session = db.session("s")
         fill(session, 0, 6)
-        session.compact(policy=rule())
+        session.compact(policy=rule(), force=True)
         log = session.changes._address.resolve()
         assert log is not None
         key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)

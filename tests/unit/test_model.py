@@ -26,7 +26,7 @@ def test_stored_numbers_of_kinds_never_change():
 
 def test_values_compare_copy_and_travel(session):
     receipt = session.extend(turns(6))
-    session.compact(lambda _: "s")
+    session.compact(lambda _: "s", force=True)
     for value in (receipt, session.get(1), session.views()[0], session.context()):
         assert copy.deepcopy(value) == value
         assert pickle.loads(pickle.dumps(value)) == value

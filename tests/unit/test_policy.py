@@ -169,10 +169,13 @@ def test_calls_of_protected_tools_stay(session, caplog):
 
 def test_key_items_and_a_cap(session):
     session.extend([*turns(3), call("a"), result("a", LONG), assistant("done"), *turns(2)])
-    session.compact(policy=policy(keep=Keep(last_items=None, key_items=3)))
-    assert shown(session)[0] is None  # the call of the third last user item, result or event
+    session.compact(policy=policy(keep=Keep(last_items=None, key_items=6)))
+    assert shown(session)[0] is None  # the call of the sixth last user item, result or answer
     session.uncompact()
-    session.compact(policy=policy(keep=Keep(last_items=None, key_items=3, max_tokens=60)))
+    session.compact(policy=policy(keep=Keep(last_items=None, key_items=5)))
+    assert shown(session)[0] == "done"  # an answer counts; a call does not
+    session.uncompact()
+    session.compact(policy=policy(keep=Keep(last_items=None, key_items=6, max_tokens=60)))
     assert LONG not in shown(session)
     assert session.context().tokens <= 60
 
@@ -284,9 +287,9 @@ def test_a_context_of_a_long_history_sees_masks_before_its_end(session):
 
 def test_the_history_is_shown_under_any_view(session):
     session.extend([system(), *turns(6)])
-    first = session.compact(lambda _: "one").view
+    first = session.compact(lambda _: "one", force=True).view
     session.extend(turns(4, start=6))
-    second = session.compact(lambda _: "two").view
+    second = session.compact(lambda _: "two", force=True).view
     assert session.context(view=first).summary == session.context(view=1).summary == "one"
     assert session.context(view=second) == session.context()
     assert session.context(view=0).summary is None
@@ -297,10 +300,10 @@ def test_the_history_is_shown_under_any_view(session):
 
 def test_a_view_of_another_session_is_refused(db, session):
     session.extend(turns(6))
-    view = session.compact(lambda _: "one").view
+    view = session.compact(lambda _: "one", force=True).view
     other = db.session("other")
     other.extend(turns(8))
-    other.compact(lambda _: "another")
+    other.compact(lambda _: "another", force=True)
     for wrong in (view, 7):
         with pytest.raises(memcore.NotFoundError, match="view"):
             other.context(view=wrong)
@@ -335,7 +338,7 @@ def test_offloaded_results_are_read_back(session):
 def test_a_summary_that_saves_nothing_is_refused_where_nothing_is_due(session, caplog):
     session.extend(turns(4))
     with caplog.at_level(logging.WARNING, logger="memcore"):
-        done = session.compact(lambda _: "word " * 500)
+        done = session.compact(lambda _: "word " * 500, force=True)
     assert (done.status, done.view) == ("refused", None)
     assert "it has to save some" in done.reason
     assert done.reason in caplog.text

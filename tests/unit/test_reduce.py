@@ -165,9 +165,41 @@ def test_the_newest_copy_stays():
     assert masked([user("hi"), user("hi")], DropDuplicates(min_tokens=1)) == {}
 
 
-def test_what_means_the_same_goes_and_needs_an_embedder():
+def test_what_says_nearly_the_same_goes_without_an_embedder():
+    lines = "\n".join(f"worker {n} read page {7 * n} and stored it" for n in range(10))
+    morning, evening = f"At 09:30\n{lines}", f"At 21:45\n{lines} at last"
+    other = " ".join(f"another text of word{n} and thing{n}" for n in range(20))
+    assert contents(masked([user(morning), user(other), user(evening)], DropSimilar())) == {
+        0: "[much the same as the later message]"
+    }
+    assert masked([user(morning), user(evening)], DropSimilar(resemblance=0.99)) == {}
+    halves = morning + other, evening
+    assert masked([user(half) for half in halves], DropSimilar()) == {}
+
+
+def test_chinese_is_compared_by_its_characters():
+    text = "今天的会议讨论了三个问题：预算、进度和人员安排，结论写在附件里。" * 4
+    assert contents(masked([user(text), user(text + "（修订）")], DropSimilar())) == {
+        0: "[much the same as the later message]"
+    }
+    assert (
+        masked(
+            [user(text), user("完全不同的内容，说的是另一件事情和别的安排。" * 5)], DropSimilar()
+        )
+        == {}
+    )
+
+
+def test_very_long_texts_are_compared_by_a_sample():
+    words = [f"w{n}" for n in range(20_000)]
+    changed = [*words[:9_000], *(f"v{n}" for n in range(500)), *words[9_500:]]
+    far = [*words[:9_000], *(f"v{n}" for n in range(11_000))]
+    texts = [user(" ".join(each)) for each in (far, changed, words)]
+    assert contents(masked(texts, DropSimilar())) == {1: "[much the same as the later message]"}
+
+
+def test_what_means_the_same_goes_by_an_embedder():
     history = [user(LONG), user("q" * 400), user(LONG + "!")]
-    assert masked(history, DropSimilar()) == {}
     by = replace(
         BY, embed=lambda texts: [[float("q" in text), float("l" in text)] for text in texts]
     )

@@ -249,11 +249,11 @@ def test_a_session_is_compacted_by_a_model_and_falls_back_without_it(session, pr
     session.extend(turns(6))
     summarizer = CHAT_WIRE.summarizer(clients.of["openai"])
     provider.answer(GOOD[CHAT])
-    assert session.compact(summarizer).status == "summarized"
+    assert session.compact(summarizer, force=True).status == "summarized"
     assert session.context().summary == "The gist."
     session.extend(turns(6, start=6))
     provider.answer(providers.chat("The gi", finish="length"))
-    done = session.compact(summarizer)
+    done = session.compact(summarizer, force=True)
     assert done.status == "fallback_slice"
     assert isinstance(done.error, SummarizerError)
     assert session.context().summary == "The gist."
@@ -269,10 +269,12 @@ def test_under_aio_too(tmp_path, provider, clients):
             session = db.session("chat")
             await session.extend(turns(6))
             provider.answer(GOOD[MESSAGES])
-            assert (await session.compact(MESSAGES_WIRE.summarizer(client))).status == "summarized"
+            assert (
+                await session.compact(MESSAGES_WIRE.summarizer(client), force=True)
+            ).status == "summarized"
             await session.extend(turns(6, start=6))
             provider.answer(providers.anthropic(stop="refusal"))
-            return await session.compact(MESSAGES_WIRE.summarizer(client))
+            return await session.compact(MESSAGES_WIRE.summarizer(client), force=True)
 
     done = asyncio.run(run())
     assert done.status == "fallback_slice"

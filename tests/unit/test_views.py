@@ -73,7 +73,7 @@ def test_the_newest_view_whose_prefix_is_live_applies(db, chained, hashes, expec
 
 def test_views_are_values(session):
     session.extend(turns(6))
-    session.compact(lambda _: "s")
+    session.compact(lambda _: "s", force=True)
     (found,) = session.views()
     assert (found.status, found.summary, found.covered, found.cut_seq) == ("summarized", "s", 9, 9)
     assert found.tokens_after < found.tokens_before
@@ -85,7 +85,7 @@ def test_a_lost_view_is_reported_by_check(open_db):
     db = open_db()
     session = db.session("chat")
     session.extend(turns(6))
-    session.compact(lambda _: "s")
+    session.compact(lambda _: "s", force=True)
     log = session._address.log
     key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)
     db.backing.store.transact(lambda txn: txn.delete(key))

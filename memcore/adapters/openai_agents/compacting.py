@@ -129,11 +129,13 @@ class Compacting(Hooks):
         for _ in range(_STAGES):
             if not (forced or session.needs_compaction(policy=self._policy)):
                 return
-            forced = False
             try:
                 with seen_compacting(self) as seen:
                     done = await session.compact(
-                        self._summarize, policy=self._policy, timeout_seconds=self._timeout
+                        self._summarize,
+                        policy=self._policy,
+                        force=forced,
+                        timeout_seconds=self._timeout,
                     )
                     seen.append(done)
             except MemcoreError as exc:
@@ -146,3 +148,4 @@ class Compacting(Hooks):
                 level("compaction of session %r: %s (%s)", self.session_id, done.status, reason)
             if done.view is None:
                 return
+            forced = False
