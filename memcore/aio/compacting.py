@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from memcore.aio.commit import commit
-from memcore.errors import ClosedError, StorageError
-from memcore.model import CompactionResult, SummaryRequest
+from memcore.compaction import Pressure
+from memcore.errors import ClosedError, NotFoundError, PlanStaleError, StorageError
+from memcore.model import CompactionResult, Plan, SummaryRequest
 from memcore.session import Session
 from memcore.session.asking import begin, discard
+from memcore.session.attempts import Attempts
 from memcore.session.compacting import AnySummarizer, CompactionDraft, checked_summarizer
 
-__all__ = ["recorded", "summarized"]
+__all__ = ["recorded", "run_due", "summarized"]
 
 
 async def summarized(
@@ -47,6 +50,39 @@ async def recorded(session: Session, draft: CompactionDraft) -> CompactionResult
     if draft.is_empty:
         return draft.nothing()
     return draft.recorded(await commit(session, session.compacting.closure(draft)))
+
+
+async def run_due(
+    session: Session,
+    attempts: Attempts,
+    summarize: AnySummarizer | None,
+    *,
+    timeout_seconds: float | None = None,
+    before: Callable[[Plan, Pressure], Awaitable[object]] | None = None,
+    after: Callable[[CompactionResult], Awaitable[object]] | None = None,
+) -> CompactionResult | None:
+    """Compact what is due; the result of the attempts.
+
+    Raises:
+        PlanStaleError, NotFoundError: others changed the session again and again.
+        CancelledError, StorageError, ClosedError, and what the hooks raise
+    """
+    await asyncio.to_thread(session.compacting.check, summarize, awaits=True)
+    while (found := await asyncio.to_thread(attempts.next)) is not None:
+        draft, pressure = found
+        asked = not draft.is_empty
+        if asked and before is not None and await before(draft.plan, pressure) is False:
+            break
+        draft = await summarized(session, draft, summarize, timeout_seconds)
+        try:
+            result = await recorded(session, draft)
+        except (PlanStaleError, NotFoundError) as exc:
+            attempts.lost(exc)
+            continue
+        await asyncio.to_thread(attempts.ended, draft, result)
+        if asked and after is not None:
+            await after(result)
+    return attempts.result
 
 
 async def _answer(

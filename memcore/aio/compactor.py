@@ -9,15 +9,16 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from memcore.aio.compacting import recorded, summarized
+from memcore.aio.compacting import run_due
 from memcore.aio.session import AsyncSession
 from memcore.aio.waiting import Key, Waiting, key_of
 from memcore.compaction import Pressure, compaction_policy
 from memcore.compaction.patience import Patience
-from memcore.errors import ClosedError, InvalidOptionError, NotFoundError, PlanStaleError
+from memcore.errors import ClosedError, InvalidOptionError
 from memcore.model import CompactionResult, Plan
 from memcore.options import checked_callable, checked_int, checked_optional_seconds
 from memcore.session import Session
@@ -265,30 +266,22 @@ class Compactor:
     async def _compact(self, key: Key, session: AsyncSession) -> CompactionResult | None:
         handle = session.sync
         compacting = handle.compacting
-        await asyncio.to_thread(compacting.check, self._summarize, awaits=True)
         patience = self._stalled.pop(key, None) or Patience()
         attempts = Attempts(handle.id, compacting, compacting.policy(self._policy), patience)
         try:
-            while (found := await asyncio.to_thread(attempts.next)) is not None:
-                draft, pressure = found
-                asked = not draft.is_empty
-                if asked and await _called(self._before, session, draft.plan, pressure) is False:
-                    return attempts.result
-                draft = await summarized(handle, draft, self._summarize, self._timeout)
-                try:
-                    result = await recorded(handle, draft)
-                except (PlanStaleError, NotFoundError) as exc:
-                    attempts.lost(exc)
-                    continue
-                await asyncio.to_thread(attempts.ended, draft, result)
-                if asked:
-                    await _called(self._after, session, result)
+            return await run_due(
+                handle,
+                attempts,
+                self._summarize,
+                timeout_seconds=self._timeout,
+                before=partial(_called, self._before, session),
+                after=partial(_called, self._after, session),
+            )
         finally:
             if patience:
                 self._stalled[key] = patience
                 if len(self._stalled) > STALLS_KEPT:
                     self._stalled.popitem(last=False)
-        return attempts.result
 
     def _failed(self, session: AsyncSession, error: Exception) -> None:
         # Not the error itself: its text may hold content. ``on_error`` and ``errors`` have it.

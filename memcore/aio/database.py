@@ -20,6 +20,7 @@ from memcore.database.difference import Difference
 from memcore.model import SessionEntry
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
 from memcore.session.checkpointing import Position
+from memcore.session.compacting import AnySummarizer
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
 
@@ -111,9 +112,13 @@ class AsyncDatabase(AsyncGuarded):
         """As ``Database.as_user``."""
         return AsyncScope(self._database.as_user(user, app=app, actor=actor))
 
-    def session(self, session_id: str, **options: Any) -> AsyncSession:
-        """As ``Database.session``."""
-        return AsyncSession(self._database.session(session_id, **options))
+    def session(
+        self, session_id: str, *, auto_compact: AnySummarizer | None = None, **options: Any
+    ) -> AsyncSession:
+        """As ``Database.session``; ``auto_compact`` may be a coroutine function."""
+        return AsyncSession(
+            self._database.session(session_id, **options), auto_compact=auto_compact
+        )
 
     async def sessions(
         self, *, user: str | None = None, app: str | None = None
@@ -211,9 +216,11 @@ class AsyncScope:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    def session(self, session_id: str, **options: Any) -> AsyncSession:
-        """As ``Scope.session``."""
-        return AsyncSession(self._scope.session(session_id, **options))
+    def session(
+        self, session_id: str, *, auto_compact: AnySummarizer | None = None, **options: Any
+    ) -> AsyncSession:
+        """As ``Scope.session``; ``auto_compact`` may be a coroutine function."""
+        return AsyncSession(self._scope.session(session_id, **options), auto_compact=auto_compact)
 
     async def sessions(self) -> list[SessionEntry]:
         """As ``Scope.sessions``, as a list."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from memcore.aio.compacting import recorded, summarized
+from memcore.aio.compacting import recorded, run_due, summarized
 from memcore.aio.joined import AsyncJoined
 from memcore.aio.leasing import Leased
 from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
-from memcore.errors import StorageError
+from memcore.compaction.patience import Patience
+from memcore.errors import MemcoreError, StorageError
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
@@ -34,8 +36,9 @@ from memcore.model import (
 from memcore.options import checked_optional_seconds
 from memcore.session import Batch, Session
 from memcore.session.appending import STAGE_ATTEMPTS
+from memcore.session.attempts import Attempts
 from memcore.session.changes import Closure
-from memcore.session.compacting import AnySummarizer
+from memcore.session.compacting import AnySummarizer, checked_summarizer
 from memcore.session.condensed import AnyPolicy
 from memcore.session.outgoing import Redact
 from memcore.session.recovered import Recovery
@@ -46,6 +49,7 @@ from memcore.tokens import TokenCounter
 __all__ = ["AsyncSession"]
 
 T = TypeVar("T")
+_log = logging.getLogger("memcore")
 _FEW: Final = 32
 """So many items may be appended on the loop's own thread."""
 
@@ -57,8 +61,14 @@ class AsyncSession(AsyncJoined):
     thread; a total that is asked for before that counts where it is called.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, auto_compact: AnySummarizer | None = None) -> None:
+        """``auto_compact``: as of ``Scope.session``; it may be a coroutine function."""
         super().__init__(session)
+        if auto_compact is not None:
+            checked_summarizer(auto_compact, awaits=True)
+        self._summarize = auto_compact
+        self._patience = Patience()
+        self._compacting, self._appends = False, 0
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""
         adopt(self, session)
@@ -257,7 +267,33 @@ class AsyncSession(AsyncJoined):
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
     async def store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
-        """Commit a closure that appends ``prepared``; large items are staged ahead in a thread."""
+        """Commit a closure that appends ``prepared``; then compact, if the handle was made so."""
+        found = await self._store(prepared, closure)
+        if self._summarize is not None:
+            self._appends += 1
+            # A task that finds another one compacting leaves it to that one, which looks again.
+            if not self._compacting:
+                self._compacting = True
+                try:
+                    seen = -1
+                    while seen != self._appends:
+                        seen = self._appends
+                        await self._compact_due()
+                finally:
+                    self._compacting = False
+        return found
+
+    async def _compact_due(self) -> None:
+        compacting = self._session.compacting
+        attempts = Attempts(self.id, compacting, compacting.policy(), self._patience)
+        try:
+            await run_due(self._session, attempts, self._summarize)
+        except MemcoreError as exc:
+            # The append is stored. Not the error itself: its text may hold content.
+            _log.error("session %r was not compacted: %s", self.id, type(exc).__name__)
+
+    async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+        """Commit; large items are staged ahead in a thread."""
         stage = self._session.appending.stage
         if not any(item.payload for item in prepared):
             large = len(prepared) > _FEW

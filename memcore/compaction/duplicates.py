@@ -194,14 +194,14 @@ def _alike(
 
 def _cosine(one: list[float], other: list[float]) -> float:
     """Of two vectors of length 1."""
-    return sum(map(mul, one, other))
+    return math.fsum(map(mul, one, other))
 
 
 class _Sketch(NamedTuple):
     """The runs of words of a text as hashes: all of them, or the ``SKETCH_MAX`` smallest."""
 
     hashes: frozenset[int]
-    count: int
+    runs: int
     """Of all different runs."""
 
 
@@ -223,7 +223,7 @@ def _sketch(text: str) -> _Sketch:
 
 def _resemblance(one: _Sketch, other: _Sketch) -> float:
     """The share of runs that both have, of those that either has; of long texts an estimate."""
-    fewer, more = sorted((one.count, other.count))
+    fewer, more = sorted((one.runs, other.runs))
     both = one.hashes & other.hashes
     if more <= SKETCH_MAX:
         return len(both) / len(one.hashes | other.hashes)

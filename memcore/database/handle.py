@@ -25,7 +25,7 @@ from memcore.database.redacted import redacted_lines
 from memcore.database.retained import Retained
 from memcore.database.scope import Scope
 from memcore.database.sharing import export_shared
-from memcore.model import SessionEntry
+from memcore.model import SessionEntry, Summarize
 from memcore.options import checked_bool
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
@@ -117,6 +117,8 @@ class Database(Retained, Audited, Forgetting, Keyed):
         state: Any = None,
         create: bool = True,
         access_counts: bool | None = None,
+        auto_compact: Summarize | None = None,
+        auto_recover: bool = False,
     ) -> Session:
         """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
         return self.scope(user=user, app=app).session(
@@ -129,6 +131,8 @@ class Database(Retained, Audited, Forgetting, Keyed):
             state=state,
             create=create,
             access_counts=access_counts,
+            auto_compact=auto_compact,
+            auto_recover=auto_recover,
         )
 
     def scopes(self) -> list[tuple[str, str]]:

@@ -16,10 +16,18 @@ from memcore.formats import policy_name
 from memcore.kv import REQUESTS, Gate, KeyValue, Requests
 from memcore.log import Head
 from memcore.log.head import head_key
-from memcore.model import SessionEntry
+from memcore.model import SessionEntry, Summarize
 from memcore.options import checked_bool
 from memcore.privacy.border import Passage
-from memcore.session import Address, Backing, Lease, Session, SessionOptions, delete_session
+from memcore.session import (
+    Address,
+    Backing,
+    Compactor,
+    Lease,
+    Session,
+    SessionOptions,
+    delete_session,
+)
 from memcore.session.quarantine import Quarantine
 from memcore.state import SharedState, state_schema
 from memcore.state.handle import Once
@@ -74,6 +82,8 @@ class Scope(ScopedForgetting):
         state: Any = None,
         create: bool = True,
         access_counts: bool | None = None,
+        auto_compact: Summarize | None = None,
+        auto_recover: bool = False,
     ) -> Session:
         """A session by name; it comes into being with its first change.
 
@@ -93,12 +103,19 @@ class Scope(ScopedForgetting):
             create: False raises NotFoundError if there is no such session.
             access_counts: whether reading through this handle is counted (``Session.accessed``);
                 None: as the database was opened.
+            auto_compact: a summarizer (``memcore.extractive`` needs no model): after each append
+                through this handle, what is due of its policy is compacted before the append
+                returns, as a ``Compactor`` would. A failure is logged: the append is stored.
+            auto_recover: the handle's first use reads the whole session once and, if rows are
+                damaged, recovers it as ``Session.recover`` does, never to an empty one; it is
+                logged.
 
         Raises:
             InvalidOptionError, NotFoundError, PolicyMismatchError, CounterUnavailableError
             AccessDeniedError: the authorizer refused it.
             StateSchemaError: ``state`` is no schema.
-            ReadOnlyError: ``recount`` needs a database that is open for writing.
+            ReadOnlyError: ``recount``, ``auto_compact`` and ``auto_recover`` need a database that
+                is open for writing.
         """
         names.check_name(session_id, "session")
         if orphans not in _ORPHANS:
@@ -109,17 +126,21 @@ class Scope(ScopedForgetting):
         if by is not None:
             self._backing.counters.setdefault(by.id, by)
         anew = self._backing.recount if recount is None else checked_bool("recount", recount)
-        if anew:
+        if checked_bool("auto_recover", auto_recover) or anew or auto_compact is not None:
             self._need_writable()
         rule = None if compaction is None else compaction_policy(compaction)
         fields = None if state is None else state_schema(state)
         if access_counts is not None:
             checked_bool("access_counts", access_counts)
-        options = SessionOptions(name, by, orphans, rule, anew, fields, access_counts)
+        options = SessionOptions(
+            name, by, orphans, rule, anew, fields, access_counts, recover=auto_recover
+        )
         self._need("session", session_id)
         address = Address(self._backing, self._app, self._user, session_id, options)
         address.access = self._access
         session = Session(address)
+        if auto_compact is not None:
+            session.after_append = Compactor(session, auto_compact).after_append
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
             raise NotFoundError(msg)

@@ -45,6 +45,8 @@ class SessionOptions:
     """The fields of its state; None: any."""
     access_counts: bool | None = None
     """Whether reading through the handle is counted; None: as in the database."""
+    recover: bool = False
+    """Whether the handle's first use looks for damage and recovers the session."""
 
 
 class Address:

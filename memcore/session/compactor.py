@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from memcore.compaction import Pressure
 from memcore.compaction.patience import Patience
-from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError
+from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError, PlanStaleError
 from memcore.model import CompactionResult, Plan, Summarize
 from memcore.options import checked_callable, checked_optional_seconds
 from memcore.session.attempts import Attempts
@@ -20,6 +21,7 @@ __all__ = ["Compactor"]
 
 Before = Callable[[Plan, Pressure], bool | None]
 After = Callable[[CompactionResult], object]
+_log = logging.getLogger("memcore")
 
 
 class Compactor:
@@ -95,6 +97,17 @@ class Compactor:
             return seen[0]  # type: ignore[no-any-return]
         finally:
             self._running.release()
+
+    def after_append(self) -> None:
+        """Compact if a stage is due, on behalf of an append that is stored: nothing is raised.
+
+        A failure is logged, and what is due stays due for the next append.
+        """
+        try:
+            self.run()
+        except MemcoreError as exc:
+            # Not the error itself: its text may hold content.
+            _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
 
     def _run(self) -> CompactionResult | None:
         compacting = self.session.compacting

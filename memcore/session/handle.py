@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from memcore.log import Prepared
 from memcore.model import (
     Receipt,
     RecountResult,
@@ -12,6 +13,7 @@ from memcore.model import (
 from memcore.session.address import Address
 from memcore.session.appending import AnyEnvelope
 from memcore.session.batch import Batch, BatchContext
+from memcore.session.changes import Closure
 from memcore.session.ending import Ending
 from memcore.session.holding import hold, release
 from memcore.session.leasing import Lease, Leasing
@@ -42,7 +44,12 @@ class Session(Shown):
         """The end of the history, raw; for memcore's own adapters."""
         self.state = SessionState(address)
         """Fields and values beside the log; see ``SessionState``."""
-        if address.options.recount:
+        self.after_append: Callable[[], object] | None = None
+        """Called after each change that appends, once it is stored; it does not raise."""
+        options = address.options
+        if options.recover:
+            address.due = self._recover_and_recount if options.recount else self.recovering.lazily
+        elif options.recount:
             address.due = self.recounting.lazily
 
     def __repr__(self) -> str:
@@ -94,7 +101,17 @@ class Session(Shown):
         """The id of the counter that ``tokens`` and all counts of the session are by."""
         return self.recounting.counter()
 
+    def _recover_and_recount(self) -> bool:
+        """What the first use of the handle begins with; whether it is done for good."""
+        return self.recovering.lazily() and self.recounting.lazily()
+
     # --- appending --------------------------------------------------------------------------------
+
+    def _stored(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+        found = self.appending.store(prepared, closure)
+        if self.after_append is not None:
+            self.after_append()
+        return found
 
     def append(
         self,
@@ -121,7 +138,7 @@ class Session(Shown):
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
-        return self.appending.store(
+        return self._stored(
             *self.appending.extend(
                 [item],
                 expected_revision=expected_revision,
@@ -143,7 +160,7 @@ class Session(Shown):
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
-        return self.appending.store(
+        return self._stored(
             *self.appending.extend(
                 items,
                 expected_revision=expected_revision,
@@ -166,7 +183,7 @@ class Session(Shown):
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
-        return self.appending.store(
+        return self._stored(
             *self.appending.record(
                 type,
                 payload,
@@ -184,7 +201,7 @@ class Session(Shown):
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        return self.appending.store(*self.appending.abandon(call_id))
+        return self._stored(*self.appending.abandon(call_id))
 
     def begin(self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None) -> Receipt:
         """Make the session with the first values of its state; an event ``state`` records them.
@@ -214,7 +231,7 @@ class Session(Shown):
         """
         return BatchContext(
             self.plan_batch(expected_revision, idempotency_key),
-            lambda batch: self.appending.store(batch.prepared, batch.closure()),
+            lambda batch: self._stored(batch.prepared, batch.closure()),
         )
 
     def plan_batch(
@@ -248,7 +265,7 @@ class Session(Shown):
             trace=trace,
             idempotency_key=idempotency_key,
         )
-        receipt = self.appending.store(batch.prepared, batch.closure())
+        receipt = self._stored(batch.prepared, batch.closure())
         batch.settle(receipt)
         return receipt
 

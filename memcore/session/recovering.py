@@ -7,11 +7,17 @@ head, index pages, token counts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.errors import (
+    CorruptValueError,
+    InvalidOptionError,
+    LeaseHeldError,
+    NotFoundError,
+)
 from memcore.lease import lease_key, read_lease
 from memcore.log import Prepared
 from memcore.log.survivors import Survivors
@@ -25,6 +31,10 @@ from memcore.store.base import ReadTxn, Txn
 __all__ = ["RECOVERY_STEPS", "Recovering"]
 
 RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
+_UNASKED: Final = ("mend", "checkpoint", "log")
+"""What a recovery may do that nobody asked for at the time."""
+_TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"
+_log = logging.getLogger("memcore")
 _DAMAGED_ITEMS: Final = (
     "the damaged rows stay in the file, and 'memcore check' goes on reporting them; 'memcore "
     "salvage' makes a file without them"
@@ -47,6 +57,23 @@ class Recovering:
             return store.read(lambda txn: self._look(txn, allowed)[0])
         self._address.refuse_read_only()
         return store.transact(lambda txn: self._recover(txn, allowed))
+
+    def lazily(self) -> bool:
+        """Recover the session at the first use of its handle; False: there is none yet.
+
+        Never to an empty session: that is for a person to decide. What no step mends stays as it
+        is, and whoever meets it meets the error.
+        """
+        name = self._address.name
+        try:
+            done = self.run(plan=False, steps=_UNASKED)
+        except (NotFoundError, LeaseHeldError):
+            return False  # nothing is there, or it is not this handle's to change for now
+        if done.status != "sound":
+            level = logging.WARNING if done.status == "recovered" else logging.ERROR
+            found, lost = len(done.findings), len(done.lost)
+            _log.log(level, _TOLD, name, done.status, found, done.items, lost)
+        return True
 
     def _look(
         self, txn: ReadTxn, allowed: Sequence[str]

@@ -437,3 +437,77 @@ def test_a_failure_is_logged_with_the_session_and_its_kind_but_not_its_text(
     assert type(done.error).__name__ in record.getMessage()
     assert str(done.error) == "the model is down"  # the caller has it; a log may not hold content
     assert record.exc_info is None
+
+
+# --- after an append ------------------------------------------------------------------------------
+
+
+def test_a_handle_compacts_after_its_appends_if_it_was_opened_so(db, caplog):
+    session = db.session("chat", auto_compact=lambda request: f"{len(request.messages)} items")
+    for item in turns(6):
+        session.append(item)
+    assert session.views() == []
+    session.append({"role": "user", "content": "q6"})
+    assert [view.summary for view in session.views()] == ["10 items"]
+    with session.batch() as batch:
+        batch.extend(turns(10, start=7))
+    valid(session)
+    session.record("note")
+    assert len(session.views()) == 2
+    assert len(db.session("chat").views()) == 2  # another handle does what it is asked
+    db.session("chat").extend(turns(20))
+    assert len(session.views()) == 2
+
+
+def test_an_append_is_stored_whatever_becomes_of_the_compaction(db, caplog):
+    session = db.session("chat", auto_compact=failing)
+    session.extend(turns(8))
+    assert (len(session), session.views()[-1].status) == (16, "fallback_slice")
+    assert "the summarizer failed" in caplog.text
+
+    def undoes(_: memcore.SummaryRequest) -> str:
+        db.session("other").undo(6)
+        return "s"
+
+    other = db.session("other", auto_compact=undoes)
+    receipt = other.extend(turns(20))
+    assert receipt.appended == 40
+    assert "session 'other' was not compacted: PlanStaleError" in caplog.text
+    valid(other)
+
+
+def test_a_handle_that_cannot_compact_is_refused(db, path):
+    with pytest.raises(memcore.InvalidOptionError, match="summarize"):
+        db.session("chat", auto_compact=True)
+
+    async def later(_: memcore.SummaryRequest) -> str:
+        return "s"
+
+    with pytest.raises(memcore.InvalidOptionError, match=r"memcore\.aio"):
+        db.session("chat", auto_compact=later)
+    with (
+        memcore.open(path, read_only=True) as reader,
+        pytest.raises(memcore.ReadOnlyError),
+    ):
+        reader.session("chat", auto_compact=memcore.extractive)
+
+
+def test_an_async_handle_compacts_after_its_appends(path, caplog):
+    async def summarize(request: memcore.SummaryRequest) -> str:
+        await asyncio.sleep(0)
+        return f"{len(request.messages)} items"
+
+    async def run() -> None:
+        async with memcore.aio.open(path) as db:
+            session = db.session("chat", auto_compact=summarize)
+            await asyncio.gather(*(session.extend(turns(2, start=2 * n)) for n in range(20)))
+            views = await session.views()
+            assert views
+            assert all(view.summary.endswith(" items") for view in views)
+            assert len(session) == 80
+            await session.extend(turns(10))
+            assert not session.needs_compaction()
+            with pytest.raises(memcore.InvalidOptionError, match="summarize"):
+                db.session("chat", auto_compact=True)
+
+    asyncio.run(run())

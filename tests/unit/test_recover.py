@@ -71,6 +71,48 @@ def names(found: memcore.Recovery) -> list[tuple[str, bool]]:
     return [(step.name, step.serves) for step in found.steps]
 
 
+# --- by itself ------------------------------------------------------------------------------------
+
+
+def test_a_handle_recovers_its_session_if_it_was_opened_so(db, session, damage, caplog):
+    session.extend(turns(5))
+    damage(Row.ITEM, 4)
+    with pytest.raises(memcore.CorruptValueError):
+        db.session("chat").context()
+    with pytest.raises(memcore.CorruptValueError):
+        db.session("chat", auto_recover=False).context()
+    healed = db.session("chat", auto_recover=True)
+    assert len(healed.context().messages) == 9
+    assert "session 'chat': recovered: 1 findings, 9 items are live, 1 were lost" in caplog.text
+    usable(healed)
+    caplog.clear()
+    sound = db.session("chat", auto_recover=True, recount=True, counter="bytes/4")
+    assert len(sound.append(user("again"))) > 0
+    assert caplog.text == ""
+    db.session("new", auto_recover=True).append(user("q"))
+
+
+def test_a_recovery_that_nobody_asked_for_empties_no_session(db, session, damage, caplog):
+    session.extend(turns(3))
+    damage(Row.ITEM)
+    healed = db.session("chat", auto_recover=True)
+    with pytest.raises(memcore.CorruptValueError):
+        healed.context()
+    assert "session 'chat': failed" in caplog.text
+    assert healed.recover().steps[-1].name == "empty"
+
+
+def test_an_async_handle_recovers_too(db, session, damage):
+    session.extend(turns(5))
+    damage(Row.ITEM, 4)
+
+    async def run() -> None:
+        healed = memcore.aio.AsyncSession(db.session("chat", auto_recover=True))
+        assert len((await healed.context()).messages) == 9
+
+    asyncio.run(run())
+
+
 # --- nothing is wrong -----------------------------------------------------------------------------
 
 
