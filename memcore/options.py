@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
 __all__ = [
     "checked_bool",
     "checked_callable",
-    "checked_choice",
     "checked_idempotency_key",
     "checked_int",
     "checked_optional_int",
@@ -64,18 +62,6 @@ def checked_callable(name: str, value: Any) -> Any:
     """
     if value is not None and not callable(value):
         msg = f"{name}: expected a callable or None, got {type(value).__name__}"
-        raise InvalidOptionError(msg)
-    return value
-
-
-def checked_choice(name: str, value: Any, known: Collection[str]) -> str:
-    """``value`` if it is one of the known ones.
-
-    Raises:
-        InvalidOptionError: it is not.
-    """
-    if not isinstance(value, str) or value not in known:
-        msg = f"{name}: expected one of {', '.join(known)}; got {value!r:.80}"
         raise InvalidOptionError(msg)
     return value
 

@@ -137,11 +137,15 @@ def open_database(
         durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
         verify=verify, access=access_of(key, key_file),
     )  # fmt: skip
-    backing = Backing(
-        store, by, preset, recount, rule, embed,
-        size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
-    )  # fmt: skip
-    return bound(_opened(store, backing, rules, admitted, telemetry), store, telemetry)
+    try:
+        backing = Backing(
+            store, by, preset, recount, rule, embed,
+            size_guard=sizes, access_counts=access_counts, audit=audit, access=access,
+        )  # fmt: skip
+        return bound(_opened(store, backing, rules, admitted, telemetry), store, telemetry)
+    except BaseException:  # an interrupt as well: nobody else closes it
+        store.close()
+        raise
 
 
 def _open_file(
@@ -193,19 +197,15 @@ def _opened(
     Raises:
         AuditError: the file is audited under another key, or no key was given.
     """
-    try:
-        start_audit(store, backing.audit)
-        backing.border = admitted.border(store, None if told is None else told.redacted)
-        if not store.read_only:
-            resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-            resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
-            if rules is not None and rules != Retention(backing).get():
-                Retention(backing).set(rules)
-            if backing.access is not None and backing.audit is not None:
-                backing.access.tell_also(partial(_chain_access, store))
-    except BaseException:
-        store.close()
-        raise
+    start_audit(store, backing.audit)
+    backing.border = admitted.border(store, None if told is None else told.redacted)
+    if not store.read_only:
+        resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
+        resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
+        if rules is not None and rules != Retention(backing).get():
+            Retention(backing).set(rules)
+        if backing.access is not None and backing.audit is not None:
+            backing.access.tell_also(partial(_chain_access, store))
     return Database(backing)
 
 

@@ -42,7 +42,7 @@ def attach(
     *,
     read_only: bool,
     map_bytes: int,
-    expected: FileKey | None,
+    expected: tuple[FileKey, ...],
     judge: Callable[[int], None] | None,
     oldest: int = FORMAT_OLDEST,
 ) -> Attachment:
@@ -52,7 +52,7 @@ def attach(
         path: the file, every link resolved.
         read_only: write nothing, recover nothing.
         map_bytes: address space to map at first.
-        expected: the file that it must still be.
+        expected: the files that it must be one of; none: any.
         judge: called with the descriptor before LMDB maps the file; raises to refuse it.
         oldest: the oldest format that is taken.
     """
@@ -76,11 +76,12 @@ def attach(
         )
         if os.environ.get(faults.VARIABLE):
             raw = faults.wrap(raw)
-        _same_file(path, Path(path).stat(), key)  # LMDB opened the path, not the descriptor
+        _same_file(path, Path(path).stat(), (key,))  # LMDB opened the path, not the descriptor
         raw.reader_check()
         recovered = False
         if record.durability == "full" and not read_only:
             recovered = recover(raw, faults.watched(raw, RedoLog(fd, run)), fd, path)
+        return Attachment(key, fd, raw, record, run, recovered)
     except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
         try:
             if raw is not None:
@@ -88,12 +89,11 @@ def attach(
         finally:
             os.close(fd)
         binding.raise_from(error, path)
-    return Attachment(key, fd, raw, record, run, recovered)
 
 
-def _same_file(path: str, status: os.stat_result, expected: FileKey | None) -> FileKey:
+def _same_file(path: str, status: os.stat_result, expected: tuple[FileKey, ...]) -> FileKey:
     key = (status.st_dev, status.st_ino)
-    if expected not in (None, key):
+    if expected and key not in expected:
         raise StoreAccessError(f"{path}: the file was replaced; open it anew")
     return key
 

@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore.errors import (
     CorruptStoreError,
@@ -41,6 +42,7 @@ __all__ = ["Judge", "back_up", "beside", "copy_snapshot", "prove", "refusal"]
 Judge = Callable[[str], list[str]]
 """Looks at a finished copy by its path; findings in words."""
 
+_Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
 _FILE_MODE: Final = 0o600
 
 
@@ -161,19 +163,7 @@ def copy_snapshot(
     ``record`` makes it one of another mode or format. A read-only handle cannot recover: a redo
     record that waits for somebody who can is applied to the copy.
     """
-    with env.hold() as raw:
-        waiting = None
-        if compact:
-            txn = raw.begin()
-            try:
-                meta = newest_meta(env.fd, env.path)
-                if env.read_only and env.redo is not None and meta.txnid == txn.id():
-                    waiting = env.redo.pending(meta)
-                raw.copyfd(fd, compact=True, txn=txn)
-            finally:
-                txn.abort()
-        else:
-            raw.copyfd(fd, compact=False)
+    waiting = env.hold(partial(_copy_rows if compact else _copy_pages, env, fd))
     inspect(fd, temporary)
     if compact:
         _forget_what_is_gone(fd, temporary)
@@ -187,6 +177,26 @@ def copy_snapshot(
         rows[FORMAT_KEY] = record.pack()
     if rows:
         binding.amend(temporary, rows)
+
+
+def _copy_pages(_: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
+    """Copy the file page by page; what waits in it waits in the copy."""
+    raw.copyfd(fd, compact=False)
+    return None
+
+
+def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
+    """Copy a snapshot row by row; the redo record that waits to follow it, if one does."""
+    waiting = None
+    txn = raw.begin()
+    try:
+        meta = newest_meta(env.fd, env.path)
+        if env.read_only and env.redo is not None and meta.txnid == txn.id():
+            waiting = env.redo.pending(meta)
+        raw.copyfd(fd, compact=True, txn=txn)
+    finally:
+        txn.abort()
+    return waiting
 
 
 def _forget_what_is_gone(fd: int, temporary: str) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 from _thread import get_ident
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from memcore.errors import ClosedError, InternalError, StorageError, StoreFullError
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
-from memcore.store.attaching import FileKey, attach
+from memcore.store.attaching import Attachment, FileKey, attach
 from memcore.store.base import MapMovedError
 from memcore.store.bell import Bell
 from memcore.store.call import WriterNeeded
@@ -46,6 +45,8 @@ _MAP_MARGIN_BYTES: Final = 256 * 1024
 class Environment:
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
+    fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
+
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
         self.map_bytes = map_bytes
@@ -55,7 +56,6 @@ class Environment:
         self.key: FileKey | None = None
         self.next_key: FileKey | None = None
         """The file that is about to take the place of this one."""
-        self.fd = -1
         self.raw: binding.RawEnv | None = None
         self.read_only = True
         self.oldest = FORMAT_OLDEST
@@ -88,13 +88,21 @@ class Environment:
             self.path,
             read_only=read_only,
             map_bytes=self.map_bytes,
-            expected=self.key,
+            expected=tuple(key for key in (self.key, self.next_key) if key is not None),
             oldest=self.oldest,
             judge=(lambda fd: self.refuse(self.walk(fd))) if verify else None,
         )
-        mode = found.format.durability
         self.key, self.fd, self.raw, self.format = found.key, found.fd, found.raw, found.format
-        self.read_only = read_only
+        self.read_only, self.next_key = read_only, None
+        try:
+            self._equip(found)
+        except BaseException:
+            self.detach(settle=False, again=True)
+            raise
+
+    def _equip(self, found: Attachment) -> None:
+        """Make what goes with the mode of the file that has just been opened."""
+        read_only, mode = self.read_only, found.format.durability
         self.redo = None
         if mode == "full":
             self.redo = watched(found.raw, RedoLog(found.fd, found.run))
@@ -116,9 +124,14 @@ class Environment:
         if findings:
             raise binding.corrupt(self.path, findings)
 
-    def detach(self, *, settle: bool = True) -> None:
-        """Close LMDB's environment and the descriptor. Needs the lead and a shut gate."""
+    def detach(self, *, settle: bool = True, again: bool = False) -> None:
+        """Close LMDB's environment and the descriptor. Needs the lead and a shut gate.
+
+        ``again``: the next use opens them; ``settle``: make what is committed durable first.
+        """
         self.begin = self._begin_closed
+        if again:
+            self.begin = self._begin_lost if self.private else self._begin_reopened
         try:
             if settle and self.raw is not None and not self.leader.poison:
                 self._settle_down()
@@ -126,12 +139,16 @@ class Environment:
             pin, self.pin = self.pin, None
             raw, self.raw = self.raw, None
             fd, self.fd = self.fd, -1
-            if pin is not None:
-                pin.end()
-            if raw is not None:
-                raw.close()
-            if fd >= 0:
-                os.close(fd)
+            try:  # an interrupt in one of them must not cost the others
+                if pin is not None:
+                    pin.end()
+            finally:
+                try:
+                    if raw is not None:
+                        raw.close()
+                finally:
+                    if fd >= 0:
+                        os.close(fd)
 
     def _settle_down(self) -> None:
         """Before closing: leave nothing that a power cut could take, or an opener must redo."""
@@ -170,47 +187,52 @@ class Environment:
         if outer is not None:
             return fn(outer)
         snapshot = Snapshot()
+        raw = None
         try:
             live[me] = snapshot
             if gate.is_shut:
                 gate.enter(me, snapshot)
             try:
-                snapshot.begin(self.begin(), self.vault)
+                raw = self.begin()
             except RawError as error:
                 if not patient and isinstance(error, MapResized):
                     raise MapMovedError from error
-                self._begin_again(me, snapshot, error)
+                raw = self._begin_again(me, snapshot, error)
+            snapshot.begin(raw, self.vault)
             return fn(snapshot)
         except RawError as error:
             binding.raise_from(error, self.path)
         finally:
-            # LMDB's transaction ends before ``live`` forgets it: nobody unmaps under it.
+            # LMDB's transaction ends before ``live`` forgets it: nobody unmaps under it. Both are
+            # done by functions in C, so that no interrupt comes before (see ``Gate``).
             try:
-                raw = snapshot.drop()
                 if raw is not None:
                     raw.abort()
-                    raw = None
             finally:
                 live.pop(me, None)
+            raw = None  # whoever keeps an error keeps this frame
+            snapshot.drop()
             if gate.is_shut:
                 gate.ring()
 
-    @contextmanager
-    def hold(self) -> Iterator[binding.RawEnv]:
-        """LMDB's environment for a call that must not meet a remap or a close."""
+    def hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
+        """Run ``fn`` on LMDB's environment, for calls that must not meet a remap or a close."""
+        gate = self.gate
+        live = gate.live
         me = get_ident()
-        if me in self.gate.live:
-            yield self.mapped()
-            return
+        if me in live:
+            return fn(self.mapped())
         try:
-            self.gate.enter(me, Snapshot())
+            gate.enter(me, Snapshot())
             if self.raw is None:
                 self.begin().abort()  # a child of a fork opens here; a closed store refuses
-            yield self.mapped()
+            return fn(self.mapped())
         except (RawError, OSError) as error:
             binding.raise_from(error, self.path)
         finally:
-            self.gate.leave(me)
+            live.pop(me, None)
+            if gate.is_shut:
+                gate.ring()
 
     def mapped(self) -> binding.RawEnv:
         """LMDB's environment. For whoever has the lead, or is inside ``hold``."""
@@ -219,11 +241,11 @@ class Environment:
             raise ClosedError(f"{self.path}: the store is closed; open it again")
         return raw
 
-    def _begin_again(self, me: int, snapshot: Snapshot, error: Exception) -> None:
+    def _begin_again(self, me: int, snapshot: Snapshot, error: Exception) -> Any:
         """After a refused begin: follow a grown map, or free the slots of dead readers."""
         for _ in range(8):
             if isinstance(error, MapResized):
-                self.gate.leave(me)
+                self.gate.live.pop(me, None)
                 if self.queue.led_here:
                     raise InternalError("the map grew under the write lock") from error
                 self.queue.call(self.follow_map, job=True)
@@ -233,11 +255,9 @@ class Environment:
             else:
                 raise error
             try:
-                snapshot.begin(self.begin(), self.vault)
+                return self.begin()
             except RawError as again:
                 error = again
-            else:
-                return
         raise error
 
     # --- the map -----------------------------------------------------------------------------
@@ -254,14 +274,16 @@ class Environment:
 
     def grow(self) -> None:
         """Double the map. Needs the lead and no transaction of this thread."""
-        with self.gate.closed():
-            raw = self.mapped()
-            self.unpin()
-            raw.reader_check()  # a dead reader's snapshot may be all that fills the map
-            size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # above it set_map refuses
-            self._remap(raw, size)
-            self.map_bytes = max(self.map_bytes, size)
-            self._is_cramped = False
+        self.gate.closed(self._grow)
+
+    def _grow(self) -> None:
+        raw = self.mapped()
+        self.unpin()
+        raw.reader_check()  # a dead reader's snapshot may be all that fills the map
+        size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # above it set_map refuses
+        self._remap(raw, size)
+        self.map_bytes = max(self.map_bytes, size)
+        self._is_cramped = False
 
     def grow_ahead(self) -> None:
         """Double the map before it has to be; go on without if the system refuses."""
@@ -272,17 +294,20 @@ class Environment:
 
     def follow_map(self, _: Any = None) -> None:
         """Map what another process made of the file. Needs the lead."""
-        with self.gate.closed():
-            self.unpin()
-            self._remap(self.mapped(), 0)
+        self.gate.closed(self._follow)
+
+    def _follow(self) -> None:
+        if self.raw is None:
+            return  # whoever opens it again maps it as it is
+        self.unpin()
+        self._remap(self.mapped(), 0)
 
     def _remap(self, raw: binding.RawEnv, map_bytes: int) -> None:
         try:
             binding.set_map(raw, map_bytes)
             self.map_size = raw.info()["map_size"]
         except StorageError:  # LMDB gives up what it cannot map: opened again at the next use
-            self.detach(settle=False)
-            self.open_at_next_use()
+            self.detach(settle=False, again=True)
             raise
 
     def unpin(self) -> None:
@@ -319,12 +344,14 @@ class Environment:
         """Make everything that was committed before this call survive a power cut."""
         while True:
             try:
-                with self.hold():
-                    if self.pin is not None:
-                        self.pin.point()
+                self.hold(self._point)
                 return
             except MapMovedError:
                 self.queue.call(self.follow_map, job=True)
+
+    def _point(self, _: Any) -> None:
+        if self.pin is not None:
+            self.pin.point()
 
     # --- modes of being open -----------------------------------------------------------------
 
@@ -334,39 +361,45 @@ class Environment:
             self.queue.call(self._reopen_writable, job=True)
 
     def _reopen_writable(self, _: Any) -> None:
-        with self.gate.closed():
-            if not self.read_only:
-                return
-            self.detach()
-            self.open_at_next_use()  # should it not even open as it was
-            try:
-                self.attach(read_only=False)
-            except BaseException:
-                self.attach(read_only=True)  # the read-only handles go on
-                raise
+        self.gate.closed(self._attach_writable)
+
+    def _attach_writable(self) -> None:
+        if not self.read_only:
+            return
+        self.detach(again=True)  # should it not even open as it was
+        try:
+            self.attach(read_only=False)
+        except BaseException:
+            self.attach(read_only=True)  # the read-only handles go on
+            raise
 
     def shut(self) -> None:
-        """Close for good, after what is under way."""
+        """Close for good, after what is under way. Whoever comes second waits for the first."""
         try:
             self.queue.call(self._shut, job=True)
         except RawError as error:
             binding.raise_from(error, self.path)
 
     def _shut(self, _: Any) -> None:
-        with self.gate.closed(), anchored(self.audit):
-            self.detach()
+        if self.is_closed and self.raw is None:
+            return
+        with anchored(self.audit):
+            self.gate.closed(self.detach)
 
     def needs_recovery(self) -> bool:
         """Whether a redo record waits for somebody who may write. Advisory."""
         if not self.read_only or self.redo is None:
             return False
-        with self.hold():
-            return self.redo.pending(newest_meta(self.fd, self.path)) is not None
+        return self.hold(self._has_pending)
+
+    def _has_pending(self, _: Any) -> bool:
+        found = None if self.redo is None else self.redo.pending(newest_meta(self.fd, self.path))
+        return found is not None
 
     # --- reopening ---------------------------------------------------------------------------
 
     def open_at_next_use(self) -> None:
-        """The environment is gone: a fork left it to the parent, or it could not be had again."""
+        """The environment is gone: a fork left it to the parent."""
         self.begin = self._begin_lost if self.private else self._begin_reopened
 
     @property

@@ -7,8 +7,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -372,24 +371,38 @@ def drop_pages(path: str) -> None:
             os.close(fd)
 
 
-@contextmanager
-def exclusively(fd: int, path: str) -> Iterator[None]:
-    """Hold the file alone: the shared flock becomes an exclusive one, and shared again after."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        # A failed conversion may have dropped the shared lock: take it again, then look whether
-        # somebody replaced the file in between.
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        require_same(fd, path)
-        raise StoreLockedError(
-            f"{path}: another process has the store open; close it there first"
-        ) from error
-    try:
-        require_same(fd, path)
-        yield
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_SH)
+class exclusively:  # noqa: N801 - used as a function
+    """Hold the file alone: the shared flock becomes an exclusive one, and shared again after.
+
+    No generator: one that an interrupt kept from its end would run it when nobody knows any more
+    what the descriptor's number stands for. Whoever keeps the descriptor shares it again itself.
+    """
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def __enter__(self) -> None:
+        fd, path = self._fd, self._path
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            require_same(fd, path)
+        except BlockingIOError as error:
+            # A failed conversion may have dropped the shared lock: take it again, then look whether
+            # somebody replaced the file in between.
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            require_same(fd, path)
+            raise StoreLockedError(
+                f"{path}: another process has the store open; close it there first"
+            ) from error
+        except BaseException:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
 
 
 def require_same(fd: int, path: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import tempfile
-import time
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +16,7 @@ from memcore.errors import (
     ClosedError,
     InternalError,
     InvalidOptionError,
+    MemcoreError,
     ReadOnlyError,
     StoreAccessError,
 )
@@ -33,6 +34,7 @@ from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
+from memcore.store.lmdb import RawEnv
 from memcore.store.registry import environments, opening
 from memcore.store.replacing import compact_file, restore_file
 from memcore.store.unlocking import Access, need_newest, new_ring, unlock
@@ -43,7 +45,6 @@ __all__ = ["LmdbStore", "open_store"]
 
 T = TypeVar("T")
 _FORK_PATIENCE_SECONDS: Final = 5.0
-_CLOSING_LOOK_SECONDS: Final = 0.002
 
 
 def open_store(
@@ -77,11 +78,34 @@ def open_store(
             seed = None if access is None else new_ring(access, name).seed
             create_file(name, durability or "full", seed=seed)
     while True:
-        with opening:
-            env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
-            if env is not None:
-                return _handle(env, read_only, durability, access, blind)
-        time.sleep(_CLOSING_LOOK_SECONDS)  # its last handle is being closed by another thread
+        store = None
+        try:
+            with opening.lock:
+                env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
+                if not env.closing:
+                    try:
+                        store = _handle(env, read_only, durability, access, blind)
+                    except BaseException:
+                        if not env.handles:
+                            _end(env)
+                        raise
+            if store is not None:
+                return store
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
+        # Its last handle is being closed by another thread, or was until an interrupt came.
+        with suppress(MemcoreError):  # whoever closes is told
+            _end(env)
+
+
+def _end(env: Environment) -> None:
+    """Close what has no handles any more, and forget it."""
+    try:
+        env.shut()
+    finally:
+        environments.discard(env)
 
 
 def _handle(
@@ -92,22 +116,16 @@ def _handle(
     blind: bool,
 ) -> LmdbStore:
     recorded = _format(env).durability
-    try:
-        if durability not in (None, recorded):
-            raise InvalidOptionError(
-                f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
-                " durability out to open it as it is"
-            )
-        if not (blind and read_only):
-            vault = unlock(_format(env), env.path, access)
-            env.vault = env.vault or vault  # the first one has the ciphers that are in use
-            if env.vault is not None and not read_only:
-                need_newest(env, env.vault)
-    except BaseException:
-        if not env.handles:
-            environments.discard(env)
-            env.shut()
-        raise
+    if durability not in (None, recorded):
+        raise InvalidOptionError(
+            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+            " durability out to open it as it is"
+        )
+    if not (blind and read_only):
+        vault = unlock(_format(env), env.path, access)
+        env.vault = env.vault or vault  # the first one has the ciphers that are in use
+        if env.vault is not None and not read_only:
+            need_newest(env, env.vault)
     return LmdbStore(env, read_only=read_only)
 
 
@@ -124,25 +142,26 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
 
 def _shared(
     name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
-) -> Environment | None:
-    """The environment of the file: the one that this process has, or a new one.
-
-    None if the one that it has is on its way out.
-    """
+) -> Environment:
+    """The environment of the file: the one that this process has, maybe closing, or a new one."""
     with suppress(OSError):
         status = Path(name).stat()
         for env in list(environments):
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
-                    return None
+                    return env
                 if not read_only:
                     env.need_writable()
                 if verify:
                     env.refuse(env.check())
                 return env
     env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
-    env.attach(read_only=read_only, verify=verify)
-    environments.add(env)
+    try:
+        env.attach(read_only=read_only, verify=verify)
+        environments.add(env)
+    except BaseException:
+        env.detach(settle=False)
+        raise
     return env
 
 
@@ -249,11 +268,14 @@ class LmdbStore:
         env = self.environment()
         if env.read_only:
             return
-        with env.hold():  # a child of a fork opens here, and has its pin then
-            if env.pin is None:
-                env.leader.sync()
+        env.hold(self._sync)  # a child of a fork opens here, and has its pin then
         if env.pin is not None:
             env.steady()
+
+    def _sync(self, _: RawEnv) -> None:
+        env = self.environment()
+        if env.pin is None:
+            env.leader.sync()
 
     def backup(
         self,
@@ -302,31 +324,33 @@ class LmdbStore:
 
     def stats(self) -> dict[str, Any]:
         """Figures of the file, the map and the queue."""
+        return self.environment().hold(self._figures)
+
+    def _figures(self, raw: RawEnv) -> dict[str, Any]:
         env = self.environment()
-        with env.hold() as raw:
-            meta = newest_meta(env.fd, env.path)
-            info = raw.info()
-            return {
-                "path": self.path,
-                "durability": self.durability,
-                "read_only": self.read_only,
-                "file_bytes": os.fstat(env.fd).st_size,
-                "map_bytes": info["map_size"],
-                "page_bytes": meta.page_bytes,
-                "pages": meta.last_page + 1,
-                "pages_used": 2 + meta.main_pages + meta.free_pages,
-                "pages_free": meta.last_page - 1 - meta.main_pages - meta.free_pages,
-                "entries": meta.entries - 2,
-                "last_txnid": meta.txnid,
-                "readers": info["num_readers"],
-                "readers_max": info["max_readers"],
-                "batches": env.leader.batches,
-                "closures": env.leader.closures,
-                "handles": len(env.handles),
-                "poisoned": bool(env.leader.poison),
-                "steady_points": 0 if env.pin is None else env.pin.points,
-                "unsteady_commits": 0 if env.pin is None else env.pin.uncovered,
-            }
+        meta = newest_meta(env.fd, env.path)
+        info = raw.info()
+        return {
+            "path": self.path,
+            "durability": self.durability,
+            "read_only": self.read_only,
+            "file_bytes": os.fstat(env.fd).st_size,
+            "map_bytes": info["map_size"],
+            "page_bytes": meta.page_bytes,
+            "pages": meta.last_page + 1,
+            "pages_used": 2 + meta.main_pages + meta.free_pages,
+            "pages_free": meta.last_page - 1 - meta.main_pages - meta.free_pages,
+            "entries": meta.entries - 2,
+            "last_txnid": meta.txnid,
+            "readers": info["num_readers"],
+            "readers_max": info["max_readers"],
+            "batches": env.leader.batches,
+            "closures": env.leader.closures,
+            "handles": len(env.handles),
+            "poisoned": bool(env.leader.poison),
+            "steady_points": 0 if env.pin is None else env.pin.points,
+            "unsteady_commits": 0 if env.pin is None else env.pin.uncovered,
+        }
 
     @property
     def needs_recovery(self) -> bool:
@@ -341,19 +365,31 @@ class LmdbStore:
     def exclusive(self) -> Iterator[None]:
         """Keep every other process out of the file; StoreLockedError if one has it open."""
         env = self.environment()
-        with env.hold():
-            pass  # a child of a fork opens here
-        with exclusively(env.fd, env.path):
-            yield
+        env.hold(lambda _: None)  # a child of a fork opens here
+        try:
+            with exclusively(env.fd, env.path):
+                yield
+        finally:
+            if env.fd >= 0:
+                fcntl.flock(env.fd, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
 
     def close(self) -> None:
         """Give the handle back; the last one waits for what is under way and closes the file."""
-        with opening:
-            env = self._env
-            if env is None:
-                return
-            if env.queue.led_here or get_ident() in env.gate.live:
-                raise InternalError("close() was called inside a transaction on the same thread")
+        env = self._env
+        if env is None:
+            return
+        if env.queue.led_here or get_ident() in env.gate.live:
+            raise InternalError("close() was called inside a transaction on the same thread")
+        try:
+            self._give_back(env)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: go on, for nobody else would
+            self._give_back(env)
+            raise
+
+    def _give_back(self, env: Environment) -> None:
+        with opening.lock:
             self._env = None
             self._transact = self._refuse_closed
             env.handles.discard(self)
@@ -361,10 +397,7 @@ class LmdbStore:
                 return
             env.closing = True
         # Not under the lock: what is waited for may itself open a store.
-        try:
-            env.shut()
-        finally:
-            environments.discard(env)
+        _end(env)
 
     def environment(self) -> Environment:
         """What is open, for the other modules of this package.

@@ -117,7 +117,7 @@ class Leader:
             env.audit.need_anchored(hurried=batch.hurried)
         if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
             env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
-        txn = None
+        txn = raw = None
         try:
             raw = env.begin_write(hurried=batch.hurried)
             txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault, env.audit)
@@ -136,11 +136,16 @@ class Leader:
             return _Next.GROW
         finally:
             self._txn = None
-            raw = None if txn is None else txn.drop()
-            if raw is not None:
-                raw.abort()  # nothing happens to a transaction that was committed
             if env.pin is not None:
                 env.pin.is_busy = False
+            # By a function in C: an interrupt at the first line of one of ours would leave the lock
+            # to whoever keeps the error. Nothing happens to a transaction that was committed; one
+            # that a fork took from us is the parent's.
+            if raw is not None and (txn is None or txn.raw is not None):
+                raw.abort()
+            raw = None
+            if txn is not None:
+                txn.drop()
         return follows
 
     def _run_calls(self, txn: WriteTxn, batch: Batch, queue: CommitQueue) -> tuple[_Next, bool]:

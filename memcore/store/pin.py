@@ -16,15 +16,17 @@ were freed since from being used again, so this bounds what the file grows by.
 from __future__ import annotations
 
 import os
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from functools import partial
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from memcore.errors import ClosedError, InternalError, OutcomeUnknownError
 from memcore.limits import STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
 from memcore.store.base import MapMovedError
 from memcore.store.call import WriterNeeded
+from memcore.store.delivery import release
 from memcore.store.file import META_IMAGE_BYTES, META_OFFSETS, txnid_of
 from memcore.store.lmdb import MapResized, ReadersFull
 from memcore.store.steady import SteadyLog, image_of
@@ -74,8 +76,12 @@ class Pin:
         self._timing = False
         self._ended = False
         self.is_busy = False
-        self._wake = Event()
-        self._hurry = Event()
+        # Locks that whoever wakes the thread lets go of. An Event would not do: an interrupt in its
+        # ``set`` may leave it locked for ever, for the thread and for every later commit.
+        self._wake = allocate_lock()
+        self._wake.acquire()
+        self._hurry = allocate_lock()
+        self._hurry.acquire()
         self._thread: Thread | None = None
         self.interval_seconds = interval_seconds
         self.points = 0
@@ -120,14 +126,14 @@ class Pin:
         if not self._timing or self._thread is None:
             self.remind()
         elif self._made - self._covered == STEADY_COMMITS_HURRY:
-            self._hurry.set()
+            release(self._hurry)
 
     def remind(self) -> None:
         """There is something to make durable: the interval begins."""
         self._timing = True
         if self._thread is None:
             self._start()
-        self._wake.set()
+        release(self._wake)
 
     # --- the point ---------------------------------------------------------------------------
 
@@ -143,22 +149,26 @@ class Pin:
         """
         if self._owner == get_ident():
             raise InternalError("a flush was asked for inside a flush on the same thread")
-        with self._mutex, self._log.locked():
-            self._owner = get_ident()
+        with self._mutex:
             try:
-                self._env.leader.need_sound()  # a record must not name what a flush has dropped
-                self._make()
-            except OSError as error:
-                # The next flush would claim success for pages that were dropped.
-                self._env.leader.poison_for(error)
-                raise OutcomeUnknownError(self._env.leader.poison) from error
-            except BaseException:
-                self._timing = True  # what is not covered is still due
-                raise
+                self._owner = get_ident()
+                self._log.locked(self._make_soundly)
             finally:
                 self._owner = 0
         # The pin of a killed process holds back every page that was freed since.
         self._env.mapped().reader_check()
+
+    def _make_soundly(self) -> None:
+        try:
+            self._env.leader.need_sound()  # a record must not name what a flush has dropped
+            self._make()
+        except OSError as error:
+            # The next flush would claim success for pages that were dropped.
+            self._env.leader.poison_for(error)
+            raise OutcomeUnknownError(self._env.leader.poison) from error
+        except BaseException:
+            self._timing = True  # what is not covered is still due
+            raise
 
     def _make(self) -> None:
         self._timing = False  # a commit from here on asks for the next point
@@ -186,7 +196,11 @@ class Pin:
         while True:
             try:
                 pin = self._env.mapped().begin()
-                image = image_of(self._fd, pin.id())
+                try:
+                    image = image_of(self._fd, pin.id())
+                except BaseException:
+                    pin.abort()
+                    raise
                 if image is not None:
                     return pin, image
                 pin.abort()  # others committed meanwhile: there is a newer one
@@ -211,9 +225,9 @@ class Pin:
     def end(self) -> None:
         """The environment closes: no thread, no pin. Nobody is inside a point."""
         self._ended = True
-        self._hurry.set()
-        self._wake.set()
         self.let_go()
+        release(self._hurry)
+        release(self._wake)
 
     def forget(self) -> Any:
         """In the child of a fork: the parent's reader, which must not be given up here."""
@@ -234,11 +248,10 @@ class Pin:
     def _run(self) -> None:
         idle = 0.0
         while not self._ended:
-            if self._wake.wait(self.interval_seconds):
-                self._wake.clear()
-                self._hurry.clear()
-                if self.uncovered < STEADY_COMMITS_HURRY:
-                    self._hurry.wait(self.interval_seconds)
+            if self._wake.acquire(True, self.interval_seconds):
+                self._hurry.acquire(False)  # a hurry of before
+                if self.uncovered < STEADY_COMMITS_HURRY and not self._ended:
+                    self._hurry.acquire(True, self.interval_seconds)
             try:
                 if self._timing:
                     idle = 0.0
@@ -259,13 +272,16 @@ class Pin:
 
     def _look_around(self, idle_seconds: float) -> None:
         """Nothing of ours is due: do others need the pages that the pin holds, or a point?"""
-        with self._env.hold():
-            overtaken, covered = self._standing()
-            if idle_seconds > _IDLE_SECONDS or (overtaken and covered):
-                self._let_go_if_idle()
+        overtaken, covered = self._env.hold(partial(self._stand, idle_seconds))
         if overtaken and (self.is_busy or not covered):
             # A leader waits for others, whose pages we hold back; or somebody was killed.
             self._env.steady()
+
+    def _stand(self, idle_seconds: float, _: Any) -> tuple[bool, bool]:
+        overtaken, covered = self._standing()
+        if idle_seconds > _IDLE_SECONDS or (overtaken and covered):
+            self._let_go_if_idle()
+        return overtaken, covered
 
     def _let_go_if_idle(self) -> None:
         # A batch that begins meanwhile sees no pin and waits for the mutex, or is seen here.

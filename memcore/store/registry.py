@@ -14,36 +14,25 @@ __all__ = ["environments", "opening"]
 _FORK_PATIENCE_SECONDS: Final = 5.0
 
 
-class _OpeningLock:
-    """Opening and closing, one at a time. A fork needs a new one: its owner may be gone."""
+class _Opening:
+    """Opening and closing, one at a time: ``with opening.lock``.
+
+    The lock itself is entered, not a method of this: an interrupt at the first line of an
+    ``__exit__`` would leave it locked. A fork needs a new one: its owner may be gone.
+    """
 
     def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self._lock = RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def acquire(self, patience_seconds: float) -> bool:
-        return self._lock.acquire(timeout=patience_seconds)
-
-    def release(self) -> None:
-        self._lock.release()
+        self.lock = RLock()
 
 
 environments: WeakSet[Environment] = WeakSet()
-opening = _OpeningLock()
+opening = _Opening()
 _fork: list[bool] = []
 """Whether the fork under way has ``opening``."""
 
 
 def _before_fork() -> None:
-    _fork.append(opening.acquire(_FORK_PATIENCE_SECONDS))
+    _fork.append(opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS))
     for env in list(environments):
         env.fork.quiesce(_FORK_PATIENCE_SECONDS)
 
@@ -52,11 +41,11 @@ def _after_fork_in_parent() -> None:
     for env in list(environments):
         env.fork.resume()
     if _fork.pop():
-        opening.release()
+        opening.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    opening.renew()
+    opening.lock = RLock()
     _fork.clear()
     for env in list(environments):
         env.fork.forget()

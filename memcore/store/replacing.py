@@ -17,6 +17,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,8 @@ def compact_file(
         StorageError: the swap is done, but the directory cannot be flushed: the handle refuses
             writes until it is opened anew.
     """
-    lock = os.dup(env.fd)  # the flock outlives the descriptor that the environment closes
+    env.hold(lambda _: None)  # a child of a fork opens here
+    lock = env.fd  # ours from the swap on: its flock outlives the environment that had it
     try:
         with exclusively(lock, env.path):
             old = os.fstat(lock)
@@ -57,21 +59,25 @@ def compact_file(
                 copy_snapshot(env, fd, temporary, compact=True, record=record)
                 prove(fd, temporary, env.path, judge)
                 new = os.fstat(fd)
-                with env.gate.closed():
-                    _swap(env, lock, temporary, (new.st_dev, new.st_ino))
+                key = new.st_dev, new.st_ino
+                env.gate.closed(partial(_swap, env, lock, temporary, key))
             return old.st_size, new.st_size
     except OSError as error:
         raise refusal(error, env.path) from error
     except binding.RawError as error:
         binding.raise_from(error, env.path)
     finally:
-        os.close(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
+        finally:
+            if env.fd != lock:
+                os.close(lock)
 
 
 def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:
     env.next_key = key  # a thread that opens the path meanwhile shall get this environment
-    env.detach()
-    env.open_at_next_use()  # should it not open below
+    env.fd = -1  # who called closes it
+    env.detach(again=True)  # should it not open below
     failed: OSError | None = None
     try:
         need_unmapped(env.path)
@@ -79,8 +85,6 @@ def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> 
     except _UnflushedError as error:
         failed = error
     finally:
-        status = Path(env.path).stat()
-        env.key, env.next_key = (status.st_dev, status.st_ino), None
         fcntl.flock(lock, fcntl.LOCK_SH)  # if the old file stayed, its opener comes now
         env.attach(read_only=False)
     if failed is not None:

@@ -17,11 +17,10 @@ import fcntl
 import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from xxhash import xxh3_64_intdigest
@@ -42,6 +41,8 @@ from memcore.store.file import (
 from memcore.store.run import Run
 
 __all__ = ["Steady", "SteadyLog", "boot_id", "image_of", "settle"]
+
+T = TypeVar("T")
 
 _MAGIC: Final = b"memcore-steady1\x00"
 _RECORD = Struct(f"<16sQ16s{META_IMAGE_BYTES}s")  # magic, number, boot, meta image
@@ -94,27 +95,27 @@ def boot_id() -> bytes:
 class SteadyLog:
     """The steady records of one open file."""
 
-    __slots__ = ("_fd", "_run", "_seed", "boot")
+    __slots__ = ("_fd", "_free", "_own", "_run", "_seed", "boot")
 
     def __init__(self, fd: int, run: Run) -> None:
         self._fd = fd
         self._run = run
         self._seed = int.from_bytes(run.seed[:8], "little")
         self.boot = boot_id()
+        self._own = _FLOCK.pack(fcntl.F_WRLCK, 0, run.slots[0], 1, 0)
+        self._free = _FLOCK.pack(fcntl.F_UNLCK, 0, run.slots[0], 1, 0)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing a record; a killed holder lets go by itself.
+    def locked(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` while no other process writes a record; a killed holder lets go by itself.
 
         The lock belongs to the descriptor, and covers one byte of the data file: LMDB's own locks
         are on the lock file.
         """
-        where = self._run.slots[0]
         try:  # an interrupt may follow the call at once
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, where, 1, 0))
-            yield
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, self._own)
+            return fn()
         finally:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_UNLCK, 0, where, 1, 0))
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, self._free)
 
     def newest(self) -> Steady | None:
         """The last record that is whole; None if none ever was.

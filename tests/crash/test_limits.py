@@ -369,8 +369,7 @@ store = open_store(sys.argv[1], durability=sys.argv[2], steady_interval_ms=60_00
 store.transact(lambda txn: txn.put(b"\\x01a", b"1"))
 left, go = threading.Event(), threading.Event()
 def leave():
-    with store._env.hold() as raw:
-        pass
+    raw = store._env.hold(lambda raw: raw)
     left.set()
     go.wait()  # a frame that has left the gate, and still holds LMDB's environment
 thread = threading.Thread(target=leave)

@@ -74,7 +74,6 @@ def cuts(path, tmp_path, monkeypatch):
     return Cuts(path, tmp_path / "cuts", monkeypatch)
 
 
-
 def read_all(path, users, key=KEY):
     """Open, check, and read every content of the users."""
     with memcore.open(path, key=key) as db:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 import threading
 from pathlib import Path
 
 import lmdb
 import pytest
+from interrupts import Interrupt
 
 from memcore.errors import (
     ClosedError,
@@ -500,38 +500,6 @@ def test_an_interrupt_inside_another_s_closure_requeues_it(store) -> None:
     assert set(rows(store)) == {A, B}
 
 
-class Interrupt:
-    """KeyboardInterrupt at the n-th point at which the interpreter looks for signals.
-
-    That is where a Python function begins and where a C function has returned; a profiler that
-    raises is called at exactly these points.
-    """
-
-    def __init__(self, number) -> None:
-        self.left, self.fired = number, False
-
-    def __call__(self, frame, event, arg) -> None:
-        code = frame.f_code
-        ours = "/memcore/store/" in code.co_filename and code.co_name != "__del__"
-        if ours and event in ("call", "c_return"):
-            self.left -= 1
-            if self.left == 0:
-                self.fired = True
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    def during(self, fn) -> bool:
-        """Whether ``fn`` ended by itself."""
-        try:
-            sys.setprofile(self)
-            fn()
-        except KeyboardInterrupt:
-            return False
-        finally:
-            sys.setprofile(None)
-        return True
-
-
 @pytest.mark.parametrize("value", [b"small", b"x" * 300_000], ids=["recorded", "above a slot"])
 def test_an_interrupt_at_any_point_leaves_the_store_usable(tmp_path, value) -> None:
     store = open_store(tmp_path / "agent.memcore")
@@ -580,14 +548,15 @@ def test_followers_are_served_wherever_the_leader_is_interrupted(store, number) 
             if runs or queue_of(store).led_here is False:
                 break
         txn.put(A, b"1")
-        sys.setprofile(Interrupt(number))
+        interrupt.start()
 
+    interrupt = Interrupt(number)
     try:
         store.transact(lead)
     except KeyboardInterrupt:
         pass
     finally:
-        sys.setprofile(None)
+        interrupt.stop()
     for thread in threads:
         thread.join()
     assert rows(store)[B] == b"3"

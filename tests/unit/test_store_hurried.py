@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupts import Interrupt
 
 from memcore.aio.commit import commit_to
 from memcore.errors import InternalError, OutcomeUnknownError, StoreFullError
@@ -381,22 +381,6 @@ def test_a_poisoned_store_refuses(plain: LmdbStore) -> None:
     plain._env.leader.poison = ""
 
 
-class Interrupt:
-    """KeyboardInterrupt at the n-th point at which the interpreter looks for signals."""
-
-    def __init__(self, number: int) -> None:
-        self.left, self.fired = number, False
-
-    def __call__(self, frame: Any, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if "/memcore/store/" in code.co_filename and event in ("call", "c_return"):
-            self.left -= 1
-            if self.left == 0:
-                self.fired = True
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("way", ["here", "handed over", "queued"])
 def test_an_interrupt_anywhere_leaves_the_queue_usable(
     path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -420,13 +404,7 @@ def test_an_interrupt_anywhere_leaves_the_queue_usable(
                 txn.on_commit(lambda: folded.append(1))
 
             future: asyncio.Future[None] = loop.create_future()
-            sys.setprofile(interrupt)
-            try:
-                store.submit(closure, loop, future=future)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.setprofile(None)
+            interrupt.during(lambda: store.submit(closure, loop, future=future))  # noqa: B023
             fired = interrupt.fired
             async with asyncio.timeout(5):
                 await store.submit(put(C), loop)
