@@ -408,6 +408,35 @@ def test_the_sdk_sends_a_legal_list_and_stores_the_new_input_alone(past, new, bu
     assert_unique(last)
 
 
+SEARCHED = [{"type": "web_search_call", "id": f"ws_{n}", "status": "completed"} for n in (1, 2)]
+DEVELOPER = {"role": "developer", "content": "be brief"}
+CALLED = [
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "w", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "18"},
+]
+
+
+@pytest.mark.parametrize("budget", [None, 200])
+@pytest.mark.parametrize(
+    ("items", "shown"),
+    [
+        ([{"type": "reasoning", "summary": []}, DEVELOPER, SEARCHED[0]], [DEVELOPER]),
+        ([SEARCHED[0], DEVELOPER, SEARCHED[1]], [DEVELOPER]),
+        ([*CALLED, SEARCHED[0]], []),
+        (
+            [DEVELOPER, {"type": "reasoning", "id": "rs_1", "summary": []}, SEARCHED[0]],
+            [DEVELOPER, {"type": "reasoning", "id": "rs_1", "summary": []}, SEARCHED[0]],
+        ),
+    ],
+    ids=["reasoning alone", "a response that goes", "a call that goes", "with its reasoning"],
+)
+def test_what_is_first_when_others_have_gone_is_judged_as_the_first(items, shown, budget):
+    way = safe_call_model_input_filter(budget_tokens=budget, counter="bytes/4")
+    got = filtered([*items, user("hi")], way)
+    assert got == [*shown, user("hi")]
+    assert filtered(got, way) == got
+
+
 @few
 @given(drawn, budgets, st.booleans())
 def test_a_filter_shows_a_legal_list_once_and_for_all(items, budget, whole):

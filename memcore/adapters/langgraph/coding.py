@@ -42,6 +42,7 @@ __all__ = [
     "SerdeCoder",
     "TypeNames",
     "coder_of",
+    "default_coder",
     "default_serde",
     "type_names",
 ]
@@ -172,6 +173,11 @@ def _refused(what: str) -> CorruptValueError:
 def default_serde() -> JsonPlusSerializer:
     """The serialiser of a saver or cache that was given none: nothing but safe types, no pickle."""
     return _STRICT
+
+
+def default_coder() -> SerdeCoder:
+    """The coder of a saver that was given no serialiser."""
+    return coder_of(default_serde())
 
 
 _STRICT: Final = JsonPlusSerializer(allowed_msgpack_modules=None)

@@ -54,7 +54,7 @@ def settle_ids(items: Sequence[Message], kinds: Sequence[int], *, fixed_from: in
     """What of the items before ``fixed_from`` has to go, or to lose its id; the others stay."""
     found = Settled()
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
-    head = _head(kinds)
+    head = _head(items, kinds)
     alone = False  # the reasoning of this response is gone
     for at, item in enumerate(items[:fixed_from]):
         kind = kinds[at]
@@ -84,20 +84,31 @@ def settle_ids(items: Sequence[Message], kinds: Sequence[int], *, fixed_from: in
     return found
 
 
-def _head(kinds: Sequence[int]) -> range:
-    """What was said in the first response, if that came before the user spoke, without reasoning.
+def _head(items: Sequence[Message], kinds: Sequence[int]) -> set[int]:
+    """What was said in the first response that stays, if that came before the user spoke.
 
-    Results before it answer calls that were cut off.
+    Empty if that one begins with its reasoning. Results before it answer calls that were cut off,
+    and reasoning alone is not shown. A response of which nothing stays makes the next one the first
+    of the list that is shown, and so of the list that is given the next time: it counts as well.
     """
-    start, cut_off = 0, (ItemKind.SYSTEM, ItemKind.RESULT)
-    while start < len(kinds) and kinds[start] in cut_off:
-        start += 1
-    end = start
-    while end < len(kinds) and kinds[end] in MODEL_KINDS:
-        end += 1
-    if ItemKind.USER not in kinds or (end > start and kinds[start] == ItemKind.REASONING):
-        return range(0)
-    return range(start, end)
+    found: set[int] = set()
+    at = 0
+    while ItemKind.USER in kinds and kinds[at] != ItemKind.USER:
+        end = at
+        while kinds[end] in MODEL_KINDS:
+            end += 1
+        if end == at and kinds[at] not in (ItemKind.SYSTEM, ItemKind.RESULT):
+            break
+        said = range(at, end)
+        while said and kinds[said[-1]] == ItemKind.REASONING:
+            said = said[:-1]
+        if said and kinds[at] == ItemKind.REASONING:
+            break
+        found.update(said)
+        if any("role" in items[place] or server_id(items[place]) is None for place in said):
+            break
+        at = max(end, at + 1)
+    return found
 
 
 def _without(item: Message, field_name: str) -> Message:
