@@ -10,11 +10,11 @@ Whoever loses it has lost the contents; a backup of the database is read with it
 replaced whole: written under another name, flushed, renamed.
 
 **The key file holds, at any moment and after any power cut, every key of every value that the data
-file may come back with.** So a key is durable here before a value that needs it is committed, and no
-such value can come back, nor a name that leads to one, before a key leaves: whoever calls ``retire``
-or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady point). The
-key file may be ahead of the data file (a new key is not used yet, an older one not needed any more),
-never behind it.
+file may come back with.** So a key is durable here before a value that needs it is committed, and
+no such value can come back, nor a name that leads to one, before a key leaves: whoever calls
+``retire`` or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady
+point). The key file may be ahead of the data file (a new key is not used yet, an older one not
+needed any more), never behind it.
 
 Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
 shredded, and it never gets another one: numbers of scopes are not used again.
