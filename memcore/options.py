@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
 __all__ = [
     "checked_bool",
     "checked_callable",
+    "checked_choice",
     "checked_idempotency_key",
     "checked_int",
     "checked_optional_int",
     "checked_optional_seconds",
     "checked_optional_share",
     "checked_share",
+    "need_known",
     "read_mapping",
 ]
 
@@ -52,6 +56,35 @@ def checked_bool(name: str, value: Any) -> bool:
         msg = f"{name}: expected True or False, got {value!r}"
         raise InvalidOptionError(msg)
     return value
+
+
+def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of several words.
+
+    Raises:
+        InvalidOptionError: another one; the message names the nearest.
+    """
+    listed = tuple(choices)
+    if not isinstance(value, str) or value not in listed:
+        near = get_close_matches(str(value), listed, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def need_known(name: str, given: Any, known: Iterable[str]) -> None:
+    """Refuse a mapping of options that holds another name than these.
+
+    Raises:
+        InvalidOptionError: it is no mapping, or a name is unknown.
+    """
+    listed = tuple(known)
+    if not isinstance(given, Mapping):
+        msg = f"{name}: expected a mapping of {', '.join(listed)}, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    for each in given:
+        checked_choice(name, each, listed)
 
 
 def checked_callable(name: str, value: Any) -> Any:

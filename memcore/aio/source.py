@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,10 +13,19 @@ from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
 from memcore.telemetry import plain
 
-__all__ = ["Opened", "Source", "database_of", "scope_of"]
+__all__ = ["Done", "Opened", "Source", "database_of", "scope_of"]
 
 Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
 """What an adapter is made of."""
+
+
+class Done:
+    """The result of a method that has nothing left to do, for callers that await it and others."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None]:
+        yield from ()
 
 
 class Opened:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 from typing import Any, Final
 
 from memcore import keys
@@ -34,6 +35,16 @@ class _Asked:
     """Checkpoints that are read in one transaction."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Descending:
+    """An id that is smaller the later it is: a heap gives the smallest first."""
+
+    id: str
+
+    def __lt__(self, other: _Descending) -> bool:
+        return self.id > other.id
+
+
 class Listing(Reading):
     """The lists of one scope. A consumer that stops half-way holds nothing up."""
 
@@ -48,11 +59,11 @@ class Listing(Reading):
         matches: Matches | None = None,
         limit: int | None = None,
     ) -> Iterator[Found]:
-        """Checkpoints, in each namespace the newest first.
+        """Checkpoints, the greatest id first; of equal ids those of the older thread.
 
         Args:
-            thread: None: all threads, in the order in which they came into being.
-            namespace: None: all of a thread, in the order in which they came into being.
+            thread: None: all threads.
+            namespace: None: all of a thread.
             coder: decodes them.
             checkpoint: only the one of this id.
             before: only ids below this one, which need not exist.
@@ -64,15 +75,65 @@ class Listing(Reading):
             return
         # Without a rule that leaves some out, no more are decoded than are asked for.
         page = _PAGE if limit is None or matches is not None else min(_PAGE, max(limit, 1))
-        for name in self._names(thread):
-            for space, number in self._namespaces(name, namespace):
-                asked = _Asked(name, space, checkpoint, before, matches, page)
-                for found in self._of(asked, number, coder):
-                    yield found
-                    if left is not None:
-                        left -= 1
-                        if left == 0:
-                            return
+        names = self._names(thread)
+        spaces = self._read(lambda txn: [self._spaces(txn, name, namespace) for name in names])
+        places = [
+            (_Asked(name, space, checkpoint, before, matches, page), number)
+            for name, found in zip(names, spaces, strict=True)
+            for space, number in found
+        ]
+        several = self._merged(places, coder) if len(places) > 1 else None
+        for found in several or (each for place in places for each in self._of(*place, coder)):
+            yield found
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+
+    def _merged(self, places: list[tuple[_Asked, int]], coder: Coder) -> Iterator[Found]:
+        """The checkpoints of several namespaces, the greatest id first.
+
+        Of each only the next id is kept, so that many threads take little memory.
+        """
+        newest = self._read(
+            lambda txn: [
+                self._next_id(txn, asked=asked, number=number, below=None)
+                for asked, number in places
+            ]
+        )
+        heap = [(_Descending(first), at) for at, first in enumerate(newest) if first is not None]
+        heapify(heap)
+        while heap:
+            first, at = heap[0]
+            asked, number = places[at]
+            one = replace(asked, checkpoint=first.id, before=None)
+            page, _ = self._read(
+                partial(self._page, asked=one, number=number, coder=coder, below=None)
+            )
+            yield from page
+            following = self._read(
+                partial(self._next_id, asked=asked, number=number, below=first.id)
+            )
+            if following is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (_Descending(following), at))
+
+    def _next_id(
+        self, txn: ReadTxn, *, asked: _Asked, number: int, below: str | None
+    ) -> str | None:
+        """The greatest id of a namespace that is asked for and below another one."""
+        scope = self._find(txn)
+        thread = None if scope is None else threads.thread_of(txn, scope, asked.thread)
+        if thread is None or threads.namespace_of(txn, thread.place, asked.namespace) != number:
+            return None  # deleted meanwhile
+        if below is not None and asked.checkpoint is not None:
+            return None
+        bounds = [each for each in (asked.before, below) if each is not None]
+        found, _ = _rows_below(
+            txn, thread.place, number, replace(asked, page=1), min(bounds, default=None)
+        )
+        return rows.id_in(found[0][0]) if found else None
 
     def threads(self) -> Iterator[ThreadEntry]:
         """The threads by name, without their values."""
@@ -111,17 +172,18 @@ class Listing(Reading):
         return self._read(look)  # type: ignore[no-any-return]
 
     def _namespaces(self, thread: str, namespace: str | None) -> list[tuple[str, int]]:
-        def look(txn: ReadTxn) -> list[tuple[str, int]]:
-            scope = self._find(txn)
-            found = None if scope is None else threads.thread_of(txn, scope, thread)
-            if found is None:
-                return []
-            if namespace is None:
-                return [(name, n) for n, name in threads.namespaces_of(txn, found.place)]
-            number = threads.namespace_of(txn, found.place, namespace)
-            return [] if number is None else [(namespace, number)]
+        return self._read(lambda txn: self._spaces(txn, thread, namespace))  # type: ignore[no-any-return]
 
-        return self._read(look)  # type: ignore[no-any-return]
+    def _spaces(self, txn: ReadTxn, thread: str, namespace: str | None) -> list[tuple[str, int]]:
+        """Names and numbers of the namespaces of a thread."""
+        scope = self._find(txn)
+        found = None if scope is None else threads.thread_of(txn, scope, thread)
+        if found is None:
+            return []
+        if namespace is None:
+            return [(name, n) for n, name in threads.namespaces_of(txn, found.place)]
+        number = threads.namespace_of(txn, found.place, namespace)
+        return [] if number is None else [(namespace, number)]
 
     def _of(self, asked: _Asked, number: int, coder: Coder) -> Iterator[Found]:
         """The checkpoints of one namespace, newest first."""

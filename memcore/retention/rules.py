@@ -14,9 +14,8 @@ keep_last = 100
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import blake2b
 from os import PathLike
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 from memcore.errors import InvalidOptionError
 from memcore.model import ItemKind
-from memcore.options import checked_optional_int, read_mapping
+from memcore.options import checked_choice, checked_optional_int, need_known, read_mapping
 
 __all__ = ["RETENTION_PRESETS", "RetentionRule", "read_rules", "retention_rules"]
 
@@ -66,13 +65,13 @@ class RetentionRule:
     """Items: whether compaction's summaries of what expires stay (``keep``) or go (``drop``)."""
 
     def __post_init__(self) -> None:
-        _need_one_of("what", self.what, _WHATS)
+        checked_choice("what", self.what, _WHATS)
         for name in _CLASSES:
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
         for kind in self.kinds:
-            _need_one_of("kinds", kind, _KINDS)
-        _need_one_of("action", self.action, ("expire", "remove"))
-        _need_one_of("summaries", self.summaries, ("keep", "drop"))
+            checked_choice("kinds", kind, _KINDS)
+        checked_choice("action", self.action, ("expire", "remove"))
+        checked_choice("summaries", self.summaries, ("keep", "drop"))
         checked_optional_int("keep_last", self.keep_last)
         checked_optional_int("max_bytes", self.max_bytes)
         age = self.max_age_seconds
@@ -130,15 +129,6 @@ def _id_of(rule: RetentionRule) -> str:
     return blake2b(told, digest_size=8).hexdigest()
 
 
-def _need_one_of(name: str, value: object, wanted: Iterable[str]) -> None:
-    listed = tuple(wanted)
-    if value not in listed:
-        near = get_close_matches(str(value), listed, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
-        raise InvalidOptionError(msg)
-
-
 def _texts(name: str, given: object) -> tuple[str, ...]:
     if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
         return tuple(given)
@@ -182,12 +172,12 @@ def retention_rules(given: object) -> tuple[RetentionRule, ...]:
         InvalidOptionError: an unknown name or key (with the near match), or a bad value.
     """
     if isinstance(given, str):
-        _need_one_of("retention preset", given, RETENTION_PRESETS)
+        checked_choice("retention preset", given, RETENTION_PRESETS)
         return RETENTION_PRESETS[given]()
     if isinstance(given, RetentionRule):
         return (given,)
     if isinstance(given, Mapping):
-        _known("retention", given, ("rules", "preset"))
+        need_known("retention", given, ("rules", "preset"))
         preset = given.get("preset")
         begun = () if preset is None else retention_rules(preset)
         return begun + retention_rules(given.get("rules", ()))
@@ -206,16 +196,11 @@ def _rule(given: object) -> RetentionRule:
     if not isinstance(given, Mapping):
         msg = f"retention rule: expected a mapping, got {type(given).__name__}"
         raise InvalidOptionError(msg)
-    _known("retention rule", given, [each.name for each in fields(RetentionRule)])
+    need_known("retention rule", given, [each.name for each in fields(RetentionRule)])
     if "what" not in given:
         msg = f"retention rule: 'what' is missing; one of {', '.join(_WHATS)}"
         raise InvalidOptionError(msg)
     return RetentionRule(**given)
-
-
-def _known(what: str, given: Mapping[Any, Any], names: Iterable[str]) -> None:
-    for name in given:
-        _need_one_of(what, name, names)
 
 
 def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:

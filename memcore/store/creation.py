@@ -11,7 +11,7 @@ from typing import Final
 from memcore.errors import StorageError, StoreAccessError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.device import is_cramped
-from memcore.store.file import drop_pages, publish
+from memcore.store.file import drop_pages, publish, replace_empty
 from memcore.store.format import ENCRYPTED, FORMAT_KEY, REDO_KEY, Format
 from memcore.store.naming import temporary_name
 from memcore.store.run import SEED_BYTES, make_run
@@ -44,6 +44,8 @@ def build_file(path: str, record: Format, *, sync: bool) -> None:
 def create_file(name: str, durability: str, *, seed: bytes | None = None) -> None:
     """Make a store at ``name``: never half a file. ``seed``: as in ``new_record``.
 
+    A file of 0 bytes that is there is replaced, as a name that somebody has reserved.
+
     Raises:
         FileExistsError: somebody else was first.
         StoreAccessError: the system refused.
@@ -53,7 +55,8 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
     try:
         build_file(temporary, new_record(durability, seed=seed), sync=True)
         drop_pages(temporary)
-        publish(temporary, name)
+        if not replace_empty(temporary, name):
+            publish(temporary, name)
     except FileExistsError:
         raise
     except (OSError, StorageError) as error:

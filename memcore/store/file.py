@@ -33,6 +33,7 @@ __all__ = [
     "open_locked",
     "parse_meta",
     "publish",
+    "replace_empty",
     "sync_directory",
 ]
 
@@ -105,12 +106,15 @@ def open_locked(path: str, *, read_only: bool) -> int:
     raise StoreLockedError(f"{path}: the file is being replaced again and again; try later")
 
 
-def share(fd: int, path: str) -> None:
-    """Take the shared flock; an opener that goes back to a steady point has it for a moment."""
+def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
+    """Take the shared flock; an opener that goes back to a steady point has it for a moment.
+
+    With ``lock=LOCK_EX`` it is the exclusive one, of a file that nobody keeps open.
+    """
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, lock | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() < deadline:
                 time.sleep(_LOCK_LOOK_SECONDS)
@@ -344,6 +348,31 @@ def publish(temporary: str, final: str) -> None:
     sync_directory(final)
     with suppress(FileNotFoundError):
         Path(temporary).unlink()
+
+
+def replace_empty(temporary: str, final: str) -> bool:
+    """Put a finished file in the place of one of 0 bytes; whether it was still there and empty.
+
+    Everybody who does so locks the empty file first and looks again: the second one finds that the
+    name leads to another file by then, and leaves that alone.
+    """
+    try:
+        fd = os.open(final, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        share(fd, final, fcntl.LOCK_EX)
+        status = os.fstat(fd)
+        if status.st_size or not stat.S_ISREG(status.st_mode):
+            return False
+        with suppress(FileNotFoundError):
+            if os.path.samestat(Path(final).stat(), status):
+                Path(temporary).rename(final)
+                sync_directory(final)
+                return True
+        return False
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 import tempfile
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -71,9 +72,10 @@ def open_store(
         return _open_memory(map_bytes, access)
     # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
     name = str(Path(name).resolve())
-    if not os.path.lexists(name):
-        if read_only or not create:
-            raise StoreAccessError(f"{name}: there is no such file")
+    missing = not os.path.lexists(name)
+    if missing and (read_only or not create):
+        raise StoreAccessError(f"{name}: there is no such file")
+    if missing or (create and not read_only and _is_empty(name)):
         with suppress(FileExistsError):  # another creator won: theirs serves
             seed = None if access is None else new_ring(access, name).seed
             create_file(name, durability or "full", seed=seed)
@@ -106,6 +108,15 @@ def _end(env: Environment) -> None:
         env.shut()
     finally:
         environments.discard(env)
+
+
+def _is_empty(name: str) -> bool:
+    """Whether a file of 0 bytes is there: a name that was reserved, as by ``tempfile``."""
+    try:
+        status = Path(name).stat()
+    except OSError:
+        return False  # opening it tells why
+    return stat.S_ISREG(status.st_mode) and not status.st_size
 
 
 def _handle(

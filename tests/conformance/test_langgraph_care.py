@@ -693,3 +693,28 @@ def test_an_asynchronous_database_serves_too_and_stays_open(tmp_path) -> None:
             assert await db.check() == []
 
     asyncio.run(run())
+
+
+def test_lists_are_newest_first_over_threads_and_namespaces(db: memcore.Database) -> None:
+    saver = MemcoreSaver(db)
+    places = [("old", ""), ("old", "sub"), ("young", ""), ("idle", "")]
+    for number in range(12):
+        thread, ns = places[number % 3]
+        saver.put(config(thread, ns), checkpoint_of(f"{number:02}", {}, {}), {"n": number % 2}, {})
+    saver.put(config("idle"), checkpoint_of("005", {}, {}), {}, {})
+    by_id = sorted([f"{number:02}" for number in range(12)] + ["005"], reverse=True)
+
+    def ids(given: Any, **where: Any) -> list[str]:
+        return [one.checkpoint["id"] for one in saver.list(given, **where)]
+
+    assert ids(None) == by_id
+    assert ids(None, limit=3) == by_id[:3]
+    assert ids(None, before=config(checkpoint="06")) == [one for one in by_id if one < "06"]
+    assert ids(None, filter={"n": 1}, limit=2) == ["11", "09"]
+    assert ids({"configurable": {"thread_id": "old"}}) == [
+        one for one in by_id if len(one) == 2 and int(one) % 3 != 2
+    ]
+    listed = saver.list(None)
+    assert next(listed).checkpoint["id"] == "11"
+    saver.delete_thread("old")
+    assert [one.checkpoint["id"] for one in listed] == ["08", "05", "02", "005"]

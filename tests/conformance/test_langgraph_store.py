@@ -22,7 +22,7 @@ from langgraph.store.base import (
 )
 
 import memcore
-from memcore.adapters.langgraph import MemcoreStore, vectors
+from memcore.adapters.langgraph import AsyncMemcoreStore, MemcoreSaver, MemcoreStore, vectors
 from memcore.adapters.langgraph.rows import address, labels_text, named, split
 from memcore.errors import (
     ClosedError,
@@ -165,7 +165,10 @@ def answers(store, ops):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_it_answers_as_the_store_in_memory(indexed, with_numpy, batches):
     options = {"index": INDEX} if indexed else {}
-    with pytest.MonkeyPatch.context() as patch, MemcoreStore(":memory:", **options) as store:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        MemcoreStore(":memory:", order="created", **options) as store,
+    ):
         if not with_numpy:
             patch.setattr(vectors, "_numpy", lambda: None)
         patch.setattr(memory, "_apply_operator", applied)
@@ -307,7 +310,7 @@ def test_any_json_comes_back_as_it_was(db):
 
 
 def test_what_is_no_number_is_neither_more_nor_less(db):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     for number in (1, 3, "4", None, "x", [5]):
         store.put(("a",), f"{number}", {"n": number})
     store.put(("a",), "missing", {})
@@ -350,7 +353,7 @@ def test_a_cancelled_put_is_stored_before_it_ends(db):
 
 
 def test_a_prefix_ends_where_a_label_ends(db):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     for namespace in [("a",), ("a", "x"), ("ab",), ("a\x01", "x"), ("b", "a"), ("A",)]:
         store.put(namespace, "k", {})
     assert [item.namespace for item in store.search(("a",))] == [("a",), ("a", "x")]
@@ -525,3 +528,88 @@ def test_who_opts_out_of_memory_is_neither_stored_nor_found(db, caplog):
     scope.opt_in_memory()
     assert store.search(()) == []
     assert MemcoreStore(scope, namespace="work", memory=False).get(("w",), "k") is not None
+
+
+# --- as the stores of databases -----------------------------------------------------------------
+
+
+def test_a_search_finds_what_was_put_last_first(db, clock):
+    store = MemcoreStore(db)
+    for number in range(5):
+        clock.us += 1
+        store.put(("a", str(number % 2)), f"k{number}", {"n": number})
+    clock.us += 1
+    store.put(("a", "0"), "k0", {"n": 5})
+    assert [item.value["n"] for item in store.search(("a",))] == [5, 4, 3, 2, 1]
+    assert [item.value["n"] for item in store.search(("a",), limit=2, offset=1)] == [4, 3]
+    assert [item.value["n"] for item in store.search(("a",), filter={"n": {"$lt": 4}})] == [3, 2, 1]
+    assert store.search(("a",), limit=0) == []
+    created = MemcoreStore(db, order="created").search(("a",))
+    assert [item.value["n"] for item in created] == [5, 2, 4, 1, 3]
+
+
+def test_a_filter_may_name_a_path(db):
+    store = MemcoreStore(db)
+    store.put(("a",), "deep", {"user": {"name": {"first": "Ann"}, "age": 7}})
+    store.put(("a",), "flat", {"user.name.first": "Ann", "user": 3})
+
+    def found(**wanted):
+        return sorted(item.key for item in store.search(("a",), filter=wanted))
+
+    assert found(**{"user.name.first": "Ann"}) == ["deep", "flat"]
+    assert found(**{"user.age": {"$gte": 7}}) == ["deep"]
+    assert found(**{"user.age": None}) == ["flat"]
+    assert found(**{"user.name.first.more": "Ann"}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"index": {**INDEX, "distance": "l2"}}, "did you mean 'distance_type'"),
+        ({"index": {**INDEX, "distance_type": "hamming"}}, "distance_type: expected one of cosine"),
+        ({"index": {**INDEX, "ann_index_config": {}}}, "index: expected one of dims, embed"),
+        ({"index": {**INDEX, "fields": "text"}}, "fields: expected a list"),
+        ({"index": [1]}, "index: expected a mapping"),
+        ({"ttl": {"default": 5}}, "did you mean 'default_ttl'"),
+        ({"ttl": {"default_ttl": -1}}, "ttl: expected minutes"),
+        ({"ttl": {"omit_expired": "yes"}}, "omit_expired: expected True or False"),
+        ({"ttl": {"sweep_interval_minutes": "5"}}, "sweep_interval_minutes: expected minutes"),
+        ({"order": "newest"}, "order: expected one of updated, created"),
+    ],
+)  # fmt: skip
+def test_an_option_that_there_is_not_is_refused(db, options, told):
+    with pytest.raises(InvalidOptionError, match=told):
+        MemcoreStore(db, **options)
+
+
+def test_its_embeddings_are_told(db):
+    assert MemcoreStore(db).embeddings is None
+    embeddings = MemcoreStore(db, index=INDEX).embeddings
+    assert embeddings.embed_query("abba") == [4.0, 2.0, 2.0]
+
+
+def test_setting_up_may_be_awaited_or_not(db):
+    async def awaited():
+        assert await MemcoreStore(db).setup() is None
+        assert await MemcoreSaver(db).setup() is None
+
+    asyncio.run(awaited())
+    MemcoreStore(db).setup()
+    MemcoreSaver(db).setup()
+
+
+def test_the_sweeper_is_that_of_asynchronous_stores_too(db, clock):
+    async def swept():
+        async with AsyncMemcoreStore(db, ttl={"default_ttl": 1}) as store:
+            await store.setup()
+            await store.aput(("a",), "k", {"n": 1})
+            assert await store.sweep_ttl() == 0
+            clock.us += MINUTE_US
+            assert await store.sweep_ttl() == 1
+            assert await store.aget(("a",), "k") is None
+            ended = await store.start_ttl_sweeper(5)
+            assert not ended.done()
+            assert await store.stop_ttl_sweeper(30) is True
+            await asyncio.wait_for(ended, 30)
+
+    asyncio.run(swept())

@@ -49,7 +49,7 @@ def put_two(store):
 
 
 def test_what_has_expired_is_shown_until_it_is_swept(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     assert store.supports_ttl
     put_two(store)
     clock.pass_minutes(2)
@@ -65,7 +65,7 @@ def test_what_has_expired_is_shown_until_it_is_swept(db, clock):
 
 
 def test_what_has_expired_is_omitted_if_that_is_asked_for(db, clock):
-    store = MemcoreStore(db, ttl={"omit_expired": True})
+    store = MemcoreStore(db, order="created", ttl={"omit_expired": True})
     put_two(store)
     clock.pass_minutes(1)
     assert store.get(("a",), "short") is None
@@ -78,7 +78,7 @@ def test_what_has_expired_is_omitted_if_that_is_asked_for(db, clock):
 
 @pytest.mark.parametrize("omit", [True, False])
 def test_it_ends_on_the_millisecond(db, clock, omit):
-    store = MemcoreStore(db, ttl={"omit_expired": omit, "refresh_on_read": False})
+    store = MemcoreStore(db, order="created", ttl={"omit_expired": omit, "refresh_on_read": False})
     store.put(("a",), "k", {}, ttl=0.5)
     clock.us += 29_999_999
     assert store.get(("a",), "k") is not None
@@ -102,7 +102,7 @@ def test_it_ends_on_the_millisecond(db, clock, omit):
 )
 def test_reading_lets_an_item_live_on(db, clock, read, case):
     ttl, refresh, lives = case
-    store = MemcoreStore(db, ttl=ttl)
+    store = MemcoreStore(db, order="created", ttl=ttl)
     store.put(("a",), "k", {}, ttl=10)
     arguments = (("a",), "k") if "get" in read else (("a",),)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_reading_lets_an_item_live_on(db, clock, read, case):
 
 
 def test_only_what_a_search_returns_lives_on(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     for at in range(4):
         store.put(("a",), str(at), {"n": at}, ttl=10)
     clock.pass_minutes(6)
@@ -126,7 +126,7 @@ def test_only_what_a_search_returns_lives_on(db, clock):
 
 
 def test_a_refresh_too_small_to_matter_is_not_written(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     store.put(("a",), "k", {}, ttl=60)
     closures = db.stats()["closures"]
     clock.us += 900_000
@@ -140,7 +140,7 @@ def test_a_refresh_too_small_to_matter_is_not_written(db, clock):
 
 
 def test_a_refresh_does_not_bring_a_deleted_item_back(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     store.put(("a",), "k", {}, ttl=60)
     clock.pass_minutes(1)
     transact = store._kv.transact
@@ -149,7 +149,7 @@ def test_a_refresh_does_not_bring_a_deleted_item_back(db, clock):
         other.delete(("a",), "k")
         return transact(fn, **options)
 
-    other = MemcoreStore(db)
+    other = MemcoreStore(db, order="created")
     store._kv.transact = deleted_before
     assert store.get(("a",), "k") is not None
     assert other.get(("a",), "k") is None
@@ -157,7 +157,7 @@ def test_a_refresh_does_not_bring_a_deleted_item_back(db, clock):
 
 
 def test_the_default_is_for_items_without_their_own(db, clock):
-    store = MemcoreStore(db, ttl={"default_ttl": 5, "omit_expired": True})
+    store = MemcoreStore(db, order="created", ttl={"default_ttl": 5, "omit_expired": True})
     store.put(("a",), "default", {})
     store.put(("a",), "own", {}, ttl=10)
     store.put(("a",), "ever", {}, ttl=None)
@@ -171,7 +171,7 @@ def test_the_default_is_for_items_without_their_own(db, clock):
 
 
 def test_an_update_brings_its_own_time(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     store.put(("a",), "k", {}, ttl=1)
     store.put(("a",), "k", {"n": 1})
     clock.pass_minutes(2)
@@ -184,7 +184,7 @@ def test_an_update_brings_its_own_time(db, clock):
 
 
 def test_what_is_put_over_an_expired_item_is_new(db, clock):
-    store = MemcoreStore(db, ttl={"omit_expired": True})
+    store = MemcoreStore(db, order="created", ttl={"omit_expired": True})
     store.put(("a",), "k", {}, ttl=1)
     store.put(("a",), "l", {})
     clock.pass_minutes(1)
@@ -241,7 +241,7 @@ class Swept:
 
 
 def test_the_sweeper_sweeps_until_it_is_stopped(db, clock):
-    store = MemcoreStore(db, ttl={"sweep_interval_minutes": 1e-5})
+    store = MemcoreStore(db, order="created", ttl={"sweep_interval_minutes": 1e-5})
     store.put(("a",), "k", {}, ttl=1)
     clock.pass_minutes(1)
     swept = Swept(store)
@@ -260,7 +260,7 @@ def test_the_sweeper_sweeps_until_it_is_stopped(db, clock):
 
 
 def test_to_cancel_its_future_ends_the_sweeper(db):
-    store = MemcoreStore(db, ttl={"default_ttl": 1})
+    store = MemcoreStore(db, order="created", ttl={"default_ttl": 1})
     done = store.start_ttl_sweeper()
     assert done.cancel()
     thread = store._sweeper._run.thread
@@ -271,7 +271,7 @@ def test_to_cancel_its_future_ends_the_sweeper(db):
 
 
 def test_the_sweeper_outlives_a_full_device_and_says_so(db, caplog):
-    store = MemcoreStore(db, ttl={"default_ttl": 1})
+    store = MemcoreStore(db, order="created", ttl={"default_ttl": 1})
     swept = Swept(store, StoreFullError("no space"))
     store.start_ttl_sweeper(1e-5)
     swept.wait()
@@ -282,13 +282,13 @@ def test_the_sweeper_outlives_a_full_device_and_says_so(db, caplog):
 
 
 def test_a_sweeper_is_not_to_run_all_the_time(db):
-    store = MemcoreStore(db, ttl={"default_ttl": 1})
+    store = MemcoreStore(db, order="created", ttl={"default_ttl": 1})
     with pytest.raises(InvalidOptionError, match="above 0"):
         store.start_ttl_sweeper(-1)
 
 
 def test_an_item_that_was_lost_is_no_hindrance(db, clock):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     put_two(store)
     kv = db.scope().kv("langgraph.store")
     for key, _ in list(kv.scan(prefix="O")):
@@ -303,7 +303,7 @@ def test_an_item_that_was_lost_is_no_hindrance(db, clock):
 
 
 def test_numbers_do_not_come_again_when_the_counter_is_lost(db):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     put_two(store)
     db.scope().kv("langgraph.store").delete("#")
     store.put(("other",), "k", {"n": 1})
@@ -314,7 +314,7 @@ def test_numbers_do_not_come_again_when_the_counter_is_lost(db):
 
 
 def test_letting_items_live_on_takes_no_room_that_is_kept_for_deletions(db, clock, monkeypatch):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     put_two(store)
     asked = []
     transact = db.backing.store._transact
@@ -331,12 +331,12 @@ def test_letting_items_live_on_takes_no_room_that_is_kept_for_deletions(db, cloc
 
 def test_the_sweeper_ends_with_its_database(tmp_path):
     db = memcore.open(tmp_path / "other")
-    store = MemcoreStore(db, ttl={"default_ttl": 1})
+    store = MemcoreStore(db, order="created", ttl={"default_ttl": 1})
     db.close()
     assert store.start_ttl_sweeper(1e-5).result(timeout=30) is None
 
 
 def test_without_a_ttl_nothing_is_swept(db):
-    store = MemcoreStore(db)
+    store = MemcoreStore(db, order="created")
     assert store.start_ttl_sweeper().done()
     assert store.stop_ttl_sweeper()

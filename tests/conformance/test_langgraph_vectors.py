@@ -51,7 +51,7 @@ def vector_rows(db):
 
 
 def test_the_nearest_comes_first_and_the_rest_fills_up(db):
-    store = MemcoreStore(db, index=index())
+    store = MemcoreStore(db, index=index(), order="created")
     store.put(("x",), "unread", {"text": "a"}, index=False)
     store.put(("x",), "b", {"text": "b"})
     store.put(("x", "y"), "ab", {"text": "ab"})
@@ -104,7 +104,7 @@ def test_vectors_follow_the_value(db):
 
 def test_a_batch_embeds_each_text_once(db):
     embed = Embedder()
-    store = MemcoreStore(db, index=index(embed))
+    store = MemcoreStore(db, index=index(embed), order="created")
     store.batch([
         PutOp(("x",), "1", {"text": "a"}), PutOp(("x",), "2", {"text": "a"}),
         PutOp(("x",), "2", {"text": "b"}), PutOp(("x",), "3", {"text": "a"}),
@@ -202,15 +202,37 @@ def test_many_vectors_of_a_namespace_are_found_in_one_scan(db):
 NUMBERS = st.floats(-(2.0**99), 2.0**99, width=32)
 
 
-@given(st.lists(st.lists(NUMBERS, min_size=4, max_size=4), min_size=2, max_size=5))
-@settings(max_examples=40)
-def test_scores_are_the_same_without_numpy(found):
+@given(
+    st.lists(st.lists(NUMBERS, min_size=4, max_size=4), min_size=2, max_size=5),
+    st.sampled_from(["cosine", "l2", "inner_product"]),
+)
+@settings(max_examples=60)
+def test_scores_are_the_same_without_numpy(found, distance):
     pytest.importorskip("numpy")
     query, *rows = found
     packed = [pack_vectors([row, query]) for row in rows] + [pack_vectors(rows)]
-    by_numpy = Scorer(query)
-    by_hand = Scorer(query)
+    by_numpy = Scorer(query, distance)
+    by_hand = Scorer(query, distance)
     assert by_numpy._numpy is not None
     by_hand._numpy = None
-    assert by_numpy.best(packed) == pytest.approx(by_hand.best(packed), abs=1e-9)
+    assert by_numpy.best(packed) == pytest.approx(by_hand.best(packed), abs=1e-9, rel=1e-9)
     assert vectors._numpy.cache_info().currsize == 1
+
+
+@pytest.mark.parametrize(
+    ("distance", "wanted"),
+    [
+        ("cosine", [("far", 1.0), ("near", 0.8), ("across", 0.0)]),
+        ("l2", [("near", -(0.4**0.5)), ("across", -2.0), ("far", -3.0)]),
+        ("inner_product", [("far", 4.0), ("near", 0.8), ("across", 0.0)]),
+    ],
+)
+def test_items_are_ranked_by_the_distance_that_is_asked_for(db, distance, wanted):
+    places = {"query": [1.0, 0.0], "far": [4.0, 0.0], "near": [0.8, 0.6], "across": [0.0, 3**0.5]}
+    options = {"dims": 2, "embed": lambda texts: [places[text] for text in texts]}
+    store = MemcoreStore(db, index={**options, "fields": ["text"], "distance_type": distance})
+    for name in ("far", "near", "across"):
+        store.put(("x",), name, {"text": name})
+    found = [(item.key, item.score) for item in store.search(("x",), query="query")]
+    assert [key for key, _ in found] == [key for key, _ in wanted]
+    assert [score for _, score in found] == pytest.approx([score for _, score in wanted], abs=1e-6)

@@ -20,6 +20,7 @@ from memcore.errors import (
     StoreFormatError,
     StoreLockedError,
 )
+from memcore.store import file as file_module
 from memcore.store import open_store
 from memcore.store.file import inspect, open_locked
 from memcore.store.format import FORMAT_KEY, Format
@@ -55,8 +56,8 @@ def newest(path: Path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"x", b"This is a text file.\n" * 1000, bytes(100_000), os.urandom(20_000)],
-    ids=["empty", "one-byte", "text", "zeros", "random"],
+    [b"x", b"This is a text file.\n" * 1000, bytes(100_000), os.urandom(20_000)],
+    ids=["one-byte", "text", "zeros", "random"],
 )
 def test_what_is_no_store_is_refused_and_left_alone(tmp_path, content) -> None:
     path = tmp_path / "file"
@@ -66,6 +67,46 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path, content) -> None:
             open_store(path, **options)
     assert path.read_bytes() == content
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_empty_file_is_a_new_one(tmp_path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    for options in ({"read_only": True}, {"create": False}):
+        with pytest.raises(StoreFormatError, match="0 bytes"):
+            open_store(path, **options)
+        assert not path.stat().st_size
+    store = open_store(path, durability="relaxed")
+    store.transact(lambda txn: txn.put(b"\x01k", b"v"))
+    store.close()
+    store = open_store(path)
+    assert store.read(lambda txn: txn.get(b"\x01k")) == b"v"
+    store.close()
+    link = tmp_path / "link"
+    (tmp_path / "other").touch()
+    link.symlink_to(tmp_path / "other")
+    open_store(link).close()
+    assert link.is_symlink()
+    assert (tmp_path / "other").stat().st_size
+
+
+def test_of_two_who_fill_an_empty_file_the_first_one_stays(tmp_path, monkeypatch) -> None:
+    path, first, second = (tmp_path / name for name in ("file", "first", "second"))
+    path.touch()
+    first.write_bytes(b"first")
+    second.write_bytes(b"second")
+    share, filled = file_module.share, []
+
+    def slow(fd: int, name: str, lock: int) -> None:
+        if not filled:  # the other one comes first, between opening and locking
+            filled.append(True)
+            assert file_module.replace_empty(str(first), name)
+        share(fd, name, lock)
+
+    monkeypatch.setattr(file_module, "share", slow)
+    assert not file_module.replace_empty(str(second), str(path))
+    assert path.read_bytes() == b"first"
+    assert not file_module.replace_empty(str(second), str(tmp_path / "missing"))
 
 
 def test_a_directory_a_fifo_and_a_device_are_refused(tmp_path) -> None:

@@ -10,12 +10,19 @@ from memcore.adapters import on_first_use
 if TYPE_CHECKING:
     from memcore.adapters.langgraph.cache import MemcoreCache
     from memcore.adapters.langgraph.saver import AsyncMemcoreSaver, MemcoreSaver
-    from memcore.adapters.langgraph.store import MemcoreStore
+    from memcore.adapters.langgraph.store import AsyncMemcoreStore, MemcoreStore
 
-__all__ = ["AsyncMemcoreSaver", "MemcoreCache", "MemcoreSaver", "MemcoreStore"]
+__all__ = [
+    "AsyncMemcoreSaver",
+    "AsyncMemcoreStore",
+    "MemcoreCache",
+    "MemcoreSaver",
+    "MemcoreStore",
+]
 
 _HOMES = {
     "AsyncMemcoreSaver": "saver",
+    "AsyncMemcoreStore": "store",
     "MemcoreSaver": "saver",
     "MemcoreCache": "cache",
     "MemcoreStore": "store",

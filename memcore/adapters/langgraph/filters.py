@@ -56,9 +56,21 @@ def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     A field is wanted as a plain value (equal), a mapping of fields (each of them; others may be
     there), a list (of that length, each element) or a mapping of operators: ``$eq``, ``$ne``,
     ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings;
-    what is none, or not there, does not match.
+    what is none, or not there, does not match. A name with dots is that of a field, or else a path
+    through mappings, as in SqliteStore.
     """
-    return all(_wants(value.get(field), want) for field, want in wanted.items())
+    return all(_wants(_field(value, field), want) for field, want in wanted.items())
+
+
+def _field(value: Mapping[str, Any], name: str) -> Any:
+    if "." not in name or name in value:
+        return value.get(name)
+    found: Any = value
+    for part in name.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(part)
+    return found
 
 
 def _wants(value: Any, want: Any) -> bool:

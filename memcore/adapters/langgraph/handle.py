@@ -21,7 +21,7 @@ from memcore.adapters.langgraph.coding import (
     type_names,
 )
 from memcore.aio import AsyncDatabase
-from memcore.aio.source import Opened, Source, scope_of
+from memcore.aio.source import Done, Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
 from memcore.database import Database, Scope
 from memcore.database.scope import backing_of
@@ -88,8 +88,9 @@ class Handle(Opened, BaseCheckpointSaver[str]):
             compare_parent=compare_parent,
         )
 
-    def setup(self) -> None:
-        """Nothing is to be set up."""
+    def setup(self) -> Done:
+        """Nothing is to be set up; other savers need it, some with ``await``."""
+        return Done()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A saver of the same file that may build these types, too, as ``allowed_types``.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from typing import Final
 
 from memcore.adapters.langgraph.rows import (
@@ -31,6 +32,7 @@ __all__ = [
     "in_order",
     "is_due",
     "namespaces",
+    "newest_first",
     "refresh",
     "sweep",
     "vectors",
@@ -117,6 +119,24 @@ def in_order(
                 if len(found) == limit:
                     break
     return found
+
+
+def newest_first(
+    view: KeyValueView,
+    prefix: Labels,
+    wanted: Callable[[bytes], bool] | None,
+    *,
+    limit: int | None = None,
+) -> list[Found]:
+    """As ``in_order``, the last put first; it has to look at all items at and below ``prefix``."""
+    rows = (
+        (ItemRow.updated_us_of(raw), key, labels, raw)
+        for number, labels in namespaces(view, prefix)
+        for key, raw in view.scan(prefix=_within(number))
+        if wanted is None or wanted(raw)
+    )
+    chosen = sorted(rows, reverse=True) if limit is None else nlargest(limit, rows)
+    return [Found(key[1:], labels, ItemRow.unpack(raw)) for _, key, labels, raw in chosen]
 
 
 def vectors(view: KeyValueView, items: Sequence[Found]) -> dict[str, bytes]:

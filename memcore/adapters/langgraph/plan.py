@@ -32,8 +32,9 @@ from memcore.adapters.langgraph.rows import ItemRow, Labels
 from memcore.adapters.langgraph.vectors import Index, Scorer, pack_vectors
 from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValueTxn, KeyValueView
+from memcore.options import checked_bool, need_known
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "checked_ttl"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT_OPS: Final = 16
@@ -55,12 +56,16 @@ class Plan:
         ops: the operations; all are checked before anything is done.
         index: what is embedded, None: nothing.
         ttl: the store's option.
+        newest_first: whether a search finds what was put last first, or in the order of creation.
 
     Raises:
         InvalidNamespaceError, InvalidItemError, InvalidOptionError: an operation is not legal.
     """
 
-    def __init__(self, ops: Iterable[Op], index: Index | None, ttl: TTLConfig | None) -> None:
+    def __init__(
+        self, ops: Iterable[Op], index: Index | None, ttl: TTLConfig | None, *, newest_first: bool
+    ) -> None:
+        self._newest_first = newest_first
         self._index = index
         self._omit_expired = bool(ttl and ttl.get("omit_expired"))
         self._ops = list(ops)
@@ -120,7 +125,8 @@ class Plan:
         """Take the vectors of ``queries``."""
         if self._index is not None:
             found = self._index.checked(self.queries, vectors)
-            self._scorers = {query: Scorer(vector) for query, vector in found.items()}
+            distance = self._index.distance
+            self._scorers = {query: Scorer(vector, distance) for query, vector in found.items()}
 
     def use_texts(self, vectors: Any) -> None:
         """Take the vectors of ``texts``."""
@@ -177,7 +183,8 @@ class Plan:
 
         scorer = self._scorers.get(op.query) if op.query else None
         ends = scorer is None and min(op.offset, op.limit) >= 0
-        found = items.in_order(
+        listed = items.newest_first if self._newest_first else items.in_order
+        found = listed(
             view,
             tuple(op.namespace_prefix),
             is_wanted if omits or wants else None,
@@ -244,6 +251,30 @@ def _fields(found: Found) -> dict[str, Any]:
         "created_at": _EPOCH + timedelta(microseconds=row.created_us),
         "updated_at": _EPOCH + timedelta(microseconds=row.updated_us),
     }
+
+
+_TTL_OPTIONS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes")
+
+
+def checked_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+    """The option ``ttl`` of a store.
+
+    Raises:
+        InvalidOptionError: it is no mapping, names what there is not, or a value is out of range.
+    """
+    if ttl is None:
+        return None
+    need_known("ttl", ttl, _TTL_OPTIONS)
+    _ttl_ms(ttl.get("default_ttl"))
+    for name in ("refresh_on_read", "omit_expired"):
+        checked_bool(f"ttl: {name}", ttl.get(name, True))
+    interval = ttl.get("sweep_interval_minutes")
+    if interval is not None and (
+        isinstance(interval, bool) or not isinstance(interval, int | float) or interval < 0
+    ):
+        msg = f"ttl: sweep_interval_minutes: expected minutes above 0, got {interval!r:.40}"
+        raise InvalidOptionError(msg)
+    return ttl
 
 
 def _ttl_ms(minutes: Any) -> int | None:

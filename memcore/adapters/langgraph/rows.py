@@ -24,6 +24,7 @@ Labels = tuple[str, ...]
 _SURELY_FITS_CHARS: Final = (KV_KEY_BYTES_MAX - 1) // 4
 _BORDER: Final = "\0\0"  # between a namespace and a key: no text of a label begins so
 _HEADER: Final = Struct(">BBQQQQII")
+_UPDATED: Final = slice(10, 18)
 _EXPIRES: Final = slice(26, 34)
 _LENGTHS: Final = Struct(">II")
 _FORMAT: Final = 1
@@ -136,6 +137,11 @@ class ItemRow:
     def is_expired(raw: bytes, now_ms: int) -> bool:
         """Whether the time of a packed row has come."""
         return 0 < int.from_bytes(raw[_EXPIRES], "big") <= now_ms
+
+    @staticmethod
+    def updated_us_of(raw: bytes) -> int:
+        """When a packed row was put last."""
+        return int.from_bytes(raw[_UPDATED], "big")
 
     @staticmethod
     def value_of(raw: bytes) -> dict[str, Any]:

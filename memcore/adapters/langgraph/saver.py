@@ -108,7 +108,9 @@ class MemcoreSaver(Retaining):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, the newest first; a consumer that stops half-way holds nothing up.
+        """Checkpoints, the greatest id first, of whatever thread and namespace.
+
+        A consumer that stops half-way holds nothing up.
 
         Args:
             config: whose ``checkpoint_ns`` and ``checkpoint_id`` narrow it down; None or empty: all

@@ -7,24 +7,28 @@ import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Self
+from functools import partial
+from typing import Literal, Self
 
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 
 from memcore.adapters.langgraph.admitting import admitted_op
 from memcore.adapters.langgraph.items import is_due, sweep
-from memcore.adapters.langgraph.plan import Plan
+from memcore.adapters.langgraph.plan import Plan, checked_ttl
 from memcore.adapters.langgraph.sweeper import Sweeper
 from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
-from memcore.aio.source import Opened, Source, scope_of
+from memcore.aio.source import Done, Opened, Source, scope_of
 from memcore.database.scope import backing_of, passage_of, rows_of
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_choice
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreStore"]
+__all__ = ["AsyncMemcoreStore", "MemcoreStore"]
 
 _log = logging.getLogger("memcore.langgraph")
+
+Order = Literal["updated", "created"]
 
 
 @adapts(
@@ -53,10 +57,13 @@ class MemcoreStore(Opened, BaseStore):
     Args:
         source: a database, a scope of one, or a path. A file that is opened here is closed by
             ``close``.
-        index: ``{"dims", "embed", "fields"}`` for search by meaning: the embedder is called outside
-            any transaction, its vectors lie beside the items and leave with them.
+        index: ``{"dims", "embed", "fields", "distance_type"}`` for search by meaning: the embedder
+            is called outside any transaction, its vectors lie beside the items and leave with them.
         ttl: ``{"default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes"}``, in
             minutes.
+        order: of what a search without a query finds: ``"updated"``, what was put last first, as
+            SqliteStore and PostgresStore; ``"created"``, in the order in which namespaces and items
+            came into being, as InMemoryStore; it reads no more items than it returns.
         namespace: the key/value namespace that the items lie in; stores of two know nothing of
             each other.
         app: the application; None: ``"default"``, or the scope's.
@@ -80,6 +87,7 @@ class MemcoreStore(Opened, BaseStore):
         *,
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
+        order: Order = "updated",
         namespace: str = "langgraph.store",
         app: str | None = None,
         user: str | None = None,
@@ -87,14 +95,15 @@ class MemcoreStore(Opened, BaseStore):
         durability: str | None = None,
     ) -> None:
         self.index_config = index
-        self.ttl_config = ttl
+        self.ttl_config = checked_ttl(ttl)
+        self._is_newest_first = checked_choice("order", order, ("updated", "created")) == "updated"
         self._index = Index(index) if index else None
         scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
         self._backing = backing_of(scope)
         self._kv = rows_of(scope, namespace, memory=checked_bool("memory", memory))
         self._passage, self._name = passage_of(scope), namespace
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
-        self._sweeper = Sweeper(self.sweep_ttl)
+        self._sweeper = Sweeper(partial(MemcoreStore.sweep_ttl, self))
 
     @classmethod
     def from_conn_string(
@@ -103,6 +112,7 @@ class MemcoreStore(Opened, BaseStore):
         *,
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
+        order: Order = "updated",
         durability: str | None = None,
         namespace: str = "langgraph.store",
         app: str | None = None,
@@ -111,7 +121,7 @@ class MemcoreStore(Opened, BaseStore):
     ) -> Self:
         """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
         return cls(
-            path, index=index, ttl=ttl, namespace=namespace, app=app, user=user,
+            path, index=index, ttl=ttl, order=order, namespace=namespace, app=app, user=user,
             memory=memory, durability=durability,
         )  # fmt: skip
 
@@ -120,8 +130,14 @@ class MemcoreStore(Opened, BaseStore):
         passage, name = self._passage, self._name
         return ops if passage is None else [admitted_op(passage, op, name) for op in ops]
 
-    def setup(self) -> None:
-        """Nothing is to be set up; other stores need it."""
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """What embeds the texts of items and queries; None without ``index``."""
+        return None if self._index is None else self._index.embeddings
+
+    def setup(self) -> Done:
+        """Nothing is to be set up; other stores need it, some with ``await``."""
+        return Done()
 
     def close(self) -> None:
         """End the sweeper, and close the file if the store opened it. Idempotent."""
@@ -136,8 +152,8 @@ class MemcoreStore(Opened, BaseStore):
             InvalidItemError: a value is no JSON, or too large; nothing of the batch is stored.
             InvalidOptionError: a filter, a time to live or a vector is not legal.
         """
-        plan = Plan(self._admitted(ops), self._index, self.ttl_config)
-        embed = self._index and self._index.embeddings
+        plan = self._plan(ops)
+        embed = self.embeddings
         if embed and plan.queries:
             plan.use_queries([embed.embed_query(query) for query in plan.queries])
         results = self._read(plan)
@@ -155,8 +171,8 @@ class MemcoreStore(Opened, BaseStore):
 
         A cancelled call still waits for the outcome of its commit: stored or refused, not in doubt.
         """
-        plan = Plan(self._admitted(ops), self._index, self.ttl_config)
-        embed = self._index and self._index.embeddings
+        plan = self._plan(ops)
+        embed = self.embeddings
         if embed and plan.queries:
             coroutines = [embed.aembed_query(query) for query in plan.queries]
             plan.use_queries(await asyncio.gather(*coroutines))
@@ -176,6 +192,11 @@ class MemcoreStore(Opened, BaseStore):
             _tell(plan)
         return results
 
+    def _plan(self, ops: Iterable[Op]) -> Plan:
+        return Plan(
+            self._admitted(ops), self._index, self.ttl_config, newest_first=self._is_newest_first
+        )
+
     def _read(self, plan: Plan) -> list[Result]:
         if not plan.reads:
             return plan.nothing()
@@ -194,7 +215,7 @@ class MemcoreStore(Opened, BaseStore):
 
     async def asweep_ttl(self) -> int:
         """As ``sweep_ttl``."""
-        return await asyncio.to_thread(self.sweep_ttl)
+        return await asyncio.to_thread(MemcoreStore.sweep_ttl, self)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Sweep every so often in a thread of its own; without ``ttl`` it does nothing.
@@ -222,3 +243,27 @@ def _tell(plan: Plan) -> None:
     """Say in the log that nothing was put for who wants no memory."""
     if plan.forgotten:
         _log.info("the user opted out of memory: nothing was put")
+
+
+class AsyncMemcoreStore(MemcoreStore):
+    """A MemcoreStore whose sweeping is awaited, as that of AsyncSqliteStore and AsyncPostgresStore.
+
+    All else is MemcoreStore's: its other methods may be called with and without ``await``.
+    """
+
+    async def sweep_ttl(self) -> int:  # type: ignore[override]
+        """As MemcoreStore's, in a thread."""
+        return await self.asweep_ttl()
+
+    async def start_ttl_sweeper(  # type: ignore[override]
+        self, sweep_interval_minutes: float | None = None
+    ) -> asyncio.Future[None]:
+        """As MemcoreStore's; the future is of the running loop."""
+        return asyncio.wrap_future(super().start_ttl_sweeper(sweep_interval_minutes))
+
+    async def stop_ttl_sweeper(  # type: ignore[override]
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - the name of other stores
+    ) -> bool:
+        """As MemcoreStore's; the loop goes on while it waits."""
+        return await asyncio.to_thread(super().stop_ttl_sweeper, timeout)

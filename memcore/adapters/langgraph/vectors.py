@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from math import isfinite, sqrt
+from math import dist, isfinite, sqrt
 from operator import mul
 from struct import Struct, error, pack, unpack_from
 from typing import Any, Final
@@ -14,11 +14,16 @@ from typing import Any, Final
 from langgraph.store.base import IndexConfig, ensure_embeddings, get_text_at_path, tokenize_path
 
 from memcore.errors import InvalidOptionError
+from memcore.options import checked_choice, need_known
 
 __all__ = ["Index", "Scorer", "pack_vectors"]
 
 _HEADER: Final = Struct("<II")  # numbers of a vector, vectors
 _WHOLE: Final = "$"
+_OPTIONS: Final = ("dims", "embed", "fields", "distance_type")
+_COSINE: Final = "cosine"
+_L2: Final = "l2"
+_DISTANCES: Final = (_COSINE, _L2, "inner_product")
 _SCORE_DIGITS: Final = 12
 """Sums of floats depend on their order: rounded here, scores and ranks do not."""
 
@@ -27,12 +32,21 @@ class Index:
     """The ``index`` option of a store: which texts of a value are embedded, and by what."""
 
     def __init__(self, config: IndexConfig) -> None:
+        need_known("index", config, _OPTIONS)
+        self.distance = checked_choice(
+            "index: distance_type", config.get("distance_type", _COSINE), _DISTANCES
+        )
+        """``cosine``, ``l2`` or ``inner_product``."""
         dims: Any = config.get("dims")
         if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or dims < 1):
             msg = f"index: dims must be a positive int, got {dims!r}"
             raise InvalidOptionError(msg)
         self._dims: int | None = dims
-        self._paths = [_tokens(path) for path in config.get("fields") or [_WHOLE]]
+        fields: Any = config.get("fields") or [_WHOLE]
+        if isinstance(fields, str) or not all(isinstance(path, str) for path in fields):
+            msg = f"index: fields: expected a list of paths, got {fields!r:.80}"
+            raise InvalidOptionError(msg)
+        self._paths = [_tokens(path) for path in fields]
         try:
             self.embeddings = ensure_embeddings(config.get("embed"))
         except ValueError as exc:
@@ -96,15 +110,22 @@ def pack_vectors(vectors: Sequence[Sequence[float]]) -> bytes:
 
 
 class Scorer:
-    """Cosine similarity of items to one query; numpy does it where it is installed."""
+    """How near items are to one query, the nearest with the highest score.
 
-    def __init__(self, query: list[float]) -> None:
+    ``cosine``: the cosine of the angle; ``inner_product``: the inner product; ``l2``: the euclidean
+    distance, negative; as PostgresStore's. numpy does it where it is installed.
+    """
+
+    def __init__(self, query: list[float], distance: str = _COSINE) -> None:
         self._query = query
+        self._distance = distance
         self._norm = sqrt(sum(map(mul, query, query)))
         self._numpy = _numpy()
 
     def best(self, rows: Iterable[bytes]) -> list[float]:
-        """The score of each item: that of the nearest of its vectors; 0 for a vector of zeros.
+        """The score of each item: that of the nearest of its vectors.
+
+        The cosine of a vector of zeros is 0.
 
         Raises:
             InvalidOptionError: an item was embedded in other dimensions than the query.
@@ -127,14 +148,26 @@ class Scorer:
         scores = []
         for at in range(0, dims * count, dims):
             vector = numbers[at : at + dims]
+            if self._distance != _COSINE:
+                scores.append(self._by_distance(vector))
+                continue
             norm = sqrt(sum(map(mul, vector, vector))) * self._norm
             scores.append(sum(map(mul, vector, self._query)) / norm if norm else 0.0)
         return scores
+
+    def _by_distance(self, vector: Sequence[float]) -> float:
+        if self._distance == _L2:
+            return -dist(vector, self._query)
+        return float(sum(map(mul, vector, self._query)))
 
     def _by_numpy(self, row: bytes, dims: int, count: int) -> list[float]:
         np = self._numpy
         matrix = np.frombuffer(row, "<f4", dims * count, _HEADER.size).astype("f8")
         matrix = matrix.reshape(count, dims)
+        if self._distance == _L2:
+            return (-np.linalg.norm(matrix - np.array(self._query), axis=1)).tolist()  # type: ignore[no-any-return]
+        if self._distance != _COSINE:
+            return (matrix @ np.array(self._query)).tolist()  # type: ignore[no-any-return]
         norms = np.linalg.norm(matrix, axis=1) * self._norm
         scores = np.zeros(count)
         np.divide(matrix @ np.array(self._query), norms, out=scores, where=norms != 0)
