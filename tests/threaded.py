@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import memcore
-from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint
+from memcore.checkpoint import MISSING, Coder, GraphStore, JsonCoder, NewCheckpoint
 from memcore.checkpoint.pruning import prune
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn
@@ -30,8 +30,11 @@ def pruning(graph: GraphStore) -> Any:
 class Thread:
     """One thread as a runtime writes it: checkpoint after checkpoint."""
 
-    def __init__(self, graph: GraphStore, name: str, *, namespace: str = "") -> None:
+    def __init__(
+        self, graph: GraphStore, name: str, *, namespace: str = "", coder: Coder = CODER
+    ) -> None:
         self.graph = graph
+        self.coder = coder
         self.name = name
         self.namespace = namespace
         self.versions: dict[str, int] = {}
@@ -57,15 +60,15 @@ class Thread:
 
     def put(self, **changed: Any) -> str:
         new = self.new(changed)
-        self.graph.put(self.name, self.namespace, new, CODER)
+        self.graph.put(self.name, self.namespace, new, self.coder)
         return new.checkpoint
 
     def read(self, checkpoint: str | None = None) -> dict[str, Any] | None:
-        found = self.graph.get(self.name, self.namespace, checkpoint, CODER)
+        found = self.graph.get(self.name, self.namespace, checkpoint, self.coder)
         return None if found is None else found.values
 
     def ids(self) -> list[str]:
-        return [f.checkpoint for f in self.graph.checkpoints(self.name, self.namespace, CODER)]
+        return [f.checkpoint for f in self.graph.checkpoints(self.name, self.namespace, self.coder)]
 
 
 def rows_under(db: memcore.Database, kind: int) -> list[bytes]:

@@ -1,8 +1,8 @@
 """Checkpoints of graph runtimes: channel values by version, stored with what they share."""
 
 from memcore.checkpoint.cache import Cache
-from memcore.checkpoint.care import check_threads
-from memcore.checkpoint.coding import Coder, JsonCoder, Typed, Wrapper
+from memcore.checkpoint.care import check_threads, clear_body
+from memcore.checkpoint.coding import Coder, JsonCoder, StoredCoder, Typed, Wrapper
 from memcore.checkpoint.graph import GraphStore
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
@@ -26,11 +26,13 @@ __all__ = [
     "Plan",
     "Pruned",
     "Rule",
+    "StoredCoder",
     "ThreadEntry",
     "Typed",
     "Wrapper",
     "admitting",
     "check_threads",
+    "clear_body",
     "keep_rule",
     "run_rule",
     "scopes_with_threads",

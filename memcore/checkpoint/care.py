@@ -1,8 +1,8 @@
 """What a sound file promises of threads, checked without the serialisers that wrote them.
 
-Bodies and metadata are a serialiser's, and under a cipher manifests are, too: what they promise is
-checked by ``verdict.py``, with the coder. Here are names, heads, pools, namespaces, keys, and the
-manifests that stand in clear, with every page and chunk that they name.
+Names, heads, pools, namespaces, keys; the manifests that stand in clear, with every page and chunk
+that they name; the bodies that are JSON or msgpack in clear, with every version that they name. No
+object is made of what is stored. What a cipher hides is checked by ``checking.py``, with the coder.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from memcore import keys, names
 from memcore.checkpoint import removal, rows, threads
+from memcore.checkpoint.coding import Opaque, StoredCoder
 from memcore.checkpoint.nodes import ID_BYTES, rows_in, rows_of
 from memcore.checkpoint.pool import chunk_key, epoch_of, read_chunk, read_pool
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.splitting import PAGE
-from memcore.errors import CorruptValueError, MemcoreError
+from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError
 from memcore.keys import Kind, ThreadRow
 from memcore.store.base import ReadTxn
 
-__all__ = ["ThreadCheck", "check_threads", "is_leaving"]
+__all__ = ["ThreadCheck", "body_findings", "check_threads", "clear_body", "is_leaving"]
 
 _NAMESPACED: Final = (ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
 _TOLD_MAX: Final = 100
@@ -116,6 +117,8 @@ class ThreadCheck:
         self._spaces: dict[int, str] = {}
         self._sound: set[tuple[int, bytes]] = set()
         """What manifests named and was found: sorts of containers (0: none) and ids."""
+        self._named: set[bytes] = set()
+        """Keys of values that bodies named and that were looked at."""
 
     def run(self, txn: ReadTxn) -> list[str]:
         """What is wrong with the thread, in words."""
@@ -168,8 +171,11 @@ class ThreadCheck:
             yield f"the row under key {key.hex()} is of a namespace {number} that has no name"
         nodes: list[bytes] = []
         if row == ThreadRow.CHECKPOINT:
-            rows.id_in(key)
-            CheckpointRow.unpack(key, value)
+            checkpoint = CheckpointRow.unpack(key, value)
+            body = clear_body(checkpoint)
+            values = rows.values_of(place, number)
+            for finding in body_findings(txn, values, checkpoint, body, self._named):
+                yield f"checkpoint {checkpoint.checkpoint!r:.60}{finding}"
         elif row == ThreadRow.VALUE:
             nodes = rows.clear_nodes(key, value, rows.NODE)
         else:
@@ -195,3 +201,58 @@ class ThreadCheck:
                 yield str(exc)
                 continue
             self._sound.add(named)
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+def clear_body(row: CheckpointRow) -> Any:
+    """The body of a checkpoint as plain data; Opaque if only its serialiser can tell."""
+    try:
+        return StoredCoder().decode(row.body)
+    except CorruptValueError:  # the row is proven: a serialiser wrote it so
+        return Opaque(row.body[0], len(row.body[1]))
+
+
+def body_findings(
+    txn: ReadTxn, prefix: bytes, row: CheckpointRow, body: Any, known: set[bytes]
+) -> Iterator[str]:
+    """What is wrong with what a body names, in words.
+
+    ``prefix`` is that of the values of its namespace (``rows.values_of``).
+    ``known`` are the keys of values that were looked at, for the next checkpoint. Of a row that is
+    not complete only the versions that it brought itself must be there.
+    """
+    if isinstance(body, Opaque):
+        return
+    versions = rows.versions_in(body)
+    brought = body.get("updated_channels") if isinstance(body, dict) else None
+    for channel, version in versions.items():
+        try:
+            key = rows.value_under(prefix, channel, version)
+        except InvalidOptionError as exc:
+            yield f", channel {channel!r:.60}: {exc}"
+            continue
+        if key in known:
+            continue
+        if txn.get(key) is not None:
+            known.add(key)
+        elif row.complete or (isinstance(brought, list) and channel in brought):
+            known.add(key)  # told once, of the oldest that names it
+            yield f", channel {channel!r:.60}: the value of version {version!r:.60} is missing"
+    seen = body.get("versions_seen") if isinstance(body, dict) else None
+    for node, of_node in seen.items() if isinstance(seen, dict) else ():
+        for channel, version in of_node.items() if isinstance(of_node, dict) else ():
+            if channel in versions and _is_ahead(version, versions[channel]):
+                yield (
+                    f": node {node!r:.60} has seen version {version!r:.60} of channel "
+                    f"{channel!r:.60}, which is at {versions[channel]!r:.60}: it would not run"
+                )
+
+
+def _is_ahead(seen: Any, version: Any) -> bool:
+    """Whether a version lies behind the channel's; versions of two sorts have no order."""
+    if isinstance(seen, str) and isinstance(version, str):
+        return seen > version
+    numbers = isinstance(seen, int | float) and isinstance(version, int | float)
+    return numbers and seen > version

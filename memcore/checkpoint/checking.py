@@ -11,7 +11,8 @@ from typing import Any
 
 from memcore import keys
 from memcore.checkpoint import rows
-from memcore.checkpoint.coding import Coder
+from memcore.checkpoint.care import body_findings, clear_body
+from memcore.checkpoint.coding import Coder, Opaque
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.listing import Listing
 from memcore.checkpoint.reading import View
@@ -75,7 +76,10 @@ class Checking(Listing):
             coder.decode(coder.open(row.metadata))
         except Exception as exc:  # noqa: BLE001 - whatever a serialiser raises
             return [f": it cannot be decoded: {exc}"]
-        for channel, version in self._versions(body).items():
+        if isinstance(clear_body(row), Opaque):  # else ``check_threads`` has told of it
+            values = rows.values_of(view.place, number)
+            found += body_findings(view.txn, values, row, body, set())
+        for channel, version in rows.versions_in(body).items():
             if (channel, version) not in seen:
                 seen.add((channel, version))
                 for finding in _of_channel(view, number, channel, version, judge):

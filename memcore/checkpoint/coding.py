@@ -8,8 +8,9 @@ from typing import Any, Final, Protocol
 
 from memcore.codec import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.privacy.msgpack import unpack
 
-__all__ = ["Coder", "JsonCoder", "Typed", "Wrapper"]
+__all__ = ["Coder", "JsonCoder", "Opaque", "StoredCoder", "Typed", "Wrapper"]
 
 Typed = tuple[str, bytes]
 """``(name of the type, content)``, as LangGraph's serialisers give it."""
@@ -115,4 +116,87 @@ class JsonCoder:
 
     def open(self, typed: Typed) -> Typed:
         """As it is."""
+        return typed
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Stands for stored content that is neither JSON nor msgpack: its type and size are known."""
+
+    kind: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"<{self.kind:.40}: {self.size} bytes>"
+
+
+_MSGPACK: Final = "msgpack"
+_NULL: Final = "null"
+_CLEAR: Final = frozenset((_BYTES, "bytearray"))
+_SEALED: Final = "+"
+_OURS: Final = frozenset(("node", "page", "writes", _BYTES))
+"""Types of what the graph store itself writes, and seals if the serialiser encrypts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCoder:
+    """Reads what any serialiser wrote as plain data, and makes no object of it.
+
+    For whoever looks at a file that others wrote: JSON and msgpack become lists, dicts, strings and
+    numbers, msgpack's extensions stay bytes (``Extension``), other types are ``Opaque``. Nothing
+    that the content names is imported or called. It stores nothing.
+    """
+
+    identity: object = "stored"
+    splits: bool = False
+    secret: bool = False
+    wrappers: Mapping[type, tuple[str, Wrapper]] = field(default_factory=dict)
+
+    def encode(self, value: Any) -> Typed:
+        """Refuse: nothing is stored without the serialiser of the thread.
+
+        Raises:
+            InvalidItemError: always.
+        """
+        msg = f"a {type(value).__name__} cannot be stored without a serialiser"
+        raise InvalidItemError(msg)
+
+    def decode(self, typed: Typed) -> Any:
+        """The content as plain data.
+
+        Raises:
+            CorruptValueError: it is not what its type says.
+        """
+        kind, body = typed
+        try:
+            if kind == _NULL:
+                return None
+            if kind in _CLEAR:
+                return body
+            if kind in (_JSON, _PLAIN):
+                return decode_json(body, int(kind == _PLAIN))
+            if kind == _MSGPACK:
+                return unpack(body)
+        except (ValueError, RecursionError) as exc:
+            msg = f"a value of type {kind!r} in a checkpoint is malformed ({exc})"
+            raise CorruptValueError(msg, key=b"") from exc
+        return Opaque(kind, len(body))
+
+    def seal(self, typed: Typed) -> Typed:
+        """As it is."""
+        return typed
+
+    def open(self, typed: Typed) -> Typed:
+        """As it is.
+
+        Raises:
+            CorruptValueError: the thread's serialiser encrypted it.
+        """
+        kind, mark, _ = typed[0].partition(_SEALED)
+        if mark and kind in _OURS:
+            msg = (
+                "the thread was encrypted by the serialiser that wrote it: only a program that "
+                "opens it with that serialiser (MemcoreSaver, say) can read it"
+            )
+            raise CorruptValueError(msg, key=b"")
         return typed

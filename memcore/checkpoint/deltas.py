@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.checkpoint import threads
+from memcore.checkpoint import rows, threads
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.reading import Delta, Reading, View
@@ -69,9 +69,10 @@ class Deltas(Reading):
                         if write.channel == channel
                     ]
                 )
-            versions = self._versions(row.body_by(view.coder))
+            versions = rows.versions_in(row.body_by(view.coder))
             for channel in [name for name in missing if name in versions]:
-                value = self._value(view, namespace, number, channel, versions[channel])
+                named = channel, versions[channel]
+                value = self._value(view, namespace, number, row, named)
                 if value is not MISSING:
                     found[channel].seed = value
                     missing.discard(channel)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from memcore import names
 from memcore.checkpoint import sweeping, threads
@@ -18,7 +17,7 @@ from memcore.checkpoint.listing import Listing
 from memcore.checkpoint.pruning import Plan, Planner, Pruned, Rule, prune
 from memcore.checkpoint.redacting import admitting
 from memcore.checkpoint.removal import remove_piece, start_removal, under_way
-from memcore.checkpoint.rows import Place, Version
+from memcore.checkpoint.rows import Place
 from memcore.checkpoint.steps import Steps, take
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites, Writing
 from memcore.errors import CorruptValueError
@@ -27,11 +26,6 @@ from memcore.privacy.border import Passage
 from memcore.store.base import ReadTxn, Store, Txn
 
 __all__ = ["GraphStore", "store_of"]
-
-
-def _versions(body: Any) -> Mapping[str, Version]:
-    versions = body.get("channel_versions") if isinstance(body, dict) else None
-    return versions if isinstance(versions, dict) else {}
 
 
 def _go_on(txn: Txn, row: bytes) -> list[bytes]:
@@ -64,7 +58,7 @@ class GraphStore(Listing, Deltas):
         now_ms: Callable[[], int],
         passage: Passage | None = None,
     ) -> None:
-        super().__init__(cache, store.read, find, _versions)
+        super().__init__(cache, store.read, find)
         self._store = store
         self._passage = passage
         self._now_ms = now_ms
@@ -117,7 +111,7 @@ class GraphStore(Listing, Deltas):
         if scope is None:
             return []
         found = check_threads(self._read, scope)
-        checking = Checking(Cache(), self._read, self._find, self._versions)
+        checking = Checking(Cache(), self._read, self._find)
         return found + list(checking.findings(coder, judge))
 
     # --- threads ----------------------------------------------------------------------------------
@@ -197,7 +191,7 @@ class GraphStore(Listing, Deltas):
             found = None if scope is None else threads.thread_of(txn, scope, thread)
             if found is None:
                 return None
-            return Planner(txn, found.place, coder, _versions).plan(rule)
+            return Planner(txn, found.place, coder).plan(rule)
 
         return plan
 

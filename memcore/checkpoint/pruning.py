@@ -18,7 +18,7 @@ from memcore.checkpoint.nodes import EMPTY, Sort
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.steps import Stale, Steps
 from memcore.codec import checksum_of
-from memcore.errors import OutpacedError
+from memcore.errors import CorruptValueError, OutpacedError
 from memcore.held import need_free
 from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
@@ -72,17 +72,13 @@ class Pruned:
     chunks: int = 0
 
 
-Versions = Callable[[Any], Any]
-
-
 class Planner:
-    """Works out what a rule comes to. ``versions`` maps a body to its channels' versions."""
+    """Works out what a rule comes to."""
 
-    def __init__(self, txn: ReadTxn, place: Place, coder: Coder, versions: Versions) -> None:
+    def __init__(self, txn: ReadTxn, place: Place, coder: Coder) -> None:
         self._txn = txn
         self._place = place
         self._coder = coder
-        self._versions = versions
         self._known: dict[tuple[int, str, Any], tuple[bool, bool]] = {}
         """By namespace, channel and version, what ``_value`` found."""
 
@@ -102,7 +98,7 @@ class Planner:
             plan.needed[number] = sorted(doomed & needed)
             plan.stored[number] = _stored(self._txn, self._place, number)
             for name in plan.kept[number]:
-                for channel, version in self._versions(found[name].body).items():
+                for channel, version in rows.versions_in(found[name].body).items():
                     plan.values.add(rows.value_key(self._place, number, channel, version))
         return plan
 
@@ -112,13 +108,22 @@ class Planner:
             row = CheckpointRow.unpack(key, value)
             metadata = row.metadata_by(self._coder)
             body = row.body_by(self._coder)
+            if not isinstance(body, dict) or rows.versions_in(body) != body.get(
+                "channel_versions", {}
+            ):
+                # Not to be taken for one that names no values: these would go.
+                msg = (
+                    f"checkpoint {row.checkpoint!r:.60} cannot be looked into: its body is "
+                    f"{body!s:.60}; prune the thread with the serialiser that wrote it"
+                )
+                raise CorruptValueError(msg, key=key)
             yield Candidate(namespace, row.checkpoint, row.parent, metadata, body)
 
     def _rebuilt_from(self, number: int, one: Candidate, found: dict[str, Candidate]) -> set[str]:
         """The ancestors that the delta channels of a checkpoint are rebuilt from."""
         missing = {
             channel: _is_delta(one.metadata, channel)
-            for channel, version in self._versions(one.body).items()
+            for channel, version in rows.versions_in(one.body).items()
             if not self._value(number, channel, version)[0]
         }
         needed: set[str] = set()
@@ -126,7 +131,7 @@ class Planner:
         at = None if one.parent is None else found.get(one.parent)
         while at is not None and missing and at.checkpoint not in path:
             path.add(at.checkpoint)
-            there = self._versions(at.body)
+            there = rows.versions_in(at.body)
             for channel in list(missing):
                 missing[channel] |= _is_delta(at.metadata, channel)
                 stored, snapshot = self._value(number, channel, there.get(channel))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,19 +71,17 @@ class View:
 
 
 class Reading:
-    """The reads of one scope. ``versions`` maps a body to the versions of its channels."""
+    """The reads of one scope."""
 
     def __init__(
         self,
         cache: Cache,
         read: Callable[[Callable[[ReadTxn], Any]], Any],
         find: Callable[[ReadTxn], int | None],
-        versions: Callable[[Any], Mapping[str, rows.Version]],
     ) -> None:
         self._cache = cache
         self._read = read
         self._find = find
-        self._versions = versions
 
     def get(
         self, thread: str, namespace: str, checkpoint: str | None, coder: Coder
@@ -139,7 +137,7 @@ class Reading:
             parent=row.parent,
             body=body,
             metadata=row.metadata_by(view.coder),
-            values=self._values(view, namespace, number, self._versions(body)),
+            values=self._values(view, namespace, number, row, body),
             writes=[
                 (write.task, write.channel, view.joiner.join(write.node))
                 for write in self._writes(view, number, checkpoint)
@@ -147,21 +145,34 @@ class Reading:
         )
 
     def _values(
-        self, view: View, namespace: str, number: int, versions: Mapping[str, rows.Version]
+        self, view: View, namespace: str, number: int, row: CheckpointRow, body: Any
     ) -> dict[str, Any]:
         values = {}
-        for channel, version in versions.items():
-            value = self._value(view, namespace, number, channel, version)
+        for channel, version in rows.versions_in(body).items():
+            value = self._value(view, namespace, number, row, (channel, version))
             if value is not MISSING:
                 values[channel] = value
         return values
 
     def _value(
-        self, view: View, namespace: str, number: int, channel: str, version: rows.Version
+        self,
+        view: View,
+        namespace: str,
+        number: int,
+        row: CheckpointRow,
+        named: tuple[str, rows.Version],
     ) -> Any:
+        """The value of a channel in the version that a checkpoint names, MISSING if it is empty.
+
+        Raises:
+            CorruptValueError: it was lost.
+        """
+        channel, version = named
         key = rows.value_key(view.place, number, channel, version)
         node = rows.node_of(view.txn, key, view.coder)
         if node is None:
+            if row.complete:
+                raise rows.lost_value(view.name, row.checkpoint, channel, version, key)
             return MISSING
         value = view.joiner.join(node)
         if view.joiner.version is not None and not view.thread.pool.sweeping:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -27,6 +27,7 @@ SEALED: Final = "+"
 _INDEX_BIAS: Final = 64
 """Indices of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
+_IS_COMPLETE: Final = 2
 _ID_END: Final = b"\x01"
 """Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
 _METADATA: Final = b"metadata"
@@ -56,18 +57,25 @@ class CheckpointRow:
     metadata: Typed
     """Sealed, as the body is: see ``metadata_by``."""
     body: Typed
+    complete: bool = False
+    """Whether every version that the body names had a row when this one was written.
+
+    A version without one was lost then. Rows of earlier versions of memcore are not complete: a
+    version without a row may be that of an empty channel.
+    """
 
     @classmethod
     def sealed(
         cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
     ) -> CheckpointRow:
-        """A row of what a coder encoded."""
+        """A complete row of what a coder encoded."""
         bare = cls(checkpoint, parent, metadata, body)
         return cls(
             checkpoint,
             parent,
             _seal(coder, metadata, bare._place(_METADATA)),
             _seal(coder, body, bare._place(_BODY)),
+            complete=True,
         )
 
     def metadata_by(self, coder: Coder) -> Any:
@@ -89,8 +97,13 @@ class CheckpointRow:
     def pack(self) -> bytes:
         """``flags u8 | text parent | text metadata | typed body``."""
         parent = b"" if self.parent is None else _utf8(self.parent)
-        flags = bytes((0 if self.parent is None else _HAS_PARENT,))
-        return flags + text(parent) + text(pack_typed(*self.metadata)) + pack_typed(*self.body)
+        flags = _HAS_PARENT * (self.parent is not None) | _IS_COMPLETE * self.complete
+        return (
+            bytes((flags,))
+            + text(parent)
+            + text(pack_typed(*self.metadata))
+            + pack_typed(*self.body)
+        )
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> CheckpointRow:
@@ -104,7 +117,8 @@ class CheckpointRow:
         parent = reader.string()
         metadata = unpack_typed(reader.text())
         body = unpack_typed(reader.rest())
-        return cls(id_in(key), parent if flags & _HAS_PARENT else None, metadata, body)
+        named = parent if flags & _HAS_PARENT else None
+        return cls(id_in(key), named, metadata, body, complete=bool(flags & _IS_COMPLETE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,12 @@ class Write:
     def order(self) -> tuple[str, str, int]:
         """What LangGraph applies the writes of a step by: ``writes_sort_key``."""
         return self.path, self.task, self.index
+
+
+def versions_in(body: Any) -> Mapping[str, Version]:
+    """The version of each channel, as the body of a checkpoint names them."""
+    versions = body.get("channel_versions") if isinstance(body, dict) else None
+    return versions if isinstance(versions, dict) else {}
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -183,7 +203,20 @@ def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
 
 def value_key(place: Place, namespace: int, channel: str, version: Version) -> bytes:
     """``0F | scope | thread | 04 | namespace u32 | packed channel, packed version``."""
-    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.VALUE, namespace)
+    return value_under(values_of(place, namespace), channel, version)
+
+
+def values_of(place: Place, namespace: int) -> bytes:
+    """The prefix of the values of a namespace."""
+    return keys.graph_rows(place.scope, place.thread, ThreadRow.VALUE, namespace)
+
+
+def value_under(prefix: bytes, channel: str, version: Version) -> bytes:
+    """The key of a value under the prefix of its namespace.
+
+    Raises:
+        InvalidOptionError: the version is neither a str nor a number.
+    """
     return keys.name_key(prefix, channel, _version_text(version))
 
 
@@ -267,6 +300,18 @@ def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
     """The manifest of a channel's value, None if none is stored under this version."""
     value = txn.get(key)
     return None if value is None else open_sealed(key, value, coder, NODE)
+
+
+def lost_value(
+    thread: str, checkpoint: str, channel: str, version: Version, key: bytes
+) -> CorruptValueError:
+    """The error for a value that a complete checkpoint names, and that has no row."""
+    msg = (
+        f"the value of channel {channel!r:.60} (version {version!r:.60}) that checkpoint "
+        f"{checkpoint!r:.60} of thread {thread!r:.60} names is missing: its row was lost; "
+        "'memcore recover' goes back to the newest checkpoint that is whole, or restore a backup"
+    )
+    return CorruptValueError(msg, key=key)
 
 
 def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:

@@ -141,6 +141,7 @@ class Writing:
                     # What did not change and is there still may be another checkpoint's, too.
                     if channel in new.values or txn.get(key) is None:
                         rows.put_sealed(txn, key, coder, rows.NODE, node)
+                _complete(txn, place, number, new, coder)
                 key = rows.checkpoint_key(place, number, new.checkpoint)
                 txn.put(key, seal_value(key, row))
 
@@ -347,6 +348,18 @@ def _body(coder: Coder, body: Any) -> Typed:
     if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
         return _encoded(coder, body, "the checkpoint", by=plain)
     return _encoded(coder, body, "the checkpoint")
+
+
+def _complete(txn: Txn, place: Place, number: int, new: NewCheckpoint, coder: Coder) -> None:
+    """Give every version that the body names a row: one that is missing later was lost.
+
+    What neither this put nor one before it stored is an empty channel. A put that comes late, with
+    the value of that version, replaces the row.
+    """
+    for channel, version in rows.versions_in(new.body).items():
+        key = rows.value_key(place, number, channel, version)
+        if txn.get(key) is None:
+            rows.put_sealed(txn, key, coder, rows.NODE, EMPTY)
 
 
 def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 
 import memcore
-from memcore.checkpoint import Coder, GraphStore, JsonCoder, Rule, keep_rule
+from memcore.checkpoint import GraphStore, Rule, StoredCoder, keep_rule
 from memcore.cli.options import (
     App,
     AsJson,
@@ -21,7 +20,7 @@ from memcore.cli.options import (
     reading,
     writing,
 )
-from memcore.cli.output import emit_json, print_table
+from memcore.cli.output import emit_json, escape, print_table
 
 __all__ = ["prune_threads"]
 
@@ -49,24 +48,38 @@ def prune_threads(
 ) -> None:
     """Remove old checkpoints of graph threads, and what only they referred to.
 
-    Checkpoints that delta channels of later ones are rebuilt from stay.
+    Checkpoints that delta channels of later ones are rebuilt from stay. What is stored is read as
+    bytes: nothing that it names is imported or called.
     """
     need_choice(dry_run, yes, see="what would go", do="prune")
     age = None if max_age_days is None else max_age_days * _DAY_SECONDS
     rule = keep_rule(keep_last=keep_last, max_age_seconds=age)
+    done: list[dict[str, Any]] = []
+    refused: list[dict[str, str]] = []
+    first: memcore.MemcoreError | None = None
     with reading(store) if dry_run else writing(store) as db:
-        done = [
-            _pruned(graph, name, rule, dry_run=dry_run)
-            for graph, name in _chosen(db, thread_ids or [], user=user, app=app)
-        ]
+        for graph, name in _chosen(db, thread_ids or [], user=user, app=app):
+            try:
+                done.append(_pruned(graph, name, rule, dry_run=dry_run))
+            except (memcore.CorruptValueError, memcore.HeldError) as exc:
+                refused.append({"thread": name, "reason": str(exc)})
+                first = first or exc
     if as_json:
-        emit_json("prune", {"dry_run": dry_run, "threads": done})
-        return
+        emit_json("prune", {"dry_run": dry_run, "threads": done, "refused": refused})
+    else:
+        _print(done, refused, dry_run=dry_run)
+    if first is not None:
+        raise first
+
+
+def _print(done: list[dict[str, Any]], refused: list[dict[str, str]], *, dry_run: bool) -> None:
     shown = [(each["thread"], each["kept"], each["removed"], each["needed"]) for each in done]
     print_table(("thread", "kept", "would go" if dry_run else "removed", "needed by others"), shown)
     total = sum(each["removed"] for each in done)
     what = "would be removed; nothing was written" if dry_run else "were removed"
     print(f"\n{total:,} checkpoints of {len(done):,} threads {what}")
+    for each in refused:
+        print(escape(f"not pruned: {each['thread']}: {each['reason']}"))
 
 
 def _chosen(
@@ -86,7 +99,7 @@ def _chosen(
 
 
 def _pruned(graph: GraphStore, name: str, rule: Rule, *, dry_run: bool) -> dict[str, Any]:
-    coder = _coder_for(graph, name)
+    coder = StoredCoder()
     plan = graph.would_prune(name, rule, coder)
     found = {
         "thread": name,
@@ -97,34 +110,3 @@ def _pruned(graph: GraphStore, name: str, rule: Rule, *, dry_run: bool) -> dict[
     if not dry_run:
         found["removed"] = graph.prune(name, rule, coder).checkpoints
     return found
-
-
-def _coder_for(graph: GraphStore, name: str) -> Coder:
-    """The serialiser that can read the thread's checkpoints.
-
-    Raises:
-        CorruptValueError: none of those that are installed can.
-    """
-    failure: memcore.CorruptValueError | None = None
-    for coder in _coders():
-        try:
-            graph.would_prune(name, lambda _: set(), coder)
-        except memcore.CorruptValueError as exc:
-            failure = failure or exc
-        else:
-            return coder
-    if failure is None:
-        msg = f"no serialiser that is installed reads thread {name[:40]!r}"
-        raise memcore.InvalidOptionError(msg)
-    raise failure
-
-
-def _coders() -> Iterator[Coder]:
-    """Those of the adapters whose frameworks are installed, then memcore's own."""
-    for point in entry_points(group="memcore.coders"):
-        try:
-            make = point.load()
-        except ImportError:
-            continue  # its framework is not installed
-        yield make()
-    yield JsonCoder()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from memcore import keys
-from memcore.checkpoint import parts, rows
+from memcore.checkpoint import clear_body, parts, rows
 from memcore.checkpoint.coding import Typed
 from memcore.checkpoint.pool import Pool, epoch_of, unpack_chunk, unpack_pool
 from memcore.checkpoint.rows import Place
@@ -20,7 +20,7 @@ from memcore.checkpoint.threads import pack_head, pack_namespace, unpack_head
 from memcore.codec import HEADER_BYTES, seal_value
 from memcore.database.sieve import Place as Pair
 from memcore.database.sieve import Sieve
-from memcore.errors import CorruptValueError
+from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import Counter, Kind, ThreadRow
 from memcore.names import thread_row
 
@@ -164,6 +164,7 @@ class Threads:
                 yield key, sieve.value(key)
             elif row == ThreadRow.CHECKPOINT:
                 self.lost.append(f"{where}: {_told(key)}")
+        yield from self._unnamed(place, pool, where)
         named = keys.thread_rows(*place, ThreadRow.NAMESPACE)
         spaces -= {
             int.from_bytes(sieve.value(key)[HEADER_BYTES : HEADER_BYTES + 4], "big")
@@ -180,6 +181,27 @@ class Threads:
                 f"{where}: rows of it may be missing, so that a channel reads as if it were empty; "
                 "have its saver check it"
             )
+
+    def _unnamed(self, place: Pair, pool: Pair, where: str) -> Iterator[tuple[bytes, bytes]]:
+        """Rows in place of values that checkpoints name and of which nothing was found."""
+        there = {*self._rows[place], *self._lost.get(place, ())}
+        for key in self._rows[place]:
+            if key[_ROW_AT] != ThreadRow.CHECKPOINT or key not in self._sieve.chosen:
+                continue
+            row = rows.CheckpointRow.unpack(key, self._sieve.value(key))
+            try:
+                versions = rows.versions_in(clear_body(row)) if row.complete else {}
+                named = [
+                    rows.value_key(Place(*place, pool[1]), rows.namespace_in(key), *version)
+                    for version in versions.items()
+                ]
+            except (CorruptValueError, InvalidOptionError):
+                continue  # it cannot be read anyway, and its saver's check says so
+            for missing in named:
+                if missing not in there:
+                    there.add(missing)
+                    self.lost.append(f"{where}: {_told(missing)}")
+                    yield missing, rows.lost_row(missing)
 
     def _is_whole(self, key: bytes, pool: Pair) -> bool:
         """Whether all that a row's manifests name was found; it is needed then."""

@@ -36,6 +36,17 @@ class Extension(NamedTuple):
     code: int
     content: bytes
 
+    def __str__(self) -> str:
+        """``<ext 5: 120 bytes: module.Class>``; what the name stands for is never looked up."""
+        named = ""
+        try:
+            found = unpack(self.content)
+            if type(found) is list and [type(part) for part in found[:2]] == [str, str]:
+                named = f": {found[0]}.{found[1]}"
+        except (ValueError, RecursionError):
+            pass  # an application's own bytes
+        return f"<ext {self.code}: {len(self.content)} bytes{named:.80}>"
+
 
 class Pairs(list[tuple[Any, Any]]):
     """A map whose keys are not all strings."""

@@ -42,7 +42,6 @@ __all__ = [
     "SerdeCoder",
     "TypeNames",
     "coder_of",
-    "default_coder",
     "default_serde",
     "type_names",
 ]
@@ -173,11 +172,6 @@ def _refused(what: str) -> CorruptValueError:
 def default_serde() -> JsonPlusSerializer:
     """The serialiser of a saver or cache that was given none: nothing but safe types, no pickle."""
     return _STRICT
-
-
-def default_coder() -> SerdeCoder:
-    """The coder of a saver that was given no serialiser."""
-    return coder_of(default_serde())
 
 
 _STRICT: Final = JsonPlusSerializer(allowed_msgpack_modules=None)
