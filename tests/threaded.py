@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import memcore
@@ -24,7 +25,7 @@ def keep(count: int) -> Any:
 
 def pruning(graph: GraphStore) -> Any:
     """The steps of a prune that leaves one checkpoint."""
-    return prune(graph._read, graph._planner("t", keep(1), CODER), CODER)
+    return prune(graph._read, partial(graph._planner, "t", keep(1), CODER), CODER)
 
 
 class Thread:

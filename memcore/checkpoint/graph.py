@@ -178,20 +178,26 @@ class GraphStore(Listing, Deltas):
     def prune(self, thread: str, rule: Rule, coder: Coder) -> Pruned:
         """Remove the checkpoints of a thread that the rule names, but what others are rebuilt from.
 
+        It goes in small commits, beside writers of the thread: what they store meanwhile stays, and
+        what it needs. Cut short, it keeps what was done; the next one goes on with the rest.
+
         Raises:
-            OutpacedError: checkpoints were stored faster than they could be looked at.
+            OutpacedError: others pruned the thread at the same time, again and again.
             HeldError: a legal hold covers the thread.
         """
-        steps = prune(self._read, self._planner(thread, rule, coder), coder)
+        plan = partial(self._planner, thread, rule, coder)
+        steps = prune(self._read, plan, coder)
         return take(self._store, steps, makes_room=True)
 
-    def _planner(self, thread: str, rule: Rule, coder: Coder) -> Callable[[ReadTxn], Plan | None]:
+    def _planner(
+        self, thread: str, rule: Rule, coder: Coder, epoch: int | None = None
+    ) -> Callable[[ReadTxn], Plan | None]:
         def plan(txn: ReadTxn) -> Plan | None:
             scope = self._find(txn)
             found = None if scope is None else threads.thread_of(txn, scope, thread)
             if found is None:
                 return None
-            return Planner(txn, found.place, coder).plan(rule)
+            return Planner(txn, found, coder).plan(rule, epoch=epoch)
 
         return plan
 

@@ -6,6 +6,7 @@ one with a value. So whatever a checkpoint that stays is rebuilt from stays, too
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,19 +16,21 @@ from memcore import keys
 from memcore.checkpoint import rows, sweeping, threads
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.nodes import EMPTY, Sort
+from memcore.checkpoint.pool import Pool, read_pool
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.steps import Stale, Steps
-from memcore.codec import checksum_of
+from memcore.checkpoint.threads import Thread
 from memcore.errors import CorruptValueError, OutpacedError
 from memcore.held import need_free
 from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
+from memcore.tombstone import is_erased
 
 __all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
-_COUNTERS: Final = "counters_since_delta_snapshot"
 _ATTEMPTS_MAX: Final = 16
+_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,14 @@ class Plan:
     """What a rule comes to for one thread."""
 
     place: Place
+    pool: Pool
     doomed: dict[int, list[str]] = field(default_factory=dict)
     """By namespace, oldest first."""
     kept: dict[int, list[str]] = field(default_factory=dict)
     needed: dict[int, list[str]] = field(default_factory=dict)
     """Those the rule would have taken, but others are rebuilt from."""
-    stored: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
-    """By namespace, keys and checksums of the checkpoints that were planned with."""
+    order: list[tuple[int, str]] = field(default_factory=list)
+    """The doomed of all namespaces, each before its parent."""
     values: set[bytes] = field(default_factory=set)
     """Keys of the values that the kept ones refer to."""
 
@@ -72,37 +76,43 @@ class Pruned:
     chunks: int = 0
 
 
-class Planner:
-    """Works out what a rule comes to."""
+Found = dict[str, Candidate]
+"""The checkpoints of a namespace by id, oldest first."""
 
-    def __init__(self, txn: ReadTxn, place: Place, coder: Coder) -> None:
+
+class Planner:
+    """Works out what a rule comes to, in time linear in the checkpoints."""
+
+    def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder) -> None:
         self._txn = txn
-        self._place = place
+        self._place = thread.place
+        self._pool = thread.pool
         self._coder = coder
         self._known: dict[tuple[int, str, Any], tuple[bool, bool]] = {}
         """By namespace, channel and version, what ``_value`` found."""
+        self._stamped: set[str] = set()
+        """Of the namespace, what was written or needed since the sweep began."""
 
-    def plan(self, rule: Rule) -> Plan:
-        """What goes and what stays."""
-        plan = Plan(self._place)
+    def plan(self, rule: Rule, *, epoch: int | None = None) -> Plan:
+        """What goes and what stays; under the sweep of an epoch, what arrived in it stays."""
+        plan = Plan(self._place, self._pool)
         for number, namespace in threads.namespaces_of(self._txn, self._place):
-            found = {one.checkpoint: one for one in self._candidates(number, namespace)}
-            doomed = rule(list(found.values()))
-            needed: set[str] = set()
-            for one in found.values():
-                if one.checkpoint not in doomed:
-                    needed |= self._rebuilt_from(number, one, found)
+            self._stamped = set()
+            found = {one.checkpoint: one for one in self._candidates(number, namespace, epoch)}
+            doomed = rule(list(found.values())) - self._stamped
+            needed = self._rebuilt_from(number, doomed, found)
             going = doomed - needed
             plan.doomed[number] = [name for name in found if name in going]
             plan.kept[number] = [name for name in found if name not in going]
             plan.needed[number] = sorted(doomed & needed)
-            plan.stored[number] = _stored(self._txn, self._place, number)
+            plan.order += [(number, name) for name in _children_first(plan.doomed[number], found)]
+            values = rows.values_of(self._place, number)
             for name in plan.kept[number]:
                 for channel, version in rows.versions_in(found[name].body).items():
-                    plan.values.add(rows.value_key(self._place, number, channel, version))
+                    plan.values.add(rows.value_under(values, channel, version))
         return plan
 
-    def _candidates(self, number: int, namespace: str) -> Iterator[Candidate]:
+    def _candidates(self, number: int, namespace: str, epoch: int | None) -> Iterator[Candidate]:
         prefix = rows.checkpoints_of(self._place, number)
         for key, value in self._txn.scan(prefix, keys.after(prefix)):
             row = CheckpointRow.unpack(key, value)
@@ -117,31 +127,73 @@ class Planner:
                     f"{body!s:.60}; prune the thread with the serialiser that wrote it"
                 )
                 raise CorruptValueError(msg, key=key)
+            if epoch is not None and rows.stamp_of(value) >= epoch:
+                self._stamped.add(row.checkpoint)
             yield Candidate(namespace, row.checkpoint, row.parent, metadata, body)
 
-    def _rebuilt_from(self, number: int, one: Candidate, found: dict[str, Candidate]) -> set[str]:
-        """The ancestors that the delta channels of a checkpoint are rebuilt from."""
-        missing = {
-            channel: _is_delta(one.metadata, channel)
-            for channel, version in rows.versions_in(one.body).items()
-            if not self._value(number, channel, version)[0]
-        }
+    def _rebuilt_from(self, number: int, doomed: set[str], found: Found) -> set[str]:
+        """The ancestors that the delta channels of those that stay are rebuilt from."""
         needed: set[str] = set()
-        path: set[str] = set()
-        at = None if one.parent is None else found.get(one.parent)
-        while at is not None and missing and at.checkpoint not in path:
-            path.add(at.checkpoint)
-            there = rows.versions_in(at.body)
-            for channel in list(missing):
-                missing[channel] |= _is_delta(at.metadata, channel)
-                stored, snapshot = self._value(number, channel, there.get(channel))
+        ways: dict[tuple[str, str], bool] = {}
+        taken: set[tuple[str, str]] = set()
+        """Channels and checkpoints whose way up is in ``needed`` already."""
+        for one in found.values():
+            if one.checkpoint in doomed or one.parent not in found:
+                continue
+            for channel, version in rows.versions_in(one.body).items():
+                if self._value(number, channel, version)[0]:
+                    continue
+                above = found[one.parent]
+                if rows.is_delta(one.metadata, channel) or self._is_way(
+                    number, channel, above, found, ways
+                ):
+                    self._take_way(number, channel, above, found, taken)
+        return needed | {checkpoint for _, checkpoint in taken}
+
+    def _is_way(
+        self,
+        number: int,
+        channel: str,
+        at: Candidate | None,
+        found: Found,
+        ways: dict[tuple[str, str], bool],
+    ) -> bool:
+        """Whether a channel without a value below is rebuilt from here on up.
+
+        It is if any checkpoint up to the nearest one with a value says that it is one of deltas, or
+        if that value is a snapshot. ``ways`` are the answers so far.
+        """
+        path: dict[tuple[str, str], None] = {}
+        answer = False
+        while at is not None and (channel, at.checkpoint) not in path:
+            named = channel, at.checkpoint
+            if named in ways:
+                answer = ways[named]
+                break
+            path[named] = None
+            stored, snapshot = self._value(number, channel, _version_in(at, channel))
+            if stored or rows.is_delta(at.metadata, channel):
                 # A snapshot says by its form that the channel is one of deltas.
-                if stored and (missing.pop(channel) or snapshot):
-                    needed.update(path)
+                answer = snapshot or rows.is_delta(at.metadata, channel)
+                break
             at = None if at.parent is None else found.get(at.parent)
-        if any(missing.values()):
-            needed.update(path)  # no value anywhere: rebuilt from the very first write
-        return needed
+        ways.update(dict.fromkeys(path, answer))
+        return answer
+
+    def _take_way(
+        self,
+        number: int,
+        channel: str,
+        at: Candidate | None,
+        found: Found,
+        taken: set[tuple[str, str]],
+    ) -> None:
+        """Add the checkpoints up to the nearest one with a value; without one, up to the root."""
+        while at is not None and (channel, at.checkpoint) not in taken:
+            taken.add((channel, at.checkpoint))
+            if self._value(number, channel, _version_in(at, channel))[0]:
+                return
+            at = None if at.parent is None else found.get(at.parent)
 
     def _value(self, number: int, channel: str, version: Any) -> tuple[bool, bool]:
         """Whether there is one, and whether it is a snapshot; looked up once."""
@@ -161,121 +213,199 @@ class Planner:
         return found
 
 
-def _is_delta(metadata: Any, channel: str) -> bool:
-    counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
-    return isinstance(counters, dict) and channel in counters
+def _version_in(one: Candidate, channel: str) -> Any:
+    return rows.versions_in(one.body).get(channel)
+
+
+def _children_first(going: list[str], found: Found) -> list[str]:
+    """Each before its parent: what is left when a prune is cut short can still be rebuilt."""
+    among = set(going)
+    parents = {name: found[name].parent for name in going}
+    waiting = Counter(parent for parent in parents.values() if parent in among)
+    ready = [name for name in going if not waiting[name]]
+    order: dict[str, None] = {}
+    while ready:
+        name = ready.pop()
+        order[name] = None
+        parent = parents[name]
+        if parent is not None and parent in among:
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                ready.append(parent)
+    return [*order, *(name for name in going if name not in order)]  # the rest are circles
+
+
+# --- steps ----------------------------------------------------------------------------------------
+#
+# 1. A transaction begins the next epoch of the pool, as for a sweep of chunks. Whoever stores a
+#    checkpoint from then on stamps it, its parent, and every value that it names with the epoch.
+# 2. On one snapshot of that epoch the rule says what goes. What has the stamp stays: it arrived
+#    meanwhile, or is needed by what did.
+# 3. Piece by piece checkpoints go, each before its parent, with their writes; then values that no
+#    checkpoint that stays names; then chunks. Nothing goes that has the stamp by then.
+#
+# So what arrives invalidates nothing. What is cut short is begun anew: what went has gone, and what
+# is left is whole.
 
 
 def prune(
     read: Callable[[Callable[[ReadTxn], Any]], Any],
-    plan: Callable[[ReadTxn], Plan | None],
+    plan: Callable[..., Callable[[ReadTxn], Plan | None]],
     coder: Coder,
 ) -> Steps[Pruned]:
-    """Remove what the plan dooms: checkpoints with their writes, then values, then chunks."""
+    """Remove what the plan dooms: checkpoints with their writes, then values, then chunks.
+
+    ``plan(epoch)`` gives what plans on a snapshot.
+
+    Raises:
+        OutpacedError: others began to prune the thread, again and again.
+        HeldError: a legal hold covers the thread.
+    """
     done = Pruned()
-    epoch = None
-    attempts = 0
-    while (made := read(plan)) is not None and any(made.doomed.values()):
-        try:
-            more, epoch = yield partial(_remove_checkpoints, plan=made)
-            done.checkpoints += more
-            attempts = 0
-        except Stale:
-            attempts += 1
-            _need_patience(attempts)
-    if made is None or epoch is None:
+    made: Plan | None = read(plan(None))
+    if made is None or not (made.order or made.pool.sweeping):
         return done
-    done.needed = sum(map(len, made.needed.values()))
-    done.values = yield from _remove_values(read, plan)
-    done.chunks = yield from sweeping.sweep(read, made.place.scope, made.place.pool, epoch, coder)
+    epoch: int | None = None
+    idle = 0
+    while True:
+        before = done.checkpoints
+        if epoch is None:
+            epoch = yield partial(_begin, place=made.place)
+        found = None if epoch is None else read(plan(epoch))
+        if found is None or epoch is None:
+            return done  # the thread was deleted
+        made = found
+        done.needed = sum(map(len, made.needed.values()))
+        try:
+            if (yield from _remove_checkpoints(made, epoch, done)):
+                yield from _remove_values(read, made, epoch, done)
+                break
+        except Stale:
+            # Another prune, or a deletion, has begun an epoch: it serves for both, while it lasts.
+            row = read(partial(read_pool, scope=made.place.scope, pool=made.place.pool))
+            epoch = row.epoch if row is not None and row.sweeping else None
+        idle = 0 if done.checkpoints > before else idle + 1
+        _need_patience(idle, done)
+    place = made.place
+    done.chunks = yield from sweeping.sweep(read, place.scope, place.pool, epoch, coder)
     return done
 
 
-def _need_patience(attempts: int) -> None:
-    if attempts == _ATTEMPTS_MAX:
+def _need_patience(idle: int, done: Pruned) -> None:
+    if idle == _ATTEMPTS_MAX:
         msg = (
-            "checkpoints were stored faster than a prune could be planned; what it removed so far "
-            "is gone, try again for the rest"
+            f"others pruned the thread, or forked what was to go, {idle} times in a row: "
+            f"{done.checkpoints:,} checkpoints were removed, the others stay; run it again"
         )
         raise OutpacedError(msg)
 
 
-def _remove_checkpoints(txn: Txn, plan: Plan) -> tuple[int, int | None]:
-    """Remove some of the doomed, and begin an epoch: how many went, and which epoch.
+def _begin(txn: Txn, place: Place) -> int | None:
+    """Begin an epoch; which one, None if the thread was deleted.
 
     Raises:
-        Stale: the thread is not what was planned for.
         HeldError: a legal hold covers it.
     """
-    _need_unchanged(txn, plan)
-    need_free(txn, plan.place.scope, 0, what="the thread")
-    epoch = sweeping.begin(txn, plan.place.scope, plan.place.pool)
-    gone = 0
+    need_free(txn, place.scope, 0, what="the thread")
+    if not threads.is_alive(txn, place):
+        return None
+    return sweeping.begin(txn, place.scope, place.pool)
+
+
+def _remove_checkpoints(plan: Plan, epoch: int, done: Pruned) -> Steps[bool]:
+    """Remove the doomed; False: one of them is needed by what arrived, so plan anew for the rest.
+
+    Raises:
+        Stale: the epoch is over.
+    """
+    at = 0
+    while at < len(plan.order):
+        taken, gone = yield partial(_remove_piece, plan=plan, at=at, epoch=epoch)
+        done.checkpoints += gone
+        if not taken:
+            return False
+        at += taken
+    return True
+
+
+def _remove_piece(txn: Txn, plan: Plan, at: int, epoch: int) -> tuple[int, int]:
+    """Remove some of the doomed from a place in their order on: how many were looked at, and went.
+
+    Raises:
+        Stale: the epoch is over.
+        HeldError: a legal hold covers the thread.
+    """
+    _need_sweep(txn, plan.place, epoch)
     piece = Piece()
-    for number, doomed in plan.doomed.items():
-        for checkpoint in doomed:
-            key = rows.checkpoint_key(plan.place, number, checkpoint)
+    taken = gone = 0
+    for here in range(at, len(plan.order)):
+        number, checkpoint = plan.order[here]
+        key = rows.checkpoint_key(plan.place, number, checkpoint)
+        value = txn.get(key)
+        if value is not None:
+            if rows.stamp_of(value) >= epoch:
+                break
             writes = rows.writes_of(plan.place, number, checkpoint)
-            sizes = [len(txn.get(key) or b"")]
-            sizes += [len(value) for _, value in txn.scan(writes, keys.after(writes))]
+            sizes = [len(row) for _, row in txn.scan(writes, keys.after(writes))]
             # A checkpoint never goes without its writes, however many they are.
-            if not all(piece.admits(size) for size in sizes) and gone:
-                return gone, epoch
+            fits = [piece.admits(size) for size in (len(value), *sizes)]
+            if gone and not all(fits):
+                break
             txn.delete(key)
-            txn.delete_range(writes, keys.after(writes))
+            if sizes:
+                txn.delete_range(writes, keys.after(writes))
             gone += 1
-    return gone, epoch
+        taken += 1
+    return taken, gone
 
 
-def _need_unchanged(txn: ReadTxn, plan: Plan) -> None:
-    if not threads.is_alive(txn, plan.place):
+def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
+    """Have the sweep still be under way: what arrives is stamped only while it is.
+
+    Raises:
+        Stale: it is not.
+        HeldError: a legal hold covers the thread.
+    """
+    need_free(txn, place.scope, 0, what="the thread")
+    row = None if is_erased(txn, place.scope) else read_pool(txn, place.scope, place.pool)
+    if row is None or row.epoch != epoch or not row.sweeping or not threads.is_alive(txn, place):
         raise Stale
-    for number, stored in plan.stored.items():
-        if _stored(txn, plan.place, number) != stored:
-            raise Stale
-
-
-def _stored(txn: ReadTxn, place: Place, number: int) -> list[tuple[bytes, bytes]]:
-    """The checkpoints of a namespace as they are: one that was replaced may need other values."""
-    prefix = rows.checkpoints_of(place, number)
-    return [(key, checksum_of(value)) for key, value in txn.scan(prefix, keys.after(prefix))]
 
 
 def _remove_values(
-    read: Callable[[Callable[[ReadTxn], Any]], Any], plan: Callable[[ReadTxn], Plan | None]
-) -> Steps[int]:
-    removed = attempts = 0
-    while True:
-        made, unneeded = read(lambda txn: _unneeded(txn, plan))
-        if made is None or not unneeded:
-            return removed
-        try:
-            removed += yield partial(_remove_piece, plan=made, unneeded=unneeded)
-            attempts = 0
-        except Stale:
-            attempts += 1
-            _need_patience(attempts)
+    read: Callable[[Callable[[ReadTxn], Any]], Any], plan: Plan, epoch: int, done: Pruned
+) -> Steps[None]:
+    """Remove the values that nothing names which stays; raises Stale as ``_remove_checkpoints``."""
+    start: bytes | None = keys.thread_rows(plan.place.scope, plan.place.thread, ThreadRow.VALUE)
+    while start is not None:
+        unneeded, start = read(partial(_unneeded, plan=plan, start=start, epoch=epoch))
+        while unneeded:
+            taken, gone = yield partial(
+                _remove_unneeded, place=plan.place, unneeded=unneeded, epoch=epoch
+            )
+            done.values += gone
+            unneeded = unneeded[taken:]
 
 
 def _unneeded(
-    txn: ReadTxn, plan: Callable[[ReadTxn], Plan | None]
-) -> tuple[Plan | None, list[bytes]]:
-    made = plan(txn)
-    if made is None:
-        return None, []
-    prefix = keys.thread_rows(made.place.scope, made.place.thread, ThreadRow.VALUE)
-    return made, [key for key, _ in txn.scan(prefix, keys.after(prefix)) if key not in made.values]
+    txn: ReadTxn, plan: Plan, start: bytes, epoch: int
+) -> tuple[list[bytes], bytes | None]:
+    stop = keys.after(keys.thread_rows(plan.place.scope, plan.place.thread, ThreadRow.VALUE))
+    page = list(txn.scan(start, stop, limit=_PAGE))
+    found = [key for key, value in page if key not in plan.values and rows.stamp_of(value) < epoch]
+    return found, keys.behind(page[-1][0]) if len(page) == _PAGE else None
 
 
-def _remove_piece(txn: Txn, plan: Plan, unneeded: list[bytes]) -> int:
-    _need_unchanged(txn, plan)
+def _remove_unneeded(txn: Txn, place: Place, unneeded: list[bytes], epoch: int) -> tuple[int, int]:
+    _need_sweep(txn, place, epoch)
     piece = Piece()
     gone = 0
-    for key in unneeded:
+    for at, key in enumerate(unneeded):
         value = txn.get(key)
-        if value is not None:
-            if not piece.admits(len(value)):
-                break
-            txn.delete(key)
-            gone += 1
-    return gone
+        if value is None or rows.stamp_of(value) >= epoch:
+            continue
+        if not piece.admits(len(value)):
+            return at, gone
+        txn.delete(key)
+        gone += 1
+    return len(unneeded), gone

@@ -10,7 +10,13 @@ from typing import Any, Final
 from memcore import keys
 from memcore.checkpoint.coding import Coder, Typed
 from memcore.checkpoint.nodes import Reader, pack_typed, text, unpack_typed, varint
-from memcore.codec import open_value, seal_value
+from memcore.codec import (
+    FLAG_REWRITTEN,
+    HEADER_BYTES,
+    open_value,
+    seal_rewritten,
+    seal_value,
+)
 from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import ThreadRow
 from memcore.limits import CHECKPOINT_ID_BYTES_MAX
@@ -30,8 +36,10 @@ _HAS_PARENT: Final = 1
 _IS_COMPLETE: Final = 2
 _ID_END: Final = b"\x01"
 """Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
+_COUNTERS: Final = "counters_since_delta_snapshot"
 _METADATA: Final = b"metadata"
 _BODY: Final = b"body"
+_STAMP_BYTES: Final = 8
 _THREAD_BYTES: Final = 17
 """Kind, scope and thread at the begin of a key."""
 _TAG_BYTES: Final = 16
@@ -135,6 +143,12 @@ class Write:
     def order(self) -> tuple[str, str, int]:
         """What LangGraph applies the writes of a step by: ``writes_sort_key``."""
         return self.path, self.task, self.index
+
+
+def is_delta(metadata: Any, channel: str) -> bool:
+    """Whether a checkpoint's metadata say that the channel is stored as deltas."""
+    counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
+    return isinstance(counters, dict) and channel in counters
 
 
 def versions_in(body: Any) -> Mapping[str, Version]:
@@ -244,10 +258,37 @@ def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> byte
 # --- sealed rows ----------------------------------------------------------------------------------
 
 
-def put_sealed(txn: Txn, key: bytes, coder: Coder, kind: str, content: bytes) -> None:
-    """Write a row whose content the coder seals."""
+def put_sealed(
+    txn: Txn, key: bytes, coder: Coder, kind: str, content: bytes, *, sweep: int = 0
+) -> None:
+    """Write a row whose content the coder seals; ``sweep`` as in ``put_row``."""
     sealed = _seal(coder, (kind, content), key[_THREAD_BYTES:])
-    txn.put(key, seal_value(key, pack_typed(*sealed)))
+    put_row(txn, key, pack_typed(*sealed), sweep)
+
+
+def put_row(txn: Txn, key: bytes, body: bytes, sweep: int) -> None:
+    """Write a row of a thread, under a sweep with its epoch as a stamp; ``sweep`` 0: there is none.
+
+    A sweep takes nothing with its stamp: it was written, or needed, since the sweep began. Stamps
+    lie where a rewritten row has the checksum of what it was (``seal_rewritten``).
+    """
+    if sweep:
+        txn.put(key, seal_rewritten(key, body, 0, sweep.to_bytes(_STAMP_BYTES, "big")))
+    else:
+        txn.put(key, seal_value(key, body))
+
+
+def stamp_of(value: bytes) -> int:
+    """The epoch of the last sweep under which a row was written or needed; 0: none."""
+    if len(value) < HEADER_BYTES or not value[1] & FLAG_REWRITTEN:
+        return 0
+    return int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + _STAMP_BYTES], "big")
+
+
+def stamp(txn: Txn, key: bytes, value: bytes, sweep: int) -> None:
+    """Have no sweep of this epoch, or of one before, take the row."""
+    if stamp_of(value) < sweep:
+        put_row(txn, key, open_value(key, value)[1], sweep)
 
 
 def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:

@@ -60,7 +60,10 @@ def sweep(
         found, start = read(partial(_candidates, scope=scope, pool=pool, start=start, epoch=epoch))
         doomed = [key for key in found if key[-ID_BYTES:] not in live]
         while doomed:
-            taken, gone = yield partial(_remove, doomed=doomed, epoch=epoch)
+            step = partial(_remove, scope=scope, pool=pool, doomed=doomed, epoch=epoch)
+            taken, gone = yield step
+            if taken is None:
+                return removed
             doomed = doomed[taken:]
             removed += gone
 
@@ -94,8 +97,17 @@ def _older(key: bytes, value: bytes, epoch: int) -> bool:
         return False  # check()'s to report
 
 
-def _remove(txn: Txn, doomed: list[bytes], epoch: int) -> tuple[int, int]:
-    """Remove a piece of them; how many were looked at, and how many went."""
+def _remove(
+    txn: Txn, scope: int, pool: int, doomed: list[bytes], epoch: int
+) -> tuple[int | None, int]:
+    """Remove a piece of them; how many were looked at, and how many went.
+
+    None: another sweep has begun since, and may be over. Then nobody touches any more what only
+    this one would take: the next sweep takes it.
+    """
+    row = read_pool(txn, scope, pool)
+    if row is None or row.epoch != epoch or not row.sweeping:
+        return None, 0
     piece = Piece()
     gone = 0
     for at, key in enumerate(doomed):

@@ -25,10 +25,10 @@ from memcore.checkpoint.pool import (
 from memcore.checkpoint.rows import CheckpointRow, Place, Write
 from memcore.checkpoint.splitting import Splitter
 from memcore.checkpoint.steps import Orphaned, Stale, Steps
-from memcore.codec import seal_value
 from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
 from memcore.limits import STAGED_BYTES
 from memcore.store.base import ReadTxn, Txn
+from memcore.store.format import GRAPH_ROWS
 from memcore.tombstone import is_erased
 
 __all__ = ["NewCheckpoint", "NewWrites", "Writing"]
@@ -81,8 +81,8 @@ class _Basis:
 
 Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
 """Prepares what a closure writes; told whether the parent was found to be gone."""
-Prepared = Callable[[Txn, Place, int], None]
-"""Writes the prepared rows of a namespace."""
+Prepared = Callable[[Txn, Place, int, int], None]
+"""Writes the prepared rows of a namespace, with the epoch of the sweep under way (0: none)."""
 Admit = Callable[[Txn, Place | None, int | None, Pool], None]
 """Raises if what was prepared must not be stored where it would go now."""
 Chunks = list[tuple[bytes, Typed]]
@@ -135,23 +135,25 @@ class Writing:
                 body=_body(coder, new.body),
             ).pack()
 
-            def store(txn: Txn, place: Place, number: int) -> None:
+            def store(txn: Txn, place: Place, number: int, sweep: int) -> None:
                 for channel, version, node in nodes:
                     key = rows.value_key(place, number, channel, version)
                     # What did not change and is there still may be another checkpoint's, too.
                     if channel in new.values or txn.get(key) is None:
-                        rows.put_sealed(txn, key, coder, rows.NODE, node)
-                _complete(txn, place, number, new, coder)
+                        rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
+                _complete(txn, place, number, new, coder, sweep=sweep)
                 key = rows.checkpoint_key(place, number, new.checkpoint)
-                txn.put(key, seal_value(key, row))
+                rows.put_row(txn, key, row, sweep)
 
             return store
 
         def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
-            if pool.epoch > 1 and not whole and not _has_parent(txn, place, number, new):
-                raise Orphaned
+            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
+                if not whole:
+                    raise Orphaned
+                _need_values(new)
 
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
         for channel, version in made.items():
@@ -193,7 +195,7 @@ class Writing:
                 node, _version = splitter.split(value, None, path, channel)
                 writes.append(Write(new.task, new.path, index, channel, node))
 
-            def store(txn: Txn, place: Place, number: int) -> None:
+            def store(txn: Txn, place: Place, number: int, _sweep: int) -> None:
                 key = rows.writes_key(place, number, new.checkpoint, new.task)
                 value = txn.get(key)
                 merged: dict[int, Write] = {}
@@ -250,8 +252,9 @@ class Writing:
         for first in batches:
 
             def closure(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
-                place = self._place(txn, thread, basis) or self._create(txn, thread, basis)
-                _put_chunks(txn, place, basis.pool, batch)
+                place, pool = self._place(txn, thread, basis)
+                place = place or self._create(txn, thread, basis)
+                _put_chunks(txn, place, pool, batch)
                 return place
 
             place = yield closure
@@ -269,7 +272,7 @@ class Writing:
         store, admit = prepared
 
         def closure(txn: Txn) -> Place:
-            place = self._place(txn, thread, basis)
+            place, pool = self._place(txn, thread, basis)
             number = None if place is None else threads.namespace_of(txn, place, namespace)
             if admit is not None:
                 admit(txn, place, number, basis.pool)
@@ -277,8 +280,10 @@ class Writing:
                 place = self._create(txn, thread, basis)
             if number is None:
                 number = threads.ensure_namespace(txn, place, namespace)
-            _put_chunks(txn, place, basis.pool, chunks)
-            store(txn, place, number)
+            _put_chunks(txn, place, pool, chunks)
+            if pool.sweeping:
+                txn.need_feature(GRAPH_ROWS)
+            store(txn, place, number, pool.epoch if pool.sweeping else 0)
             return place
 
         return closure
@@ -302,8 +307,8 @@ class Writing:
         self._bases.put((thread, id(coder.identity)), basis)
         return basis
 
-    def _place(self, txn: Txn, thread: str, basis: _Basis) -> Place | None:
-        """Where the thread lies, None if it is still to be made.
+    def _place(self, txn: Txn, thread: str, basis: _Basis) -> tuple[Place | None, Pool]:
+        """Where the thread lies, None if it is still to be made; and its pool as it is now.
 
         Raises:
             Stale: it is not what the write was prepared for.
@@ -313,13 +318,13 @@ class Writing:
             scope = self._find(txn)
             if scope is not None and names.thread_of(txn, scope, thread) is not None:
                 raise Stale
-            return None
+            return None, basis.pool
         if is_erased(txn, place.scope):
             raise Stale
         pool = read_pool(txn, place.scope, place.pool)
         if pool is None or pool.epoch != basis.pool.epoch or not threads.is_alive(txn, place):
             raise Stale
-        return place
+        return place, pool
 
     def _create(self, txn: Txn, thread: str, basis: _Basis) -> Place:
         scope = self._ensure(txn)
@@ -350,22 +355,50 @@ def _body(coder: Coder, body: Any) -> Typed:
     return _encoded(coder, body, "the checkpoint")
 
 
-def _complete(txn: Txn, place: Place, number: int, new: NewCheckpoint, coder: Coder) -> None:
+def _complete(
+    txn: Txn, place: Place, number: int, new: NewCheckpoint, coder: Coder, *, sweep: int
+) -> None:
     """Give every version that the body names a row: one that is missing later was lost.
 
     What neither this put nor one before it stored is an empty channel. A put that comes late, with
-    the value of that version, replaces the row.
+    the value of that version, replaces the row. Under a sweep, what is there is kept from it, and
+    so is the parent.
     """
-    for channel, version in rows.versions_in(new.body).items():
-        key = rows.value_key(place, number, channel, version)
+    named = rows.versions_in(new.body).items()
+    needed = [rows.value_key(place, number, channel, version) for channel, version in named]
+    for key in needed:
         if txn.get(key) is None:
-            rows.put_sealed(txn, key, coder, rows.NODE, EMPTY)
+            rows.put_sealed(txn, key, coder, rows.NODE, EMPTY, sweep=sweep)
+    if not sweep:
+        return
+    if new.parent is not None:
+        needed.append(rows.checkpoint_key(place, number, new.parent))
+    for key in needed:
+        value = txn.get(key)
+        if value is not None:
+            rows.stamp(txn, key, value, sweep)
 
 
 def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
     if new.parent is None or place is None or number is None:
         return True
     return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
+
+
+def _need_values(new: NewCheckpoint) -> None:
+    """Refuse a checkpoint without a parent whose channels are deltas to what the parent held.
+
+    Raises:
+        StaleParentError: it would read as if these channels had only just begun.
+    """
+    held = {**new.others, **new.values}
+    for channel in rows.versions_in(new.body):
+        if rows.is_delta(new.metadata, channel) and held.get(channel, (0, MISSING))[1] is MISSING:
+            msg = (
+                f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, which was "
+                f"pruned, and channel {channel!r:.60} is rebuilt from it: read the state again"
+            )
+            raise StaleParentError(msg, parent=new.parent, newest=None)
 
 
 def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> None:
@@ -394,10 +427,7 @@ def _batches(chunks: Chunks) -> list[Chunks]:
 
 
 def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
-    """Write what is not there; under a sweep, what is there is made one of this epoch.
-
-    ``pool`` is as it was read for this epoch: a sweep that it does not know of begins another one.
-    """
+    """Write what is not there; under a sweep, what is there is made one of this epoch."""
     for part, stored in chunks:
         key = chunk_key(place.scope, place.pool, part)
         there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)

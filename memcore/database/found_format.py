@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from memcore.errors import KeyNeededError, StorageError, StoreFormatError
-from memcore.store.format import ENCRYPTED, Format
+from memcore.store.format import ENCRYPTED, GRAPH_ROWS, Format
 from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
 
@@ -19,7 +19,7 @@ def format_of(wreck: Wreck, source: str, vault: Vault | None) -> Format | None:
         KeyNeededError: the file is encrypted, and there is no vault.
         StoreFormatError: nothing in it was written by memcore.
     """
-    features = 0 if vault is None else ENCRYPTED
+    features = GRAPH_ROWS if vault is None else ENCRYPTED | GRAPH_ROWS
     problem: StorageError | None = None
     for row in wreck.format_rows:
         try:

@@ -59,6 +59,9 @@ class Txn(ReadTxn, Protocol):
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
 
+    def need_feature(self, feature: int) -> None:
+        """Have whoever does not know the feature refuse the file from this commit on."""
+
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""
 

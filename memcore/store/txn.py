@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
 from memcore.store.base import ReadTxn
+from memcore.store.format import FORMAT_KEY, Format
 from memcore.store.redo import OP_BYTES
 from memcore.store.vault import Vault
 
@@ -267,6 +268,12 @@ class WriteTxn:
         self._put(key, value)
         self.dirty = True
         self._record(key, value)
+
+    def need_feature(self, feature: int) -> None:
+        """Have whoever does not know the feature refuse the file from this commit on."""
+        record = Format.unpack(stored(self).get(FORMAT_KEY), "the file")
+        if not record.features & feature:
+            self.put_own(FORMAT_KEY, record._replace(features=record.features | feature).pack())
 
     def delete(self, key: bytes) -> bool:
         """Remove one row; whether it was there."""

@@ -1,0 +1,294 @@
+"""Prunes of graph threads beside writers, cut short, beside each other; how much they look at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from threaded import CODER, Thread, keep, pruning
+
+import memcore
+from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, Pruned
+from memcore.checkpoint import pruning as module
+from memcore.checkpoint.graph import store_of
+from memcore.checkpoint.steps import Stale, Steps
+from memcore.errors import HeldError, StaleParentError, StoreFormatError
+from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
+from memcore.store.txn import stored
+
+pytestmark = pytest.mark.usefixtures("open_db")
+
+
+@pytest.fixture
+def db(open_db: Callable[..., memcore.Database]) -> memcore.Database:
+    return open_db(durability="none")
+
+
+def drive(graph: GraphStore, steps: Steps[Any], between: Callable[[int], object]) -> Any:
+    """Commit the steps, and do something before each."""
+    at = 0
+    try:
+        closure = next(steps)
+        while True:
+            between(at)
+            at += 1
+            try:
+                result = store_of(graph).transact(closure)
+            except Stale as exc:
+                closure = steps.throw(exc)
+            else:
+                closure = steps.send(result)
+    except StopIteration as exc:
+        return exc.value
+
+
+def long_thread(graph: GraphStore, count: int) -> Thread:
+    """A thread whose rows are many pieces: each checkpoint brings a value that is a page."""
+    one = Thread(graph, "t")
+    for at in range(count):
+        one.put(log=[f"{at} ".ljust(1900, "x")], steady="s", empty=MISSING)
+    return one
+
+
+def test_what_arrives_invalidates_nothing(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = long_thread(graph, 900)
+    steps = 0
+
+    def arrive(_at: int) -> None:
+        nonlocal steps
+        steps += 1
+        one.put(log=[f"new {steps}"])
+
+    done: Pruned = drive(graph, pruning(graph), arrive)
+    assert done.checkpoints == 900
+    assert len(one.ids()) == steps > 4
+    assert one.read() == {"log": [f"new {steps}"], "steady": "s"}
+    for checkpoint in one.ids():
+        assert one.read(checkpoint) is not None
+
+
+def fork(graph: GraphStore, rng: random.Random, at: int, known: dict[str, Any]) -> None:
+    """Go on from any checkpoint that there is, as a runtime does that read it a moment ago."""
+    ids = [one.checkpoint for one in graph.checkpoints("t", "", CODER)]
+    found = graph.get("t", "", rng.choice(ids), CODER)
+    assert found is not None
+    versions = {**found.body["channel_versions"], "log": f"f{at}"}
+    values = {**found.values, "log": [f"fork {at}"]}
+    others = {name: (versions[name], value) for name, value in found.values.items()}
+    name = f"{found.checkpoint}-{at}"
+    body = {"channel_versions": versions}
+    changed = {"log": (f"f{at}", values["log"])}
+    graph.put("t", "", NewCheckpoint(name, found.checkpoint, body, {}, changed, others), CODER)
+    known[name] = values
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_forks_of_what_is_to_go_are_whole(db: memcore.Database, seed: int) -> None:
+    graph = db.scope().graph
+    long_thread(graph, 500)
+    rng = random.Random(seed)
+    known: dict[str, Any] = {}
+    # Before the first step the prune has not begun.
+    drive(graph, pruning(graph), lambda at: at and fork(graph, rng, at, known))
+    assert len(known) > 3
+    for name, values in known.items():
+        found = graph.get("t", "", name, CODER)
+        assert found is not None
+        assert found.values == values
+    assert db.check() == []
+    graph.prune("t", keep(1), CODER)
+    assert db.check() == []
+
+
+def delta_thread(graph: GraphStore, count: int) -> None:
+    """Checkpoints whose channel ``d`` is written as deltas, with a value at the first only."""
+    for at in range(count):
+        body = {"channel_versions": {"d": f"v{at:04}"}}
+        meta = {"counters_since_delta_snapshot": {"d": [at, at]}}
+        values = {"d": (f"v{at:04}", "seed" if not at else MISSING)}
+        parent = f"{at - 1:04}" if at else None
+        graph.put("t", "", NewCheckpoint(f"{at:04}", parent, body, meta, values), CODER)
+
+
+def test_a_fork_of_deltas_keeps_what_it_is_rebuilt_from(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    delta_thread(graph, 40)
+    for at in range(40, 60):  # not rebuilt from the others any more
+        body = {"channel_versions": {"d": f"v{at:04}"}}
+        new = NewCheckpoint(f"{at:04}", f"{at - 1:04}", body, {}, {"d": (f"v{at:04}", at)})
+        graph.put("t", "", new, CODER)
+
+    def arrive(at: int) -> None:
+        if at == 1:  # planned, and nothing has gone
+            body = {"channel_versions": {"d": "w"}}
+            meta = {"counters_since_delta_snapshot": {"d": [9, 9]}}
+            new = NewCheckpoint("0010-x", "0010", body, meta, {"d": ("w", MISSING)})
+            graph.put("t", "", new, CODER)
+
+    drive(graph, pruning(graph), arrive)
+    assert graph.deltas("t", "", "0010-x", ["d"], CODER)["d"].seed == "seed"
+    left = [one.checkpoint for one in graph.checkpoints("t", "", CODER)]
+    assert left == ["0059", "0010-x", *(f"{at:04}" for at in range(10, -1, -1))]
+
+
+def test_deltas_to_what_was_pruned_are_refused(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    for at in "123":
+        graph.put(
+            "t", "", NewCheckpoint(at, None, {"channel_versions": {"d": at}}, {}, {"d": (at, at)}),
+            CODER,
+        )  # fmt: skip
+    graph.prune("t", keep(1), CODER)
+    meta = {"counters_since_delta_snapshot": {"d": [1, 1]}}
+    new = NewCheckpoint("4", "1", {"channel_versions": {"d": "4"}}, meta, {"d": ("4", MISSING)})
+    with pytest.raises(StaleParentError, match="'1', which was pruned, and channel 'd' is rebuilt"):
+        graph.put("t", "", new, CODER)
+    assert [one.checkpoint for one in graph.checkpoints("t", "", CODER)] == ["3"]
+
+
+class CutError(Exception):
+    """In place of a kill: what was committed stays, and nothing else happens."""
+
+
+@pytest.mark.parametrize("stop", range(1, 7))
+def test_a_prune_that_is_cut_short_keeps_what_was_done(db: memcore.Database, stop: int) -> None:
+    """Cut short before one of its commits; the next one does the rest, and no more."""
+    graph = db.scope().graph
+    one = long_thread(graph, 500)
+
+    def cut(at: int) -> None:
+        if at == stop:
+            raise CutError
+
+    with pytest.raises(CutError):
+        drive(graph, pruning(graph), cut)
+    left = one.ids()
+    assert (len(left) < 500) == (stop > 1)
+    assert db.check() == []
+    for checkpoint in left[:: max(1, len(left) // 5)]:
+        assert one.read(checkpoint) is not None
+    done = graph.prune("t", keep(1), CODER)
+    assert done.checkpoints == len(left) - 1
+    assert one.ids() == ["c000500"]
+    assert one.read() == {"log": ["499 ".ljust(1900, "x")], "steady": "s"}
+    assert graph.prune("t", keep(1), CODER) == Pruned()
+    assert _rows(db) == len(
+        ("head", "name", "checkpoint", "log", "steady", "empty", "pool", "page")
+    )
+
+
+def _rows(db: memcore.Database) -> int:
+    start, stop = b"\x0f", b"\x11"
+    return db._backing.store.read(lambda txn: sum(1 for _ in txn.scan(start, stop)))
+
+
+def test_two_prunes_at_once_serve_each_other(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = long_thread(graph, 500)
+    other = pruning(graph)
+    open_steps: list[Any] = [None]
+
+    def step(_at: int) -> None:
+        try:
+            closure = next(other) if open_steps[0] is None else open_steps[0]
+            try:
+                result = store_of(graph).transact(closure)
+            except Stale as exc:
+                open_steps[0] = other.throw(exc)
+            else:
+                open_steps[0] = other.send(result)
+        except StopIteration:
+            open_steps[0] = lambda _txn: None
+        one.put(log=["meanwhile"])
+
+    done = drive(graph, pruning(graph), step)
+    assert done.checkpoints
+    assert one.read() == {"log": ["meanwhile"], "steady": "s"}
+    graph.prune("t", keep(1), CODER)
+    assert one.ids() == [one.parent]
+    assert db.check() == []
+
+
+@dataclass(frozen=True, slots=True)
+class Counting(JsonCoder):
+    """Counts what it decodes."""
+
+    decoded: list[str] = field(default_factory=list)
+
+    def decode(self, typed: Any) -> Any:
+        self.decoded.append(typed[0])
+        return JsonCoder.decode(self, typed)
+
+
+@pytest.mark.parametrize("count", [300, 1200])
+def test_the_work_grows_with_the_checkpoints(
+    db: memcore.Database, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each body is decoded for two plans, and each way up is gone once, however much stays."""
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    for _ in range(count):
+        one.put(log=["x".ljust(1900, "x")], empty=MISSING)
+    coder = Counting()
+    asked: list[str] = []
+    found = module._version_in
+    monkeypatch.setattr(
+        module, "_version_in", lambda at, name: asked.append(name) or found(at, name)
+    )
+    graph.prune("t", keep(count // 2), coder)
+    assert len(coder.decoded) <= 2 * 2 * count
+    assert len(asked) <= 2 * 2 * count
+
+
+def test_a_hold_that_comes_meanwhile_ends_it(db: memcore.Database) -> None:
+    graph = db.scope(user="u").graph
+    long_thread(graph, 400)
+
+    def hold(at: int) -> None:
+        if at == 2:
+            db.scope(user="u").hold(reason="case 7")
+
+    with pytest.raises(HeldError):
+        drive(graph, pruning(graph), hold)
+    assert db.check() == []
+
+
+def test_an_older_memcore_refuses_a_file_with_stamps(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = long_thread(graph, 5)
+
+    def features() -> int:
+        row = db._backing.store.read(lambda txn: stored(txn).get(FORMAT_KEY))
+        return Format.unpack(row, "here").features & GRAPH_ROWS
+
+    assert not features()
+    drive(graph, pruning(graph), lambda _at: one.put(log=["late"]))
+    assert features()
+    known = Format.unpack.__globals__
+    before = known["_FEATURES_KNOWN"]
+    try:
+        known["_FEATURES_KNOWN"] = before & ~GRAPH_ROWS
+        with pytest.raises(StoreFormatError, match="features 0x4"):
+            features()
+    finally:
+        known["_FEATURES_KNOWN"] = before
+
+
+def test_a_copy_of_a_thread_with_stamps_is_whole(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = long_thread(graph, 5)
+
+    def arrive(at: int) -> None:
+        one.put(log=["late"])
+        graph.copy_thread("t", f"copy {at}")
+
+    drive(graph, pruning(graph), arrive)
+    for entry in list(graph.threads()):
+        found = graph.get(entry.thread, "", None, CODER)
+        assert found is not None
+        assert found.values == {"log": ["late"], "steady": "s"}
+    assert db.check() == []
