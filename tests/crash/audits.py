@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import memcore
 
@@ -14,14 +13,6 @@ ANCHOR = "anchor.jsonl"
 def audit_beside(path: Path) -> memcore.Audit:
     """An audit that is anchored often, in the directory of the file."""
     return memcore.Audit(key=KEY, anchor=path.with_name(ANCHOR), every_entries=9)
-
-
-def open_any(path: Path, **options: Any) -> memcore.Database:
-    """Open a file that may be audited."""
-    try:
-        return memcore.open(path, **options)
-    except memcore.AuditError:
-        return memcore.open(path, audit=audit_beside(path), **options)
 
 
 def audit_findings(db: memcore.Database, path: Path) -> list[str]:

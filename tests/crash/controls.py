@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import memcore
+from memcore.database import keying
+from memcore.privacy import ring
 from memcore.retention import compacting, scanning
 from memcore.store import (
     attaching,
@@ -42,6 +44,8 @@ class Control(NamedTuple):
     workloads: tuple[str, ...]
     writing: Plant | None = None
     judging: Plant | None = None
+    sealed: bool = False
+    """Planted in encrypted files."""
 
     def plant(self) -> None:
         """Plant it in a process that is going to write."""
@@ -58,13 +62,15 @@ NO_CONTROL = Control("", "", ())
 CONTROLS: dict[str, Control] = {}
 
 
-def control(durability: str, *workloads: str, judging: bool = False) -> Callable[[Plant], Plant]:
+def control(
+    durability: str, *workloads: str, judging: bool = False, sealed: bool = False
+) -> Callable[[Plant], Plant]:
     """Register the function that plants a bug."""
 
     def register(plant: Plant) -> Plant:
         name = plant.__name__
         where: dict[str, Any] = {"judging" if judging else "writing": plant}
-        CONTROLS[name] = Control(name, durability, workloads, **where)
+        CONTROLS[name] = Control(name, durability, workloads, sealed=sealed, **where)
         return plant
 
     return register
@@ -277,3 +283,29 @@ def remains_in_copies() -> None:
 def early_anchor() -> None:
     """The audit is anchored before what it tells of is durable."""
     recorder.Recorder._make_durable = lambda _: True  # type: ignore[method-assign]
+
+
+class _But:
+    """A module or an object, but for some names."""
+
+    def __init__(self, instead_of: Any, **names: Any) -> None:
+        self._instead_of = instead_of
+        self.__dict__ |= names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._instead_of, name)
+
+
+@control("relaxed", "rotations", "rotation_kills", sealed=True)
+def keys_leave_early() -> None:
+    """Older data keys leave the key file before the contents under newer ones are durable."""
+    reseal = keying.reseal
+    keying.reseal = lambda store, *arguments, **options: reseal(  # type: ignore[assignment]
+        _But(store, make_durable=lambda: None), *arguments, **options
+    )
+
+
+@control("full", "rotations", "rotation_kills", sealed=True)
+def unflushed_keys() -> None:
+    """The key file is replaced by one that is not flushed."""
+    ring.os = _But(os, fsync=lambda _: None)  # type: ignore[assignment]

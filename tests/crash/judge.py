@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -13,13 +14,13 @@ import memcore
 from memcore.store import steady
 
 from . import replay
-from .audits import audit_findings, open_any
+from .audits import audit_findings
 from .children import Children, ending
 from .controls import Control
 from .erasures import finished
 from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
-from .stage import FILE
+from .sealed import FILE, key_findings, open_any
 from .timeline import Bounds, Timeline, compare
 from .verbs import VERBS, Place, Step, observe
 
@@ -53,9 +54,13 @@ class Report(NamedTuple):
 class Judge:
     """Judges the images of one recording; each in a process of its own."""
 
-    def __init__(self, timeline: Timeline, control: Control) -> None:
+    def __init__(self, timeline: Timeline, control: Control, *, sealed: bool = False) -> None:
         self.timeline = timeline
         self.control = control
+        self.sealed = sealed
+
+    def _open(self, path: Path, **options: bool) -> memcore.Database:
+        return open_any(path, sealed=self.sealed, **options)
 
     def judge(self, image: Image, directory: Path) -> Report:
         """Whatever is wrong with the image; with ``twice``, after a second cut in its recovery."""
@@ -87,7 +92,7 @@ class Judge:
         recorder, disk = Recorder(), replay.Disk(directory)
         path = directory.parent / "recovery.log"
         recorder.start(directory, path)
-        with open_any(directory / FILE) as db:
+        with self._open(directory / FILE) as db:
             verdict = compare(self.timeline, bounds, observe(db, self._blobs()))
             if verdict.findings:
                 raise LostError("; ".join(verdict.findings))
@@ -134,18 +139,21 @@ class Judge:
             facts["absent"] = 1
             if any(floor for floor, _ in bounds.values()) or after.floor:
                 return [*findings, "the file is gone, though its creation was acknowledged"]
-        elif self._waits_for_recovery(path):
+            return findings + self._judge_file(path, bounds, after)
+        if self.sealed:
+            findings += key_findings(path, self.timeline, image.cut)
+        if self._waits_for_recovery(path):
             facts["recovered"] = 1
             if image.rng.random() < _TOGETHER:
                 facts["together"] = 1
-                findings += _open_together(path)
+                findings += _open_together(self._open, path)
                 after = Bounds(after.floor + 2, after.ceiling + 2)
         return findings + self._judge_file(path, bounds, after)
 
     def _waits_for_recovery(self, path: Path) -> bool:
         """Whether a handle that may not write sees that something is to be done."""
         try:
-            with memcore.open(path, read_only=True) as db:
+            with self._open(path, read_only=True) as db:
                 return db.needs_recovery
         except memcore.StorageError:
             if self.timeline.durability == "relaxed":
@@ -154,7 +162,7 @@ class Judge:
 
     def _judge_file(self, path: Path, bounds: dict[str, Bounds], after: Bounds) -> list[str]:
         """Look, write three more changes, look again."""
-        with open_any(path) as db:
+        with self._open(path) as db:
             findings = db.check() + audit_findings(db, path)
             before = observe(db, self._blobs())
             mine = len(before.pop(AFTER, {}))
@@ -164,7 +172,7 @@ class Judge:
                 findings.append(f"recovery's own changes: {mine}, not within {after}")
             for number in range(4, 7):
                 _change(db, number)
-        with open_any(path) as db:
+        with self._open(path) as db:
             told = db.check() + audit_findings(db, path)
             findings += [f"afterwards: {finding}" for finding in told]
             again = observe(db, self._blobs())
@@ -202,12 +210,12 @@ def _change(db: memcore.Database, number: int) -> None:
     VERBS["append"].act(Place(db, AFTER), step)
 
 
-def _open_together(path: Path) -> list[str]:
+def _open_together(opening: Callable[[Path], memcore.Database], path: Path) -> list[str]:
     """Two processes find the file after the power cut; both store something."""
     children = Children(_TOGETHER_SECONDS)
 
     def use(number: int) -> None:
-        with open_any(path) as db:
+        with opening(path) as db:
             _change(db, number)
 
     for number in (2, 3):

@@ -22,18 +22,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import memcore
 from memcore.errors import MemcoreError
 
 from .ledgers import Ledger, WrongError, check_common
 from .outcome import Outcome, Say
+from .sealed import AVAILABLE, FILE, open_any
 
 PROCESSES = 3
 THREADS = 3
 KILLS_SHORT, ROUNDS_SHORT = 10, 1
 KILLS_LONG, ROUNDS_LONG = 250, 10
 """For each mode."""
-MODES = ("full", "relaxed")
+MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))
+"""Durability, and whether the file is encrypted."""
 FILE_BYTES_MAX = 48 * 1024**2
 """Live rows are a few MiB; the rest is what killed readers may pin until they are cleared."""
 LIFE_SECONDS = 1.0
@@ -55,9 +56,12 @@ SLOW = "txn.commit=delay:1~0.3; redo.write.after=delay:1~0.3; read.abort=delay:2
 class Fleet:
     """The processes of one run on one file."""
 
-    def __init__(self, where: Path, seed: int, *, durability: str = "full") -> None:
-        self.path = where / "agent.memcore"
-        memcore.open(self.path, durability=durability).close()
+    def __init__(
+        self, where: Path, seed: int, *, durability: str = "full", sealed: bool = False
+    ) -> None:
+        self.path = where / FILE
+        self.sealed = sealed
+        open_any(self.path, sealed=sealed, durability=durability).close()
         self.folder = where / "ledgers"
         self.folder.mkdir()
         self.random = Random(seed)
@@ -74,7 +78,8 @@ class Fleet:
             hit = int(random.choice([2, 5, 50]) * random.random()) + 1
             faults = random.choice(["", SLOW, f"{point}=kill@{hit}; {SLOW}", f"{point}=kill@{hit}"])
         map_bytes = random.choice([2**20, 2**22, 2**30])
-        arguments = [self.path, self.folder, name, THREADS, map_bytes, random.random()]
+        sealed = int(self.sealed)
+        arguments = [self.path, self.folder, name, THREADS, map_bytes, random.random(), sealed]
         self.points[name] = faults.partition("=kill")[0] if "=kill" in faults else ""
         self.running[name] = subprocess.Popen(
             [sys.executable, "-m", "crash.kill_worker", *map(str, arguments)],
@@ -138,7 +143,7 @@ class Fleet:
     def judge(self) -> int:
         """Everything is compared with the ledgers while no process lives; the file's size."""
         try:
-            with memcore.open(self.path, verify=True) as db:
+            with open_any(self.path, sealed=self.sealed, verify=True) as db:
                 ledgers = self.ledgers()
                 self.findings += check_common(db, ledgers)
                 for ledger in ledgers:
@@ -180,14 +185,20 @@ def play_round(fleet: Fleet, kills: int, *, in_order: bool) -> int:
 def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
     """The loop in each mode: ``KILLS_SHORT`` kills, or ``KILLS_LONG``."""
     kills, rounds = (KILLS_LONG, ROUNDS_LONG) if long else (KILLS_SHORT, ROUNDS_SHORT)
-    return [play(mode, kills, rounds, seed, say) for mode in MODES]
+    return [
+        play(durability, kills, rounds, seed, say, sealed=sealed)
+        for durability, sealed in MODES
+        if AVAILABLE or not sealed
+    ]
 
 
-def play(mode: str, kills: int, rounds: int, seed: int, say: Say) -> Outcome:
+def play(
+    durability: str, kills: int, rounds: int, seed: int, say: Say, *, sealed: bool = False
+) -> Outcome:
     """Rounds on one file; every other one, and the last, ends with processes that finish."""
-    sizes = [0]
+    sizes, mode = [0], f"{durability}, key" if sealed else durability
     with tempfile.TemporaryDirectory(prefix="memcore-kill-") as where:
-        fleet = Fleet(Path(where), seed, durability=mode)
+        fleet = Fleet(Path(where), seed, durability=durability, sealed=sealed)
         try:
             for number in range(rounds):
                 share = kills * (number + 1) // rounds - kills * number // rounds

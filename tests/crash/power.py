@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .controls import CONTROLS
@@ -20,7 +20,8 @@ from .recording import preloaded
 from .trial import Case
 from .workloads import WORKLOADS
 
-MODES = ("full", "relaxed")
+MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))
+"""Durability, and whether the file is encrypted."""
 IMAGES = 25
 CONTROL_IMAGES = 150
 LONG_IMAGES = 150
@@ -33,19 +34,25 @@ def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
     """All workloads in all modes, then the controls; ``long`` makes at least 20,000 images."""
     rounds, images = (LONG_ROUNDS, LONG_IMAGES) if long else (1, IMAGES)
     outcomes = []
-    for mode in MODES:
+    for durability, sealed in MODES:
         cases = [
-            Case(name, mode, "", f"{seed}.{turn}", images)
+            Case(name, durability, "", f"{seed}.{turn}", images, sealed=sealed)
             for turn in range(rounds)
-            for name in WORKLOADS
+            for name in workloads_for(sealed=sealed)
         ]
-        outcomes.append(run_mode(mode, cases, say))
+        outcomes.append(run_mode(cases, say))
     enough = 0 if long else _ENOUGH
     return [*outcomes, run_controls([*CONTROLS], str(seed), say, enough=enough)]
 
 
-def run_mode(mode: str, cases: Iterable[Case], say: Say) -> Outcome:
+def workloads_for(*, sealed: bool) -> list[str]:
+    """The workloads of a mode: without a key those that change keys are none."""
+    return [name for name, each in WORKLOADS.items() if sealed or not each.sealed]
+
+
+def run_mode(cases: Sequence[Case], say: Say) -> Outcome:
     """The trials of one mode: any failing image is a finding."""
+    mode = cases[0].mode
     started = time.monotonic()
     findings: list[str] = []
     facts: dict[str, Any] = {}
@@ -75,7 +82,8 @@ def run_controls(names: Iterable[str], seed: str, say: Say, *, enough: int) -> O
         failed = images = 0
         example = ""
         for workload in control.workloads:
-            told = run_trial(Case(workload, control.durability, name, seed, CONTROL_IMAGES, enough))
+            case = Case(workload, control.durability, name, seed, CONTROL_IMAGES, enough)
+            told = run_trial(case._replace(sealed=control.sealed))
             failed += len(told["findings"])
             findings += [f"control {name}: {problem}" for problem in told["problems"]]
             images += told["images"]
@@ -108,7 +116,7 @@ def run_trial(case: Case) -> dict[str, Any]:
 
 def findings_of(case: Case, told: dict[str, Any]) -> list[str]:
     """What went wrong, in words; with the command that shows an image again from the kept log."""
-    what = f"{case.durability} {case.workload} seed {case.seed}"
+    what = f"{case.mode} {case.workload} seed {case.seed}"
     findings = [f"{what}: {problem}" for problem in told["problems"]]
     for image, texts in told["findings"]:
         again = json.dumps(case._replace(only=image, log=told["log"]))

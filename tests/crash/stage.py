@@ -20,10 +20,10 @@ from .audits import audit_beside
 from .children import Children, ending
 from .controls import Control
 from .recording import Recorder
+from .sealed import FILE, open_any
 from .verbs import GONE, SHARED, VERBS, Place, State, Step, tag_in, told_in
 from .workloads import Lane, Operation, Workload
 
-FILE = "agent.memcore"
 _LOOK_SECONDS = 0.002
 _FLUSHES = 0.04
 _KEYS = 6
@@ -41,6 +41,7 @@ class Scene(NamedTuple):
     seed: str
     directory: Path
     log: Path
+    sealed: bool = False
 
 
 def record(scene: Scene) -> list[str]:
@@ -76,13 +77,16 @@ def _run_processes(scene: Scene, recorder: Recorder, children: Children) -> list
         children.start(name, lambda: _act(scene, recorder, name, die_after))
 
     for number in range(scene.workload.processes):
-        start(f"{number}.0", rng.randint(1, 300) if kills else -1)
+        start(f"{number}.0", rng.randint(1, scene.workload.life) if kills else -1)
     while children.names - {_READER}:
         name, status = children.wait()
         if status == signal.SIGKILL and name != _READER:
             number, _, life = name.partition(".")
             kills -= 1
-            start(f"{number}.{int(life) + 1}", rng.randint(1, 200) if kills > 0 else -1)
+            start(
+                f"{number}.{int(life) + 1}",
+                rng.randint(1, scene.workload.life * 2 // 3) if kills > 0 else -1,
+            )
         elif status:
             findings.append(f"{name} ended with {ending(status)}")
     return findings
@@ -138,8 +142,9 @@ def _mark_steady_points(recorder: Recorder) -> None:
 
 def open_database(scene: Scene) -> memcore.Database:
     """Open the scene's file, or create it in the scene's mode."""
-    return memcore.open(
+    return open_any(
         scene.directory / FILE,
+        sealed=scene.sealed,
         durability=scene.durability,
         map_bytes=scene.workload.map_bytes,
         allow_unsafe=scene.durability == "none",
@@ -176,22 +181,23 @@ def _flushed(workload: Workload, lane: Lane) -> Iterator[Operation]:
 
 def _watch(scene: Scene, recorder: Recorder, over: int) -> None:
     """Look at the ends of all sessions, over and over; mark what was seen for the first time."""
-    db = None
     waiting = Event()
-    while db is None:
-        if _is_over(over):
-            return
-        try:
-            db = memcore.open(scene.directory / FILE, read_only=True)
-        except memcore.NotFoundError:
-            waiting.wait(_LOOK_SECONDS)
     latest: dict[str, int] = {}
     while not _is_over(over):
-        for lane, number in _ends(db):
-            if number > latest.get(lane, 0):
-                latest[lane] = number
-                recorder.mark("seen", lane=lane, number=number)
-    db.close()
+        try:
+            with open_any(scene.directory / FILE, sealed=scene.sealed, read_only=True) as db:
+                while not _is_over(over):
+                    for lane, number in _ends(db):
+                        if number > latest.get(lane, 0):
+                            latest[lane] = number
+                            recorder.mark("seen", lane=lane, number=number)
+        except memcore.NotFoundError:
+            waiting.wait(_LOOK_SECONDS)
+        except (memcore.TamperedError, memcore.WrongKeyError, memcore.KeyFileError):
+            if not scene.sealed:
+                raise
+            # Its keys were changed: what others encrypt since shows when it is opened again.
+            waiting.wait(_LOOK_SECONDS)
 
 
 def _is_over(over: int) -> bool:

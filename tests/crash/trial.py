@@ -27,6 +27,7 @@ from .controls import CONTROLS, NO_CONTROL, Control
 from .judge import Image, Judge
 from .recording import preloaded, records
 from .replay import Disk, cuts, missed
+from .sealed import AVAILABLE, KEYS
 from .stage import Scene, record
 from .timeline import Timeline
 from .workloads import WORKLOADS
@@ -49,6 +50,12 @@ class Case(NamedTuple):
     enough: int = 0
     only: int = -1
     log: str = ""
+    sealed: bool = False
+
+    @property
+    def mode(self) -> str:
+        """The durability, and whether the file is encrypted."""
+        return f"{self.durability}, key" if self.sealed else self.durability
 
 
 class Trial:
@@ -130,7 +137,7 @@ def _run_in(directory: Path, case: Case) -> dict[str, Any]:
         problems += [f"the recorder missed changes of {name}" for name in missed(happened, stage)]
     # A control's own file may promise nothing; what the workload was told is still a promise.
     timeline = Timeline(happened, "full" if case.durability == "none" else case.durability)
-    judge = Judge(timeline, control)
+    judge = Judge(timeline, control, sealed=case.sealed)
     trial = Trial(judge, directory, seats=max(2, os.cpu_count() or 1))
     for number, image in _images(happened, case):
         if case.enough and len(trial.findings) >= case.enough:
@@ -154,14 +161,15 @@ def _run_in(directory: Path, case: Case) -> dict[str, Any]:
 def _record(stage: Path, log: Path, case: Case, control: Control) -> list[str]:
     stage.mkdir()
     workload = WORKLOADS[case.workload]
-    return record(Scene(workload, case.durability, control, case.seed, stage, log))
+    scene = Scene(workload, case.durability, control, case.seed, stage, log, case.sealed)
+    return record(scene)
 
 
 def _kept(log: Path, case: Case) -> str:
     """Where the log of a failure stays: the order of threads does not follow from a seed."""
     if case.control or case.log:
         return case.log
-    name = f"memcore-power-{case.workload}-{case.durability}-{case.seed}.log"
+    name = f"memcore-power-{case.workload}-{case.mode.replace(', ', '-')}-{case.seed}.log"
     return str(shutil.copy(log, Path(tempfile.gettempdir(), name)))
 
 
@@ -182,7 +190,8 @@ def main() -> None:
     if not hasattr(ctypes.CDLL(None), "recorder_mark"):
         os.execve(sys.executable, [*sys.orig_argv], preloaded())
     faulthandler.enable()
-    memcore.open(":memory:").close()  # everything is imported before the first fork
+    sealed = {"key": KEYS[0]} if AVAILABLE else {}
+    memcore.open(":memory:", **sealed).close()  # everything is imported before the first fork
     sys.stdout.write(json.dumps(run(Case(*json.loads(sys.argv[1])))) + "\n")
 
 

@@ -27,8 +27,8 @@ State = dict[str, Any]
 its name, items, views and notes), usage ``u/name`` (what was billed, for how many items), counters
 ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state; those before each item
 ``m/name``, of sessions whose names begin so), what they gave the state of their user ``w/name`` and
-of the application ``x/name``, keys ``k/key``, blobs ``b/tag``, its items in the session that all
-share under ``shared``. The values are immutable."""
+of the application ``x/name``, leases ``l/name`` (owner and epoch), keys ``k/key``, blobs ``b/tag``,
+its items in the session that all share under ``shared``. The values are immutable."""
 
 SHARED = "shared"
 PAST = "m"
@@ -71,6 +71,8 @@ class Place:
         self.lane = lane
         self.scope = db.scope(user=lane)
         self.kv = self.scope.kv("facts")
+        self.leased: dict[str, tuple[memcore.Session, Any]] = {}
+        """By name: the handle that holds a session's lease, and the lease."""
 
     def session(self, name: str) -> memcore.Session:
         return self.scope.session(name)
@@ -140,7 +142,8 @@ def messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
 # --- sessions ------------------------------------------------------------------------------------
 
 
-def _appended(state: State, step: Step) -> None:
+def appended(state: State, step: Step) -> None:
+    """The session has the items of an operation that names it and their sizes."""
     name, *sizes = step.arguments
     state[f"s/{name}"] = state.get(f"s/{name}", ()) + tuple(step.tags(sizes))
     if name.startswith(PAST):
@@ -148,14 +151,14 @@ def _appended(state: State, step: Step) -> None:
         state[f"m/{name}"] = state.get(f"m/{name}", ()) + before
 
 
-@verb(_appended)
+@verb(appended)
 def append(place: Place, step: Step) -> None:
     """``append name size...``: items in one commit."""
     name, *sizes = step.arguments
     place.session(name).extend(messages(step, sizes))
 
 
-@verb(_appended)
+@verb(appended)
 def envelop(place: Place, step: Step) -> None:
     """``envelop name size...``: as ``append``, with envelopes; what was read is counted along."""
     name, *sizes = step.arguments
@@ -340,7 +343,9 @@ def _compacted(state: State, step: Step) -> None:
 @verb(_compacted)
 def compact(place: Place, step: Step) -> None:
     """``compact name``: a summary of all but the last three items."""
-    found = place.session(step.arguments[0]).compact(lambda _: content(step.tags([200])[0]))
+    found = place.session(step.arguments[0]).compact(
+        lambda _: content(step.tags([200])[0]), force=True
+    )
     if found.status != "summarized":
         raise AssertionError(f"the workload wanted a summary, but: {found.status}")
 
@@ -430,7 +435,7 @@ NOTES = memcore.StateSchema.of(TypedDict("Notes", {"notes": Annotated[list[str],
 
 def _noted(state: State, step: Step) -> None:
     name, *sizes = step.arguments
-    _appended(state, step)
+    appended(state, step)
     notes = last_notes(list(state.get(f"n/{name}", ())), step.tags(sizes))
     state[f"n/{name}"] = tuple(notes)
 
@@ -581,6 +586,8 @@ def _check_told(session: memcore.Session, tags: tuple[str, ...]) -> None:
 
 
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
+    from .leases import lease_of
+
     state: State = {}
     place = Place(db, lane)
     for entry in place.scope.sessions():
@@ -601,6 +608,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if tags and entry.session_id.startswith(PAST):
             past = (session.state.before(item.seq).get("notes", ()) for item in session)
             state[f"m/{entry.session_id}"] = tuple(map(tuple, past))
+        if (lease := lease_of(session)) is not None:
+            state[f"l/{entry.session_id}"] = lease
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
         by = get_counter(session.counter)

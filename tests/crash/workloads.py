@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from . import erasures as _erasures  # noqa: F401 - registers its verb
 from . import expiries as _expiries  # noqa: F401 - registers its verbs
 from . import graphs as _graphs  # noqa: F401 - as above
+from . import leases as _leases  # noqa: F401 - as above
+from . import sealed as _sealed  # noqa: F401 - as above
 from . import services as _services  # noqa: F401 - as above
 from .verbs import State
 
@@ -47,6 +49,10 @@ class Workload(NamedTuple):
     flush_us: int = 700
     watched: bool = True
     audited: bool = False
+    sealed: bool = False
+    """Only of an encrypted file."""
+    life: int = 300
+    """Records that a process writes at most before it is killed, if any is."""
 
 
 WORKLOADS: dict[str, Workload] = {}
@@ -439,3 +445,76 @@ def erasing_kills(lane: Lane) -> Iterator[Operation]:
         yield "put", "fact", 100, "other", 5000
         if turn % 4 == 3 and lane.rng.random() < 0.7:
             yield "erase", lane.rng.random() < 0.5
+
+
+@workload(processes=2, kills=8, life=60)
+def creation_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed while they make the file, and what it is kept with."""
+    yield "append", "first", 100
+    yield "put", "key", 100
+
+
+@workload(threads=2, sealed=True)
+def rotations(lane: Lane) -> Iterator[Operation]:
+    """Both kinds of keys are changed while another thread writes and users come."""
+    first = lane.name.endswith(".0")
+    for turn in range(9):
+        yield "append", f"s{turn % 3}", *[lane.rng.choice((50, 900, 9000))] * 3
+        if turn == 4:
+            yield "append", "large", 300 * KIB, 100
+            yield "blob", 120 * KIB
+        yield "note", "n", 60
+        yield "put", f"k{turn % 3}", 300, "other", 5000
+        if first and turn % 2:
+            yield ("reseal",)
+        if first and turn % 3 == 2:
+            yield "rekey", turn
+            yield "fork", "n", f"f{turn}", lane.live("n")
+        if turn == 6:
+            yield "delete", "s1"
+            yield ("collect",)
+
+
+@workload(threads=2, processes=2, kills=8, sealed=True)
+def rotation_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed while keys are changed, and come again as new users."""
+    first = lane.name.startswith("0.") and lane.name.endswith(".0")
+    for turn in range(8):
+        yield "append", "own", *[lane.rng.choice((50, 900, 30_000))] * lane.rng.randint(1, 3)
+        yield "share", 200
+        if first:
+            yield ("reseal",)
+        if first and turn % 3 == 1:
+            yield "rekey", lane.rng.randrange(2)
+        yield "put", "fact", 100, "other", 5000
+
+
+@workload(threads=2, watched=False, sealed=True)
+def shredding(lane: Lane) -> Iterator[Operation]:
+    """A user is erased again and again while all keys are changed and the file is squeezed."""
+    first = lane.name.endswith(".0")
+    for turn in range(8):
+        yield "append", f"s{turn % 2}", *[lane.rng.choice((100, 900, 9000))] * 3
+        yield "put", f"k{turn % 3}", 300
+        if first and turn % 3 == 2:
+            yield "erase", lane.rng.random() < 0.7
+        if first and turn % 3 == 1:
+            yield ("reseal",)
+        if not first and turn == 4:
+            yield "rekey", 1
+        if first and turn == 5:
+            yield ("squeeze",)
+
+
+@workload(threads=2, processes=2, kills=6)
+def leases(lane: Lane) -> Iterator[Operation]:
+    """Leases that are taken over, renewed and given up by processes that are killed."""
+    for turn in range(10):
+        name = f"s{turn % 2}"
+        yield "take", name, f"worker {turn}"
+        yield "under_lease", name, *[lane.rng.choice((60, 900, 40 * KIB))] * 2
+        if turn % 3 == 1:
+            yield "renew", name
+        if turn % 4 == 2:
+            yield "give_up", name
+            yield "append", name, 300

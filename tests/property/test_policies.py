@@ -42,7 +42,7 @@ def test_the_plain_rule_is_a_preset(history):
     with memcore.open(":memory:") as db:
         session = db.session("chat", policy="seed", orphans="keep")
         session.extend(messages)
-        plan = session.plan(policy="mathmodelagent")
+        plan = session.plan(policy="mathmodelagent", force=True)
         wanted = oracle.seed_rule_cut(messages) if messages else None
         pins = int(bool(messages) and oracle.classify(messages[0]).kind == oracle.SYSTEM)
         if wanted is None or wanted <= pins:
