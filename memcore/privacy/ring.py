@@ -288,16 +288,17 @@ class KeyRing:
         return made
 
     @_locked
-    def retire(self, scope: int) -> None:
-        """Drop all keys of a scope but the current one.
+    def retire(self, scope: int, *, below: int) -> None:
+        """Drop the keys of a scope whose numbers are lower, never the current one.
 
         Nothing is encrypted with them any more, and a flush of the data file has said so.
         """
         self.refresh()
         table = self._table
-        if len(table.keys.get(scope, ())) > 1:
-            keys = {**table.keys, scope: table.keys[scope][-1:]}
-            self._store(_Table(keys, table.minted, table.last))
+        found = table.keys.get(scope, ())
+        kept = tuple(each for each in found[:-1] if each.number >= below) + found[-1:]
+        if kept != found:
+            self._store(_Table({**table.keys, scope: kept}, table.minted, table.last))
 
     @_locked
     def shred(self, scope: int) -> bool:

@@ -43,7 +43,7 @@ def reseal(
     vault = store.vault
     if vault is None:
         raise InternalError("a file that is not encrypted has no data keys")
-    store.transact(lambda _: vault.renew(scope))
+    made = store.transact(lambda _: vault.renew(scope))
     done = _walk(store, vault, scope, 0, progress).values
     try:
         with store.exclusive():
@@ -52,7 +52,9 @@ def reseal(
             if unreadable:
                 return done, False
             store.make_durable()  # a power cut must not bring back values of the keys that go
-            store.transact(lambda _: vault.retire(scope))
+            # Not "all but the current one": another thread may have begun a rotation meanwhile,
+            # whose key is newer, and then the values of this one still need theirs.
+            store.transact(lambda _: vault.retire(scope, below=made))
     except StoreLockedError:
         return done, False
     return done, True

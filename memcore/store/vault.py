@@ -215,9 +215,11 @@ class Vault:
         found = self.ring.of_scope(int.from_bytes(key[_SCOPE], "big"))
         return None if found is None else found.number
 
-    def retire(self, scope: int) -> None:
-        """Drop the older keys of a scope: no value needs them any more. Needs the write lock."""
-        self.ring.retire(scope)  # who reads an older snapshot goes on with the ciphers there are
+    def retire(self, scope: int, *, below: int) -> None:
+        """Drop a scope's keys of lower numbers: no value needs them. Needs the write lock."""
+        self.ring.retire(
+            scope, below=below
+        )  # who reads an older snapshot goes on with the ciphers there are
 
 
 def is_content(key: bytes) -> bool:

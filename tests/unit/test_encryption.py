@@ -331,7 +331,7 @@ def test_keys_of_another_process_are_seen_whatever_the_file_system_tells(path):
     second.mint(1)
     status = os.stat(f"{path}.keys")
     first.renew(2)
-    first.retire(2)
+    first.retire(2, below=1 << 31)
     with open(f"{path}.keys", "rb") as file:
         content = file.read()
     assert second.path is not None
@@ -446,6 +446,29 @@ def test_data_keys_are_changed_while_others_write(sealed):
     now = {vaults.number_of(v) for k, v in stored(sealed).items() if k[1:9] == alice} - {None}
     assert len(now) == 1
     assert not now & numbers
+
+
+def test_a_rotation_drops_no_key_of_one_that_began_meanwhile(sealed, monkeypatch):
+    scope = int.from_bytes(item_keys(sealed)[0][1:9], "big")
+    with memcore.open(sealed, key=KEY) as db:
+        told = [item.message for item in db.session("chat", user="alice")]
+        store = db.backing.store
+        make_durable = type(store).make_durable
+
+        def begins_another(store):
+            """As another thread does between the last value and the end of the older keys."""
+            store.transact(lambda _: store.vault.renew(scope))
+            make_durable(store)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "make_durable", begins_another)
+            assert db.rotate_data_keys(user="alice").finished
+        assert len(store.vault.ring.numbers(scope)) == 2
+    with memcore.open(sealed, key=KEY) as db:
+        assert db.check() == []
+        assert [item.message for item in db.session("chat", user="alice")] == told
+        assert db.rotate_data_keys().finished
+        assert db.key_status().unfinished == ()
 
 
 def test_rotations_are_chained_and_need_no_loop_to_wait(path):
