@@ -78,7 +78,7 @@ def open_database(
             cut takes back at most the last ``steady_interval_ms``, a killed process nothing) or
             ``"none"`` (a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed when
             the file is made; None follows it, and is ``"full"`` for a new one.
-        read_only: look, write nothing, create nothing.
+        read_only: look, write nothing, create nothing; serves where nothing may be written to.
         create: make the file if it is missing.
         counter: what new sessions count with: ``"o200k_base"``, any of ``get_counter``.
         recount: count sessions of other counters anew, each when first used.

@@ -35,6 +35,8 @@ class Attachment(NamedTuple):
     format: Format
     run: Run
     recovered: bool
+    is_locked: bool
+    """Whether writers see this reader in the lock file; False only for one that cannot have it."""
 
 
 def attach(
@@ -81,7 +83,7 @@ def attach(
         recovered = False
         if record.durability == "full" and not read_only:
             recovered = recover(raw, faults.watched(raw, RedoLog(fd, run)), fd, path)
-        return Attachment(key, fd, raw, record, run, recovered)
+        return Attachment(key, fd, raw, record, run, recovered, raw.flags()["lock"])
     except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
         try:
             if raw is not None:

@@ -9,10 +9,18 @@ from __future__ import annotations
 import os
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from memcore.errors import ClosedError, InternalError, StorageError, StoreFullError
+from memcore.errors import (
+    ClosedError,
+    InternalError,
+    StorageError,
+    StoreAccessError,
+    StoreFullError,
+    StoreLockedError,
+)
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
 from memcore.store.attaching import Attachment, FileKey, attach
@@ -27,6 +35,7 @@ from memcore.store.format import Format
 from memcore.store.gate import Gate
 from memcore.store.leader import Leader
 from memcore.store.lmdb import MapResized, RawError, ReadersFull
+from memcore.store.lockfile import lockers_of
 from memcore.store.pin import Pin
 from memcore.store.recorder import Recorder, anchored
 from memcore.store.redo import RedoLog
@@ -40,6 +49,9 @@ __all__ = ["Environment"]
 
 T = TypeVar("T")
 _MAP_MARGIN_BYTES: Final = 256 * 1024
+_COMMITS_KEPT: Final = 1
+"""Commits after a snapshot that leave its pages alone, though its reader is not in the lock file:
+the next but one may be under way when this one is seen."""
 
 
 class Environment:
@@ -58,6 +70,8 @@ class Environment:
         """The file that is about to take the place of this one."""
         self.raw: binding.RawEnv | None = None
         self.read_only = True
+        self.is_locked = True
+        """Whether writers see the readers of this environment and leave their pages alone."""
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
         self.vault: Vault | None = None
@@ -94,6 +108,7 @@ class Environment:
         )
         self.key, self.fd, self.raw, self.format = found.key, found.fd, found.raw, found.format
         self.read_only, self.next_key = read_only, None
+        self.is_locked = found.is_locked
         try:
             self._equip(found)
         except BaseException:
@@ -110,7 +125,7 @@ class Environment:
         if not read_only and mode != "none":
             self.room = Room(found.fd, self.path)
         self.leader.poison, self.leader.unsynced = "", found.recovered
-        self.begin = found.raw.begin
+        self.begin = found.raw.begin if found.is_locked else self._begin_unlocked
         self.map_size = found.raw.info()["map_size"]
         if not read_only and mode == "relaxed":
             log = watched(found.raw, SteadyLog(found.fd, found.run))
@@ -186,6 +201,8 @@ class Environment:
         outer = live.get(me)
         if outer is not None:
             return fn(outer)
+        if not self.is_locked:
+            fn = partial(self._read_unlocked, fn)
         snapshot = Snapshot()
         raw = None
         try:
@@ -214,6 +231,30 @@ class Environment:
             snapshot.drop()
             if gate.is_shut:
                 gate.ring()
+
+    def _begin_unlocked(self, **options: Any) -> Any:
+        """A snapshot that no writer knows of: only while nobody has the file open to write.
+
+        A writer that opens it afterwards may overwrite pages of the snapshot with its third commit
+        (it takes what the last but one of its commits let go). ``_read_unlocked`` finds that out.
+        """
+        if lockers_of(self.path):
+            raise StoreLockedError(
+                f"{self.path}: another process has it open, and its lock file {self.path}-lock "
+                "cannot be shared: get write permission for that file, or read a backup"
+            )
+        return self.mapped().begin(**options)
+
+    def _read_unlocked(self, fn: Callable[[Any], T], snapshot: Any) -> T:
+        """Run ``fn``, and prove that what it read was not overwritten meanwhile."""
+        try:
+            return fn(snapshot)
+        finally:
+            if newest_meta(self.fd, self.path).txnid > snapshot.raw.id() + _COMMITS_KEPT:
+                raise StoreAccessError(
+                    f"{self.path}: it was changed while it was read without its lock file: try "
+                    f"again, or get write permission for {self.path}-lock"
+                )
 
     def hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
         """Run ``fn`` on LMDB's environment, for calls that must not meet a remap or a close."""

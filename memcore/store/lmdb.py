@@ -61,8 +61,11 @@ _EIO_TEXT: Final = os.strerror(errno.EIO)
 def open_env(
     path: str, *, read_only: bool, sync: bool, map_bytes: int, mode: int
 ) -> lmdb.Environment:
-    """Map the file; the map is halved until the system grants it."""
-    reserve_lock(path, readers=READERS_MAX, mode=mode)
+    """Map the file; the map is halved until the system grants it.
+
+    A read-only environment has no lock (``flags()["lock"]``) where no lock file can be had.
+    """
+    lock = reserve_lock(path, readers=READERS_MAX, mode=mode, read_only=read_only)
     while True:
         try:
             return lmdb.open(
@@ -70,6 +73,7 @@ def open_env(
                 subdir=False,
                 create=False,
                 readonly=read_only,
+                lock=lock,
                 metasync=False,
                 sync=sync,
                 map_size=map_bytes,
@@ -238,9 +242,14 @@ _LOCK_TEXT: Final = (
 
 
 def _translate_opening(error: lmdb.Error, path: str) -> BaseException:
-    text = str(error)
+    text, lock = str(error), f"{path}-lock"
     if _is_full(error):
         return translate(error, path)
+    if os.path.lexists(lock) and not os.access(lock, os.R_OK | os.W_OK):
+        return StoreAccessError(
+            f"{path}: {text}; its lock file {lock} is another user's: get permission for it, or "
+            "remove it if no process has the database open"
+        )
     for number, hint in _OPENING_HINTS.items():
         if os.strerror(number) in text:
             return StoreAccessError(f"{path}: {text}; {hint}")

@@ -6,6 +6,7 @@ has the store open itself: closing any descriptor of it drops that process's own
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 from memcore.errors import StoreFullError
 from memcore.store.device import FULL
 
-__all__ = ["Reader", "holders_of", "readers_of", "reserve_lock"]
+__all__ = ["Reader", "holders_of", "lockers_of", "readers_of", "reserve_lock"]
 
 _LOCKS: Final = "/proc/locks"
 _FIELDS: Final = 8
@@ -101,41 +102,78 @@ def holders_of(path: str) -> list[int] | None:
     A process in another PID namespace may be missing.
     """
     try:
-        status = Path(path).stat()
-        lines = Path(_LOCKS).read_text(encoding="ascii").splitlines()
+        return sorted(_locks_of(path, "FLOCK"))
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def lockers_of(path: str) -> bool:
+    """Whether a process has the store open with LMDB's lock file, as far as the system tells."""
+    try:
+        return bool(_locks_of(f"{path}-lock", "POSIX"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _locks_of(path: str, kind: str) -> set[int]:
+    """The processes that the table of locks names for a file."""
+    status = Path(path).stat()
     device = status.st_dev
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
     found = set()
-    for line in lines:
+    for line in Path(_LOCKS).read_text(encoding="ascii").splitlines():
         fields = line.replace("-> ", "").split()
-        if len(fields) >= _FIELDS and fields[1] == "FLOCK" and fields[5] == wanted:
+        if len(fields) >= _FIELDS and fields[1] == kind and fields[5] == wanted:
             found.add(int(fields[4]))
-    return sorted(found)
+    return found
 
 
-def reserve_lock(path: str, *, readers: int, mode: int) -> None:
+def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False) -> bool:
     """Give a new lock file its blocks: LMDB maps it, and would leave it sparse.
 
     A page of it that a full device cannot hold would kill the process. Only for a file that this
-    process has not open: closing a descriptor of it would give up LMDB's locks.
+    process has not open: closing a descriptor of it would give up LMDB's locks. The file gets the
+    owner of the data, if root makes it: who looks must not lock the owner out.
+
+    Returns:
+        Whether there is a lock file to use; False only for ``read_only``: the store is to be read
+        without one, because none can be had, or none that its owner could use as well.
 
     Raises:
         StoreFullError: the device has no room for it.
     """
+    lock = f"{path}-lock"
+    if read_only and not os.path.lexists(lock) and not _is_shared(path):
+        return False
     try:
-        fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-    except OSError:
-        return  # LMDB knows which of these it can do without, and says what is the matter
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        # Else LMDB knows which of these it can do without, and says what is the matter.
+        return not (read_only and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS))
     try:
+        _give_to_owner(fd, path)
         if os.fstat(fd).st_size == 0:
             os.posix_fallocate(fd, 0, readers * _READER_BYTES + _FIRST_READER)
     except OSError as error:
-        if error.errno not in FULL:
-            return  # no such notion here
-        raise StoreFullError(
-            f"{path}: no space is left on the device for its lock file; free some"
-        ) from error
+        if error.errno in FULL:
+            raise StoreFullError(
+                f"{path}: no space is left on the device for its lock file; free some"
+            ) from error
     finally:
         os.close(fd)
+    return True
+
+
+def _is_shared(path: str) -> bool:
+    """Whether all who may write to the data could use a lock file that this process makes."""
+    status = os.stat(path)
+    may_write = status.st_mode & 0o222 and os.access(path, os.W_OK, effective_ids=True)
+    return bool(may_write) and os.geteuid() in (0, status.st_uid)
+
+
+def _give_to_owner(fd: int, path: str) -> None:
+    """Let a lock file that root opened belong to the data's owner; never what was planted there."""
+    lock, data = os.fstat(fd), os.stat(path)
+    is_ours = stat.S_ISREG(lock.st_mode) and lock.st_nlink == 1
+    if os.geteuid() == 0 and is_ours and lock.st_uid != data.st_uid:
+        os.fchown(fd, data.st_uid, data.st_gid)
