@@ -29,9 +29,9 @@ class ExitCode(IntEnum):
 EPILOG: Final = """\b
 Exit codes:
   0  ok
-  1  findings: check or demo found something, import met lines it could not load, recount
-     met sessions it could not count, salvage or recover had to leave something out, erase
-     left something for --finish
+  1  findings: check or demo found something, import met lines it could not load, export left
+     out what its format cannot hold, recount met sessions it could not count, salvage or
+     recover had to leave something out, erase left something for --finish
   2  usage: an option is missing, unknown or out of range
   3  not found: no such file or session
   4  conflict: another process holds the file, or the session changed meanwhile

@@ -47,18 +47,23 @@ def export_sessions(
         bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="What the format cannot hold may stay out: exit code 0.")
+    ] = False,
     redact: Redact = None,
 ) -> None:
     """Write sessions as JSON lines. 'memcore import' reads them all.
 
     jsonl holds everything of a session: seqs, times, meta, events, compactions. The other formats
-    are one line {"id": ..., "messages": [...]} a session, with the messages as they were appended;
-    what such a list has no place for is listed on stderr. Nothing is converted: a session of
-    another format is refused. The file gets its name when it is complete.
+    are one line {"id": ..., "metadata": ..., "messages": [...]} a session, with the messages as
+    they were appended; what such a list has no place for is listed on stderr, and the exit code is
+    1 then, unless --lossy says that it may stay out. Nothing is converted: a session of another
+    format is refused. The file gets its name when it is complete.
     """
     if bool(sessions) == everything:
         msg = "name the sessions to export, or give --all: one of the two"
         raise memcore.InvalidOptionError(msg)
+    left_out: list[str] = []
     with reading(store) as db:
         found = [
             find_session(db, name, user=user, app=app) for name in dict.fromkeys(sessions or [])
@@ -80,7 +85,7 @@ def export_sessions(
                     app=of,
                     format=form,
                     undone=undone,
-                    left_out=warn,
+                    left_out=left_out.append,
                     redact=redact,
                 )
                 for name, its, of in chosen
@@ -89,8 +94,12 @@ def export_sessions(
                 target.write(piece)
                 if report is not None and not done % _REPORT_PIECES:
                     report(min(done, total), total)
+    for text in left_out:
+        warn(text)
     if to != "-":
         warn(f"{to}: {os.path.getsize(to):,} bytes")
+    if left_out and not lossy:
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @contextmanager

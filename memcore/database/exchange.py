@@ -10,6 +10,12 @@
 {"memcore":1,"shared":{"app":...,"user":...,"values":{...}}}
 ```
 
+A session as messages alone is one line, which another program may have written as well:
+
+```
+{"id":...,"metadata":{"memcore":{"app":...,"user":...,"policy":...}},"messages":[{...},{...}]}
+```
+
 ``states`` says more of the lines of a state, ``sharing`` of what sessions share.
 
 An item's JSON is the stored text itself, so nothing is lost on the way. A lone surrogate is written
@@ -32,8 +38,10 @@ from memcore.model import Checkpoint, View
 
 __all__ = [
     "FORMATS",
+    "Conversation",
     "Title",
     "checked_fields",
+    "is_part",
     "is_title",
     "parse_line",
     "portable",
@@ -166,6 +174,11 @@ LINES: Final[Mapping[str, Mapping[str, Field]]] = {
         "floor": _NULL,
         "moments": Field(list, default=()),
     },
+    "metadata.memcore": {
+        "app": _TEXT,
+        "user": _TEXT,
+        "policy": Field(str, default=None),
+    },
     "shared": {
         "app": _TEXT,
         "user": Field(str, default=None),
@@ -280,7 +293,55 @@ class Title:
 
 def is_title(found: object) -> bool:
     """Whether a parsed line begins a session of an export, or is about what sessions share."""
-    return isinstance(found, dict) and "memcore" in found
+    return isinstance(found, dict) and "memcore" in found and "messages" not in found
+
+
+def is_part(found: object) -> bool:
+    """Whether a parsed line looks like one that follows a title."""
+    return (
+        isinstance(found, dict) and "messages" not in found and not found.keys().isdisjoint(_PARTS)
+    )
+
+
+_PARTS: Final = ("item", "view", "checkpoint", "state")
+
+
+class Conversation(NamedTuple):
+    """A line of messages alone."""
+
+    name: str | None
+    """What the line calls itself."""
+    messages: list[dict[str, Any]]
+    app: str = "default"
+    user: str = "default"
+    policy: str | None = None
+
+    @classmethod
+    def of(cls, found: Any) -> Conversation:
+        """The conversation of a parsed line: an object, or its messages alone.
+
+        Raises:
+            InvalidItemError: it is none.
+        """
+        if not isinstance(found, dict):
+            return cls(None, _messages("the line", found))
+        name = found.get("id")
+        if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
+            refuse(f"id: expected a non-empty string or a number, got {name!r:.40}")
+        metadata = found.get("metadata")
+        owner = metadata.get("memcore") if isinstance(metadata, dict) else None
+        said = {} if owner is None else checked_fields("metadata.memcore", owner)
+        messages = _messages("messages", found.get("messages"))
+        return cls(None if name is None else str(name), messages, **said)
+
+
+def _messages(what: str, found: Any) -> list[dict[str, Any]]:
+    if not isinstance(found, list):
+        refuse(f"{what}: expected a list of messages, got {type(found).__name__}")
+    for at, message in enumerate(found):
+        if not isinstance(message, dict):
+            refuse(f"messages[{at}]: expected an object, got {type(message).__name__}")
+    return found
 
 
 def parse_line(line: bytes) -> Any:

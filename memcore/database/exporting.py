@@ -328,7 +328,7 @@ def _named(seqs: list[int]) -> str:
 def _messages(
     backing: Backing, source: _Source, form: str, left_out: Callable[[str], None] | None
 ) -> Iterator[bytes]:
-    """One line ``{"id": ..., "messages": [...]}`` with the items as they were appended."""
+    """One line ``{"id", "metadata", "messages"}`` with the items as they were appended."""
     wire = FORMATS[form]
     if get_policy(source.head.policy).wire != wire:
         own = [name for name, its in FORMATS.items() if its == get_policy(source.head.policy).wire]
@@ -338,7 +338,12 @@ def _messages(
         )
         raise InvalidOptionError(msg)
     missing = _LeftOut()
-    yield b'{"id":%s,"messages":[' % portable_json(source.place[2])
+    app, user, name = source.place
+    owner = {"app": app, "user": user, "policy": source.head.policy}
+    yield b'{"id":%s,"metadata":%s,"messages":[' % (
+        portable_json(name),
+        portable_json({"memcore": owner}),
+    )
     between = b""
     for row in _rows(backing, source):
         if row.kind == ItemKind.EVENT:

@@ -19,7 +19,7 @@ from memcore.database.difference import Difference, compare
 from memcore.database.exchange import Title, parse_line
 from memcore.database.exporting import check_form, export_sessions
 from memcore.database.forgetting import Forgetting
-from memcore.database.importing import Imported, import_lines
+from memcore.database.importing import Imported, ImportOptions, import_lines
 from memcore.database.keying import Keyed
 from memcore.database.redacted import redacted_lines
 from memcore.database.retained import Retained
@@ -365,21 +365,42 @@ class Database(Retained, Audited, Forgetting, Keyed):
         *,
         rename: Callable[[Title], Title] | None = None,
         counter: str | TokenCounter | None = None,
+        format: str = "auto",  # noqa: A002 - the command line's name
+        policy: str | None = None,
+        orphans: str = "keep",
+        on_conflict: str = "error",
+        unnamed: str = "line",
     ) -> Imported:
-        """Store the sessions of an export (jsonl) with their seqs, times, events and views.
+        """Store the sessions of an export with all that is known of them, and conversations.
 
-        States of users and applications get the fields that they lack; those that they have stay.
-        A session that is there already, the same, is skipped; one that is another, or that cannot
-        be read to its end, is listed in ``failures``, and the others are stored.
+        A conversation is a line ``{"id", "messages"}``, or a list of messages; with ``metadata``
+        as an export writes it, it comes back under its user and application. States of users and
+        applications get the fields that they lack; those that they have stay.
+
+        A session that is there already, the same, is counted as ``skipped``, so that an import
+        which was interrupted can be done again. One that cannot be stored is listed in
+        ``failures``, and the others are stored. Many small ones share a commit.
 
         Args:
             lines: a file opened with ``"rb"``, or any lines.
             rename: may give a session another name, user or application.
             counter: counts tokens in place of the counter that the export names.
+            format: ``"jsonl"`` takes sessions of an export alone, the name of another format of
+                ``export`` conversations alone, ``"auto"`` both.
+            policy: the pair policy of conversations; None: as their line says, or the database's.
+            orphans: of conversations, results without their call: ``"keep"`` or ``"raise"``.
+            on_conflict: if another session has the name: ``"error"`` (listed in ``failures``),
+                ``"skip"`` (listed in ``left_out``), ``"rename"`` (``NAME (2)``), or ``"append"``:
+                the messages that a session lacks of a conversation that begins like it.
+            unnamed: what conversations without an id are named after, with their line's number.
 
         Raises:
             InvalidOptionError, ReadOnlyError, StorageError
         """
         self._need("import")
         by = None if counter is None else get_counter(counter)
-        return import_lines(self._backing, lines, rename=rename, counter=by)
+        options = ImportOptions(
+            rename=rename, counter=by, format=format, policy=policy, orphans=orphans,
+            on_conflict=on_conflict, unnamed=unnamed,
+        )  # fmt: skip
+        return import_lines(self._backing, lines, options)

@@ -16,9 +16,18 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from memcore import names
+from memcore._fast import classify
 from memcore.blobs import StagedBlobLost
 from memcore.database.arrived import write_arrived
-from memcore.database.exchange import Title, is_title, parse_line, refuse
+from memcore.database.exchange import (
+    FORMATS,
+    Conversation,
+    Title,
+    is_part,
+    is_title,
+    parse_line,
+    refuse,
+)
 from memcore.database.incoming import (
     Entry,
     Incoming,
@@ -35,20 +44,25 @@ from memcore.errors import (
     StorageError,
 )
 from memcore.formats import policy_name
-from memcore.log import Draft, Head
+from memcore.log import Draft, Head, Prepared
 from memcore.log.head import FLAG_UNFINISHED, head_key
 from memcore.model import View
-from memcore.session import Backing
+from memcore.options import checked_choice
+from memcore.session import Address, Backing, SessionOptions
+from memcore.session.appending import PLAIN, Appending
+from memcore.session.reading import Reading
 from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.views import StoredView, write_view
 
-__all__ = ["Imported", "import_lines"]
+__all__ = ["ImportOptions", "Imported", "import_lines"]
 
 COMMIT_ITEMS_MAX: Final = 1000
 COMMIT_BYTES_MAX: Final = 4 * 1024**2
 _STAGE_ATTEMPTS: Final = 8
+_CONFLICTS: Final = ("error", "skip", "rename", "append")
 Rename: TypeAlias = Callable[[Title], Title]
+Place: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -56,27 +70,56 @@ class Imported:
     """What an import did."""
 
     sessions: int = 0
+    """Sessions of an export."""
+    conversations: int = 0
+    """Sessions of lines of messages; those that got messages which they lacked, too."""
     items: int = 0
     views: int = 0
     skipped: int = 0
     """Sessions that were there already, the same."""
+    renamed: int = 0
+    """Stored under another name, because another session had theirs."""
     shared: int = 0
     """States of users and applications."""
+    calls: int = 0
+    """Of conversations, as the two below."""
+    open_calls: int = 0
+    orphans: int = 0
+    """Results without their call."""
+    left_out: list[str] = field(default_factory=list)
+    """Sessions that stayed out because another one had their name, as ``on_conflict="skip"`` asks:
+    each with the line."""
     failures: list[str] = field(default_factory=list)
     """Sessions that were not imported, each with the line and the reason."""
 
 
-def import_lines(
-    backing: Backing,
-    lines: Iterable[bytes],
-    *,
-    rename: Rename | None = None,
-    counter: TokenCounter | None = None,
-) -> Imported:
-    """Store the sessions of an export; those that cannot be stored are listed, not raised.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """What was asked of an import; ``Database.import_`` describes it.
 
-    ``rename`` may give a session another name, user or application; ``counter`` counts tokens in
-    place of the one that the file names.
+    Raises:
+        InvalidOptionError: an option is out of range.
+    """
+
+    rename: Rename | None = None
+    counter: TokenCounter | None = None
+    format: str = "auto"
+    policy: str | None = None
+    orphans: str = "keep"
+    on_conflict: str = "error"
+    unnamed: str = "line"
+
+    def __post_init__(self) -> None:
+        checked_choice("format", self.format, ("auto", *FORMATS))
+        checked_choice("orphans", self.orphans, ("keep", "raise"))
+        checked_choice("on_conflict", self.on_conflict, _CONFLICTS)
+        names.check_name(self.unnamed, "unnamed")
+        if self.policy is not None:
+            policy_name(self.policy)
+
+
+def import_lines(backing: Backing, lines: Iterable[bytes], options: ImportOptions) -> Imported:
+    """Store the sessions of an export, or conversations; those that cannot be stored are listed.
 
     Raises:
         InvalidOptionError: the lines are no bytes.
@@ -85,9 +128,9 @@ def import_lines(
     if backing.store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
-    if counter is not None:
-        backing.counters.setdefault(counter.id, counter)
-    return _Import(backing, rename, counter).run(lines)
+    if options.counter is not None:
+        backing.counters.setdefault(options.counter.id, options.counter)
+    return _Import(backing, options).run(lines)
 
 
 class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
@@ -110,26 +153,27 @@ class _Part:
 class _Import:
     """One run over the lines."""
 
-    def __init__(
-        self, backing: Backing, rename: Rename | None, counter: TokenCounter | None
-    ) -> None:
+    def __init__(self, backing: Backing, options: ImportOptions) -> None:
         self.backing = backing
-        self.rename = rename
-        self.counter = counter
+        self.options = options
         self.done = Imported()
         self.scopes: set[tuple[str, str]] = set()
         """Apps and users that were met."""
         self.stand_ins = StandIns()
-        self.whole: list[Incoming] = []
+        self.session: Incoming | None = None
+        """The session of an export that is being read."""
+        self.began = 0
+        """The number of the line that it began with, or the last one."""
+        self.whole: dict[Place, Incoming] = {}
         """Sessions that were read and wait for the commit."""
+        self.names_tried: dict[Place, int] = {}
+        """How many other names of a session are taken."""
         self.items = 0
         self.bytes = 0
         """What waits for the commit."""
 
     def run(self, lines: Iterable[bytes]) -> Imported:
         """Read all lines; commit whenever enough was read."""
-        session: Incoming | None = None
-        began = 0
         for number, line in enumerate(lines, 1):
             if not isinstance(line, bytes):
                 msg = f"lines: expected bytes (a file opened with 'rb'), got {type(line).__name__}"
@@ -138,46 +182,56 @@ class _Import:
                 continue
             self.stand_ins.pay()
             try:
-                found = parse_line(line)
-                if is_title(found):
-                    unfinished, session = session, None
-                    if unfinished is not None:
-                        self._give_up(unfinished, began, _cut_short(unfinished))
-                    began = number
-                    session = self._begin(found, number)
-                elif session is not None:
-                    session.take(found)
-                elif not began:
-                    began = number  # once is enough
-                    refuse("expected the line that begins a session")
+                self._take(parse_line(line), number)
             except CallerError as error:
-                if session is None:
+                if self.session is None:
                     self._fail(number, None, error)
                 else:
-                    self._give_up(session, number, error)
-                    session = None
+                    self._give_up(self.session, number, error)
+                    self.session = None
                 continue
-            if session is not None:
-                session = self._count(session, len(line))
-        if session is not None:
-            self._give_up(session, began, _cut_short(session))
-        self._commit(None)
+            self._count(len(line))
+        self._end()
+        self._commit()
         return self.done
 
     # --- lines ------------------------------------------------------------------------------------
 
-    def _count(self, session: Incoming, size: int) -> Incoming | None:
-        """After a line was taken; None if it was the session's last."""
-        self.items += 1
+    def _take(self, found: Any, number: int) -> None:
+        """One line: of an export's session, of what sessions share, or a conversation."""
+        form = self.options.format
+        if form in ("auto", "jsonl") and is_title(found):
+            self._end()
+            self.began = number
+            self.session = self._begin(found, number)
+        elif self.session is not None:
+            self.session.take(found)
+            self.items += 1
+        elif form == "jsonl" or is_part(found):
+            if not self.began:  # once is enough
+                self.began = number
+                refuse("expected the line that begins a session")
+        else:
+            self._converse(found, number)
+
+    def _end(self) -> None:
+        """Nothing more comes of the session that is being read."""
+        session, self.session = self.session, None
+        if session is not None:
+            self._give_up(session, self.began, _cut_short(session))
+
+    def _count(self, size: int) -> None:
+        """After a line was taken: commit if enough waits for it."""
         self.bytes += size
-        current: Incoming | None = session
-        if not session.lines_left:
+        session = self.session
+        if session is not None and not session.lines_left:
             session.finish()
-            self.whole.append(session)
-            current = None
+            self.whole[_place(session.title)] = session
+            self.session = None
         if self.items >= COMMIT_ITEMS_MAX or self.bytes >= COMMIT_BYTES_MAX:
-            self._commit(current)
-        return None if session.is_given_up else current
+            self._commit()
+            if self.session is not None and self.session.is_given_up:
+                self.session = None
 
     def _begin(self, found: Mapping[str, Any], line: int) -> Incoming | None:
         """The session that a title begins; None if it is there already, or a line of its own."""
@@ -185,52 +239,145 @@ class _Import:
             import_shared(self.backing, found, self._renamed)
             self.done.shared += 1
             return None
-        title = Title.of(found)
-        if self.rename is not None:
-            title = self.rename(title)
-        for what in ("app", "user", "session"):
-            names.check_name(getattr(title, what), what)
+        title = self._named(Title.of(found))
         policy_name(title.policy)
-        counter = self.counter or self.backing.counter_named(title.counter)
+        counter = self.options.counter or self.backing.counter_named(title.counter)
+        self._need_no_rules()
         if (title.app, title.user) not in self.scopes:
             self.scopes.add((title.app, title.user))
             remove_leftovers(self.backing, title.app, title.user)
-        if self.backing.store.read(lambda txn: self._is_there(txn, title)):
-            self.done.skipped += 1
+        free = self._free(title, line, self._is_same)
+        if free is None:
             return None
-        if any(_place(waiting.title) == _place(title) for waiting in self.whole):
-            refuse(f"session {title.session!r} comes twice")
-        return Incoming(title, counter, self.backing, line=line, stand_ins=self.stand_ins)
+        return Incoming(free, counter, self.backing, line=line, stand_ins=self.stand_ins)
+
+    def _need_no_rules(self) -> None:
+        """Refuse options that are for conversations: an export says all of a session itself."""
+        given = {
+            "policy": self.options.policy is not None,
+            "orphans": self.options.orphans != "keep",
+            "on_conflict='append'": self.options.on_conflict == "append",
+        }
+        for name, is_given in given.items():
+            if is_given:
+                msg = f"{name}: has no meaning for a session of an export; leave it out"
+                raise InvalidOptionError(msg)
+
+    def _converse(self, found: Any, line: int) -> None:
+        """Prepare the session of a line of messages for the next commit."""
+        said, options, backing = Conversation.of(found), self.options, self.backing
+        name = f"{options.unnamed}-{line:06d}" if said.name is None else said.name
+        policy = options.policy or said.policy or backing.policy
+        policy_name(policy)
+        counter, now_ms = options.counter or backing.counter, backing.now_ms()
+        title = self._named(
+            Title(name, said.app, said.user, policy, counter.id, 1, 1, now_ms, now_ms, 0, 0)
+        )
+        if options.on_conflict == "append" and self._is_there_now(title):
+            self._append(title, said.messages)
+            return
+        # What is there may be of another policy: then it is another session, which is no error yet.
+        rules = SessionOptions(None, options.counter, options.orphans)
+        address = Address(backing, title.app, title.user, title.session, rules)
+        prepared = Appending(address).prepare(said.messages, PLAIN)
+        free = self._free(title, line, lambda title: self._holds(title, prepared))
+        if free is None:
+            return
+        session = Incoming.of_messages(free, prepared, backing, line=line, orphans=options.orphans)
+        self.whole[_place(free)] = session
+        self.items += max(len(prepared), 1)
+
+    def _append(self, title: Title, messages: list[dict[str, Any]]) -> None:
+        """Add what a session that exists lacks of a conversation, in a commit of its own."""
+        rules = SessionOptions(self.options.policy, self.options.counter, self.options.orphans)
+        address = Address(self.backing, title.app, title.user, title.session, rules)
+        appending = Appending(address)
+        prepared = appending.prepare(messages, PLAIN)
+        head = address.peek()
+        stored = [item.message for item in Reading(address).items(1, None, skip_corrupt=False)]
+        if [item.message for item in prepared[: len(stored)]] != stored[: len(prepared)]:
+            refuse(f"session {address.name!r} holds other items than the beginning of this line")
+        fresh = prepared[len(stored) :]
+        if not fresh:
+            self.done.skipped += 1
+            return
+        revision = None if head is None else head.revision
+        receipt = appending.store(fresh, appending.append(fresh, expected_revision=revision))
+        self.done.conversations += 1
+        self.done.items += len(fresh)
+        self.done.calls += _calls(fresh)
+        self.done.open_calls += receipt.open_calls
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _named(self, title: Title) -> Title:
+        """The title with the names that it gets here."""
+        if self.options.rename is not None:
+            title = self.options.rename(title)
+        for what in ("app", "user", "session"):
+            names.check_name(getattr(title, what), what)
+        return title
 
     def _renamed(self, owner: Owner) -> Owner:
         """Who owns a state that was ``owner``'s."""
-        if self.rename is None:
+        if self.options.rename is None:
             return owner
         app, user = owner
-        title = self.rename(Title("", app, user, "", "", 0, 1, 0, 0, 0, 0))
+        title = self.options.rename(Title("", app, user, "", "", 0, 1, 0, 0, 0, 0))
         return title.app, title.user if user else ""
 
-    def _is_there(self, txn: ReadTxn, title: Title) -> bool:
-        """Whether the session is stored already, as far as its head tells.
+    def _free(self, title: Title, line: int, is_same: Callable[[Title], bool]) -> Title | None:
+        """The title under a name that no other session has; None if nothing is to be stored.
 
         Raises:
-            InvalidOptionError: there is another one of this name.
+            InvalidOptionError: another session has the name, which is an error unless asked for.
         """
-        scope = names.scope_of(txn, title.app, title.user)
-        session = None if scope is None else names.session_of(txn, scope, title.session)
-        if scope is None or session is None:
-            return False
-        key = head_key(scope, session)
-        value = txn.get(key)
-        head = None if value is None else Head.unpack(key, value)
-        wanted = (title.revision, title.next_seq, title.updated_ms)
-        if head is None or (head.revision, head.next_seq, head.updated_ms) != wanted:
-            msg = (
-                f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists and "
-                "is another one: delete it first, or import under another name"
+        wanted, on_conflict = _place(title), self.options.on_conflict
+        while self._is_there_now(title):
+            if is_same(title):
+                self.done.skipped += 1
+                return None
+            told = (
+                f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists "
+                "and is another one"
             )
-            raise InvalidOptionError(msg)
-        return True
+            if on_conflict == "skip":
+                self.done.left_out.append(f"line {line}: {told}: left out")
+                return None
+            if on_conflict != "rename":
+                msg = (
+                    f"{told}: delete it first, or say what to do with --on-conflict "
+                    f"(on_conflict=): {', '.join(_CONFLICTS[1:])}"
+                )
+                raise InvalidOptionError(msg)
+            tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1
+            title = replace(title, session=f"{wanted[2]} ({tried})")
+        self.done.renamed += _place(title) != wanted
+        return title
+
+    def _is_there_now(self, title: Title) -> bool:
+        """Whether the name is taken; if by a session that waits for the commit, that is made."""
+        if _place(title) in self.whole:
+            self._commit()
+        return self.backing.store.read(lambda txn: _is_taken(txn, title))
+
+    def _is_same(self, title: Title) -> bool:
+        """Whether the stored session is the one of the title, as far as its head tells."""
+        head = self.backing.store.read(lambda txn: _head_of(txn, title))
+        wanted = (title.revision, title.next_seq, title.updated_ms)
+        return head is not None and (head.revision, head.next_seq, head.updated_ms) == wanted
+
+    def _holds(self, title: Title, prepared: list[Prepared]) -> bool:
+        """Whether the stored session is of these items and no others."""
+        head = self.backing.store.read(lambda txn: _head_of(txn, title))
+        if head is None or head.policy != title.policy or head.count != len(prepared):
+            return False
+        options = SessionOptions(None, None, "keep")
+        address = Address(self.backing, title.app, title.user, title.session, options)
+        stored = Reading(address).items(1, None, skip_corrupt=False)
+        return all(
+            item.message == wanted.message for item, wanted in zip(stored, prepared, strict=True)
+        )
 
     def _fail(self, number: int, session: Incoming | None, error: Exception) -> None:
         where = f" (session {session.title.session!r})" if session is not None else ""
@@ -245,12 +392,13 @@ class _Import:
 
     # --- commits ----------------------------------------------------------------------------------
 
-    def _commit(self, session: Incoming | None) -> None:
+    def _commit(self) -> None:
         """Store what waits: whole sessions, and a part of the one that is being read."""
-        parts = [_Part(whole, whole.entries, is_last=True) for whole in self.whole]
+        session = self.session
+        parts = [_Part(whole, whole.entries, is_last=True) for whole in self.whole.values()]
         if session is not None and session.entries:
             parts.append(_Part(session, session.entries, is_last=False))
-        self.whole, self.items, self.bytes = [], 0, 0
+        self.whole, self.items, self.bytes = {}, 0, 0
         for group in _bounded(parts):
             self._store(group)
         if session is not None:
@@ -272,13 +420,31 @@ class _Import:
                 for session in lost.sessions:
                     self._give_up(session, session.line, lost)
                 continue
+            except CallerError as error:  # nothing of them was stored: the others go on without it
+                if len(parts) == 1:
+                    self._give_up(parts[0].session, parts[0].session.line, error)
+                    return
+                for part in parts:
+                    self._store([part])
+                return
             for part in parts:
-                self.done.items += sum(map(itemgetter(0), part.entries))
-                self.done.sessions += part.is_last
-                self.done.views += len(part.session.views) if part.is_last else 0
+                self._tell(part)
             return
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
+
+    def _tell(self, part: _Part) -> None:
+        """Count what a commit stored of a session."""
+        done, session = self.done, part.session
+        done.items += sum(map(itemgetter(0), part.entries))
+        if session.is_conversation:
+            done.conversations += part.is_last
+            done.calls += _calls(entry.item for entry in part.entries)
+            done.open_calls += session.open_calls if part.is_last else 0
+            done.orphans += session.orphan_count
+        elif part.is_last:
+            done.sessions += 1
+            done.views += len(session.views)
 
     def _write(self, txn: Txn, parts: list[_Part]) -> None:
         taken = [part.session for part in parts if _is_taken(txn, part.session.title)]
@@ -290,9 +456,10 @@ class _Import:
             for group in _runs(part.entries):
                 items = [entry.item for entry in group]
                 if group[0].live:
-                    draft.append(items, orphans="keep")
+                    draft.append(items, orphans=session.orphans)
                 else:
                     draft.lay_aside(items, after=group[0].after)
+            session.open_calls, session.orphan_count = draft.open_calls, draft.orphans
             if part.is_last:
                 for view in session.views:
                     _write_view(draft, view)
@@ -380,7 +547,23 @@ def _is_taken(txn: ReadTxn, title: Title) -> bool:
     return scope is not None and names.session_of(txn, scope, title.session) is not None
 
 
-def _place(title: Title) -> tuple[str, str, str]:
+def _head_of(txn: ReadTxn, title: Title) -> Head | None:
+    """The head of the stored session that has the title's names."""
+    scope = names.scope_of(txn, title.app, title.user)
+    session = None if scope is None else names.session_of(txn, scope, title.session)
+    if scope is None or session is None:
+        return None
+    key = head_key(scope, session)
+    value = txn.get(key)
+    return None if value is None else Head.unpack(key, value)
+
+
+def _calls(items: Iterable[Prepared]) -> int:
+    """How many calls items make."""
+    return sum(len(classify(item.message)[1]) for item in items)
+
+
+def _place(title: Title) -> Place:
     return title.app, title.user, title.session
 
 

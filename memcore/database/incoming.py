@@ -130,6 +130,11 @@ class Incoming:
         """Scope and session once a part of it is committed."""
         self.is_given_up = False
         """Whether it was told as a failure: nothing more of it is stored, whatever follows."""
+        self.orphans = "keep"
+        """What becomes of results without their call: an export has them where they were kept."""
+        self.is_conversation = False
+        self.open_calls = self.orphan_count = 0
+        """Of the last commit that stored a part of it."""
         self.log: SessionLog | None = None
         """Held from then on, so that no commit reads the index of those before it."""
         self._following = 1
@@ -145,6 +150,17 @@ class Incoming:
         self._states_left = title.state
         gaps = title.next_seq - 1 - title.items
         stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
+
+    @classmethod
+    def of_messages(
+        cls, title: Title, prepared: list[Prepared], backing: Backing, *, line: int, orphans: str
+    ) -> Incoming:
+        """A session that is read whole: the messages of one line."""
+        counter = backing.counter_named(title.counter)
+        found = cls(title, counter, backing, line=line, stand_ins=StandIns())
+        found.entries = [Entry(live=True, item=item) for item in prepared]
+        found.orphans, found.is_conversation = orphans, True
+        return found
 
     @property
     def lines_left(self) -> int:

@@ -105,6 +105,11 @@ class Draft:
         """Unanswered calls, the draft's own items included."""
         return self._base.open_before + self._overlay.open_count
 
+    @property
+    def orphans(self) -> int:
+        """Results without a call among the draft's own items."""
+        return self._overlay.unbound - self._base.ledger.unbound
+
     def receipt(self, count: int) -> Receipt:
         """The receipt of a change that appended ``count`` items."""
         return Receipt(self.last_seq, self.head.revision, self.tokens, self.open_calls, count)

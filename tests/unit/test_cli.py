@@ -308,7 +308,7 @@ def test_import(tmp_path, lines) -> None:
 def test_importing_again_changes_nothing(tmp_path, lines) -> None:
     store = tmp_path / "new.memcore"
     run("import", lines, "--store", store)
-    for options in ((), ("--append",)):
+    for options in ((), ("--on-conflict", "append"), ("--on-conflict", "rename")):
         found = parsed("import", lines, "--store", store, *options)
         assert (found["conversations"], found["items"], found["skipped"]) == (0, 0, 2)
     assert parsed("stats", "--store", store)["stats"]["items"] == 8
@@ -319,14 +319,14 @@ def test_append_adds_what_is_new(tmp_path, lines) -> None:
     run("import", lines, "--store", store)
     more = [*CHAT, {"role": "assistant", "content": "21 degrees."}]
     lines.write_text(json.dumps({"id": "one", "messages": more}) + "\n")
-    assert parsed("import", lines, "--store", store)["skipped"] == 1
-    found = parsed("import", lines, "--store", store, "--append")
+    assert run("import", lines, "--store", store).exit_code == ExitCode.FINDINGS
+    found = parsed("import", lines, "--store", store, "--on-conflict", "append")
     assert (found["conversations"], found["items"]) == (1, 1)
     other = [{"role": "user", "content": "Something else."}, *more]
     lines.write_text(json.dumps({"id": "one", "messages": other}) + "\n")
-    ran = run("import", lines, "--store", store, "--append")
+    ran = run("import", lines, "--store", store, "--on-conflict", "append")
     assert ran.exit_code == ExitCode.FINDINGS
-    assert "talks.jsonl:1: session 'one' holds other items" in ran.stderr
+    assert "talks.jsonl: line 1: session 'one' holds other items" in ran.stderr
     assert parsed("show", "one", "--store", store)["session"]["items"] == 7
 
 
@@ -354,7 +354,7 @@ def test_malformed_lines_are_reported_and_the_others_loaded(tmp_path, lines) -> 
     reported = ran.stderr.splitlines()
     assert len(reported) == len(BAD_LINES)
     for number, (line, reason) in enumerate(zip(reported, BAD_LINES.values(), strict=True), 1):
-        assert line.startswith(f"memcore: {lines}:{number}: "), line
+        assert line.startswith(f"memcore: {lines}: line {number}: "), line
         assert reason in line
 
 
@@ -382,7 +382,7 @@ def test_import_takes_a_policy(tmp_path, lines) -> None:
     store = tmp_path / "new.memcore"
     run("import", lines, "--store", store, "--policy", "seed")
     assert parsed("ls", "--store", store)["sessions"][0]["policy"] == "seed"
-    ran = run("import", lines, "--store", store, "--policy", "gemini", "--append")
+    ran = run("import", lines, "--store", store, "--policy", "gemini", "--on-conflict", "append")
     assert ran.exit_code == ExitCode.FINDINGS
 
 
