@@ -34,9 +34,9 @@ BATCH_CLOSURES_MAX: Final = 256
 """Closures of one group commit; a longer queue makes the next batch."""
 STEADY_INTERVAL_MS_DEFAULT: Final = 50
 STEADY_INTERVAL_MS_MAX: Final = 60_000
-STEADY_COMMITS_HURRY: Final = 128
+STEADY_COMMITS_HURRY: Final = 64
 """Commits without a steady point after which one is made before its time."""
-STEADY_COMMITS_MAX: Final = 1024
+STEADY_COMMITS_MAX: Final = 512
 """Commits without a steady point at which writers wait for one: until then the file grows."""
 ROOM_BYTES: Final = 1024**2
 """What stays free in the file for those who delete when the device is full."""

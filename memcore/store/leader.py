@@ -263,7 +263,7 @@ class Leader:
         if room is None:
             return True
         ordinary = [c for c in batch.calls if not (c.makes_room or c.done or c.error)]
-        if not ordinary or txn.raw is None or room.take(txn.size, len(txn.places), txn.raw.id()):
+        if not ordinary or txn.raw is None or room.take(txn.raw, txn.puts):
             return True
         if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
             batch.take_back(batch.calls.index(ordinary[0]) + 1)

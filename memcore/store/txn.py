@@ -31,11 +31,17 @@ class RawCursor(Protocol):
     def last(self) -> bool:
         """Go to the last key."""
 
+    def next(self) -> bool:
+        """Go one forth."""
+
     def prev(self) -> bool:
         """Go one back."""
 
     def key(self) -> bytes:
         """The current key."""
+
+    def value(self) -> bytes:
+        """The current value."""
 
     def delete(self) -> bool:
         """Delete the current row and go to the next."""
@@ -180,8 +186,8 @@ class WriteTxn:
     """A write transaction shared by the closures of one batch; records what it writes.
 
     ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
-    such a transaction must not be committed even if the closure swallowed the error. ``places`` are
-    the keys that were put, without their last bytes: rows of one place lie close together.
+    such a transaction must not be committed even if the closure swallowed the error. ``puts`` are
+    the keys that were put, with the size of their values, for whoever estimates pages.
     """
 
     __slots__ = (
@@ -195,7 +201,7 @@ class WriteTxn:
         "local",
         "ops",
         "owner",
-        "places",
+        "puts",
         "raw",
         "recording",
         "size",
@@ -220,7 +226,7 @@ class WriteTxn:
         self.recording = recording
         self.ops: dict[bytes, bytes | None] = {}
         self.size = 0
-        self.places: set[bytes] = set()
+        self.puts: dict[bytes, int] = {}
         self.dirty = False
         self.failed: Exception | None = None
         self.local: dict[Any, Any] = {}
@@ -255,7 +261,7 @@ class WriteTxn:
             self.failed = error
             raise
         self.dirty = True
-        self.places.add(key[:-2])
+        self.puts[key] = len(value)
         if self.recording:
             self._record(key, value)
         else:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import resource
 from pathlib import Path
 
+import lmdb
 import pytest
 
 import memcore
+from memcore.checkpoint import JsonCoder, NewCheckpoint
 from memcore.errors import StoreFullError
-from memcore.limits import ROOM_BYTES, ROOM_STEP_BYTES
+from memcore.limits import PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import open_store
-from memcore.store.room import Room
+from memcore.store.room import _COMMIT_BYTES, _FEW, Room, pages_for, rows_at_most, rows_in
 from messages import texts, user
 
 A, B = b"\x01a", b"\x01b"
@@ -208,3 +211,86 @@ def test_a_backup_that_does_not_fit_leaves_nothing(path, full, compact):
         with pytest.raises(StoreFullError):
             db.backup(path.with_name("copy"), compact=compact)
         assert sorted(p.name for p in path.parent.iterdir()) == [path.name, f"{path.name}-lock"]
+
+
+# --- what a batch takes ---------------------------------------------------------------------------
+
+
+def _batch(rng, known):
+    """Rows as memcore writes them: neighbours, scattered ids, rows anew, large ones."""
+    kind = rng.choice(("neighbours", "scattered", "anew", "large", "few"))
+    count = rng.randrange(1, 400) if kind != "few" else rng.randrange(1, 5)
+    size = rng.choice((0, 10, 60, 200, 700, 1900))
+    start = rng.randrange(1 << 40)
+    if kind == "anew" and known:
+        return {
+            key: max(known[key], size) for key in rng.sample(sorted(known), min(count, len(known)))
+        }
+    if kind == "large":
+        return {
+            b"\x20%08d" % (start + n): rng.randrange(3000, 70_000) for n in range(count // 20 + 1)
+        }
+    if kind == "neighbours":
+        prefix = b"\x0f" * 21 + rng.choice((b"", b"n" * 60))
+        return {b"%s%016d" % (prefix, start + n): size for n in range(count)}
+    return {b"\x10" * 17 + rng.randbytes(16): size for _ in range(count)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_never_takes_more_pages_than_are_estimated(path, seed):
+    rng = random.Random(seed)
+    env = lmdb.open(str(path), subdir=False, map_size=1 << 30, sync=False, max_dbs=0)
+    pin = env.begin()  # so that no page is used again
+    known = {}
+    for _ in range(120):
+        before = env.stat()
+        pages = before["leaf_pages"] + before["branch_pages"] + before["overflow_pages"]
+        last = env.info()["last_pgno"]
+        puts = _batch(rng, known)
+        with env.begin(write=True) as txn:
+            for key, size in puts.items():
+                txn.put(key, bytes(size))
+            rows = rows_in(txn, puts) if len(puts) > _FEW else rows_at_most(puts)
+            estimate = pages_for(rows, before["depth"], pages)
+            assert pages_for(rows_at_most(puts), before["depth"], pages) >= estimate
+        taken = env.info()["last_pgno"] - last
+        assert taken <= estimate + _COMMIT_BYTES // PAGE_BYTES, (taken, estimate, rows)
+        known |= puts
+    pin.abort()
+    env.close()
+
+
+@pytest.mark.parametrize("size", [10, 60, 200, 700])
+def test_small_neighbours_are_estimated_at_twice_what_they_take(path, size):
+    env = lmdb.open(str(path), subdir=False, map_size=1 << 30, sync=False, max_dbs=0)
+    taken = estimated = 0
+    with env.begin(write=True) as txn:
+        for at in range(4000):
+            txn.put(b"\x0f%020d" % (at * 10_000), bytes(100))
+    for start in range(0, 40_000_000, 4_000_000):
+        before, last = env.stat(), env.info()["last_pgno"]
+        pages = before["leaf_pages"] + before["branch_pages"]
+        puts = {b"\x0f%020d" % (start + at): size for at in range(1, 1500)}
+        with env.begin(), env.begin(write=True) as txn:
+            for key in puts:
+                txn.put(key, bytes(size))
+            estimated += pages_for(rows_in(txn, puts), before["depth"], pages)
+        taken += env.info()["last_pgno"] - last
+    assert taken <= estimated <= 2.2 * taken, (taken, estimated)
+    env.close()
+
+
+def test_a_copy_of_a_thread_grows_the_file_by_what_it_takes(path):
+    with memcore.open(path) as db:
+        graph = db.scope().graph
+        parent = None
+        for at in range(600):
+            body = {"channel_versions": {"a": at, "b": at}}
+            values = {"a": (at, at), "b": (at, f"b{at}")}
+            graph.put("t", "", NewCheckpoint(f"{at:06}", parent, body, {}, values), JsonCoder())
+            parent = f"{at:06}"
+        before, size = db.stats(), path.stat().st_size
+        graph.copy_thread("t", "copy")
+        after = db.stats()
+        taken = (after["pages"] - before["pages"]) * after["page_bytes"]
+        assert path.stat().st_size - size <= 2 * taken + ROOM_BYTES
