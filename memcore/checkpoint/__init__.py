@@ -8,8 +8,8 @@ from memcore.checkpoint.joining import MISSING
 from memcore.checkpoint.pruning import Candidate, Plan, Pruned, Rule
 from memcore.checkpoint.reading import Delta, Found, ThreadEntry
 from memcore.checkpoint.redacting import admitting
-from memcore.checkpoint.retention import keep_rule, run_rule
-from memcore.checkpoint.threads import scopes_with_threads
+from memcore.checkpoint.retention import changed_ms, is_encrypted, keep_rule, limits_rule, run_rule
+from memcore.checkpoint.threads import Thread, scopes_with_threads, thread_of
 from memcore.checkpoint.writing import NewCheckpoint, NewWrites
 
 __all__ = [
@@ -27,13 +27,18 @@ __all__ = [
     "Pruned",
     "Rule",
     "StoredCoder",
+    "Thread",
     "ThreadEntry",
     "Typed",
     "Wrapper",
     "admitting",
+    "changed_ms",
     "check_threads",
     "clear_body",
+    "is_encrypted",
     "keep_rule",
+    "limits_rule",
     "run_rule",
     "scopes_with_threads",
+    "thread_of",
 ]

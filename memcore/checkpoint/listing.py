@@ -12,6 +12,7 @@ from memcore import keys
 from memcore.checkpoint import rows, threads
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.reading import Found, Reading, ThreadEntry
+from memcore.checkpoint.retention import changed_ms
 from memcore.checkpoint.rows import CheckpointRow
 from memcore.store.base import ReadTxn
 
@@ -155,7 +156,9 @@ class Listing(Reading):
             place = rows.Place(scope, number, pool)
             root = threads.namespace_of(txn, place, "")
             newest = None if root is None else rows.newest(txn, place, root)
-            found.append(ThreadEntry(name, created_ms / 1000, newest))
+            changed = changed_ms(txn, place)
+            at = None if changed is None else changed / 1000
+            found.append(ThreadEntry(name, created_ms / 1000, newest, at))
             if len(found) == _NAMES_PAGE:
                 break
         return found

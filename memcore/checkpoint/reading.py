@@ -52,6 +52,9 @@ class ThreadEntry:
     """Seconds since 1970."""
     newest: str | None
     """The newest checkpoint of the root namespace."""
+    changed_at: float | None = None
+    """When the newest checkpoint of any namespace was made, in seconds since 1970 by its writer's
+    clock; None: nothing that can be read without its serialiser tells."""
 
 
 @dataclass(slots=True)

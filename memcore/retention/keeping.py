@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from memcore import names
-from memcore.checkpoint.threads import thread_of
+from memcore.checkpoint import Thread, thread_of
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log.saved import read_saved, saved_numbers
 from memcore.retention.places import rules_in
@@ -49,8 +49,9 @@ class Retention:
         user: str | None = None,
         app: str | None = None,
         session: str | None = None,
+        thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """Give rules to the database, a user in an application, or one of their sessions.
+        """Give rules to the database, a user in an application, a session or thread of theirs.
 
         Args:
             rules: a preset's name, a mapping, a RetentionRule or a list; ``[]``: everything stays
@@ -58,10 +59,11 @@ class Retention:
             user: whose sessions; with ``app``.
             app: of which application; ``"default"`` if only ``user`` is given.
             session: one session of them.
+            thread: one thread of a graph runtime, instead.
 
         Raises:
-            InvalidOptionError: they are no rules.
-            NotFoundError: there is no such session.
+            InvalidOptionError: they are no rules, or of a thread and not about threads.
+            NotFoundError: there is no such session or thread.
             ReadOnlyError, StorageError
         """
         found = None if rules is None else retention_rules(rules)
@@ -72,16 +74,33 @@ class Retention:
             marks = {rule: seq for rule, seq in terms.marks.items() if rule in ids}
             return replace(terms, rules=stored, marks=marks)
 
-        self._edit(user, app, session, edit)
+        if thread is None:
+            self._edit(user, app, session, edit)
+            return found
+        for rule in found or ():
+            if session is not None or rule.what not in ("threads", "thread_checkpoints"):
+                msg = f"thread={thread[:80]!r}: expected rules about threads or thread_checkpoints"
+                raise InvalidOptionError(msg)
+        self._edit_thread(thread, user or "default", app or "default", edit)
         return found
 
     def get(
-        self, *, user: str | None = None, app: str | None = None, session: str | None = None
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        session: str | None = None,
+        thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """The rules that the database, a user or a session was given itself; None: none."""
+        """The rules that the database, a user, a session or thread was given itself; None: none."""
 
         def look(txn: ReadTxn) -> Terms | None:
-            key = self._find(txn, user, app, session)
+            if thread is not None:
+                scope = names.scope_of(txn, app or "default", user or "default")
+                found = None if scope is None else thread_of(txn, scope, thread)
+                key = None if found is None else _terms_of(found)
+            else:
+                key = self._find(txn, user, app, session)
             return None if key is None else read_terms(txn, key)
 
         terms = self._backing.store.read(look)
@@ -198,18 +217,7 @@ class Retention:
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at = self._at(ttl_seconds)
-        self._need_writable()
-
-        def closure(txn: Txn) -> None:
-            scope = names.scope_of(txn, app, user)
-            found = None if scope is None else thread_of(txn, scope, thread)
-            if scope is None or found is None:
-                msg = f"there is no thread {thread[:80]!r} of user {user!r} in app {app!r}"
-                raise NotFoundError(msg)
-            key = thread_terms(scope, found.place.thread)
-            write_terms(txn, key, replace(read_terms(txn, key), name=thread, expires_ms=at))
-
-        self._backing.store.transact(closure)
+        self._edit_thread(thread, user, app, lambda terms: replace(terms, expires_ms=at))
         return at
 
     def terms(
@@ -262,6 +270,17 @@ class Retention:
         named = "" if session is None else session
         self._edit_key(place, lambda terms: replace(edit(terms), name=named))
 
+    def _edit_thread(self, thread: str, user: str, app: str, edit: Edit) -> None:
+        def place(txn: Txn) -> bytes:
+            scope = names.scope_of(txn, app, user)
+            found = None if scope is None else thread_of(txn, scope, thread)
+            if found is None:
+                msg = f"there is no thread {thread[:80]!r} of user {user!r} in app {app!r}"
+                raise NotFoundError(msg)
+            return _terms_of(found)
+
+        self._edit_key(place, lambda terms: replace(edit(terms), name=thread))
+
     def _edit_key(self, place: Callable[[Txn], bytes], edit: Edit) -> None:
         self._need_writable()
 
@@ -287,6 +306,10 @@ class Retention:
         if self._backing.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
+
+
+def _terms_of(thread: Thread) -> bytes:
+    return thread_terms(thread.place.scope, thread.place.thread)
 
 
 def _readable(txn: ReadTxn, key: bytes) -> Terms:

@@ -16,13 +16,14 @@ from memcore.keys import Kind
 from memcore.log.saved import read_saved, saved_numbers
 from memcore.retention.departing import remove_beginning, remove_session
 from memcore.retention.expiring import expire_items, head_of_session
+from memcore.retention.graph_threads import keep_thread, keep_threads
 from memcore.retention.report import Run
 from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.retention.states import drop_checkpoints
 from memcore.store.base import ReadTxn
 from memcore.terms import Terms, read_terms, scope_terms, session_terms
 
-__all__ = ["keep_scope", "keep_session", "rules_in"]
+__all__ = ["keep_graph", "keep_scope", "keep_session", "rules_in"]
 
 _PAGE: Final = 256
 
@@ -60,6 +61,11 @@ def keep_session(run: Run, scope: int, session: int, terms: Terms) -> None:
     _keep_contents(run, scope, session, rules, terms.name)
 
 
+def keep_graph(run: Run, scope: int, terms: Terms) -> None:
+    """Apply the rules of one thread's own."""
+    keep_thread(run, scope, terms.name, _rules(run, terms))
+
+
 def keep_scope(run: Run, scope: int, terms: Terms) -> None:
     """Apply the rules of a scope, or of the database (scope 0), to sessions without own ones."""
     rules = _rules(run, terms)
@@ -68,6 +74,7 @@ def keep_scope(run: Run, scope: int, terms: Terms) -> None:
     _sweep_audit(run, scope, 0, rules)
     if scope:
         _keep_sessions(run, scope, rules)
+        keep_threads(run, scope, rules)
         return
     store = run.backing.store
     for number in store.read(lambda txn: [found for found, _, _ in names.scopes(txn)]):
@@ -77,6 +84,7 @@ def keep_scope(run: Run, scope: int, terms: Terms) -> None:
             with run.while_alive(number):
                 _sweep_audit(run, number, 0, rules)
                 _keep_sessions(run, number, rules)
+                keep_threads(run, number, rules)
 
 
 def _rules(run: Run, terms: Terms) -> tuple[RetentionRule, ...]:
@@ -111,7 +119,7 @@ def _keep_sessions(run: Run, scope: int, rules: Sequence[RetentionRule]) -> None
     about = [rule for rule in rules if rule.what == "sessions"]
     if about:
         _remove_sessions(run, scope, about)
-    rest = [rule for rule in rules if rule.what != "sessions"]
+    rest = [rule for rule in rules if rule.what in ("items", "checkpoints", "audit")]
     named: dict[int, str] = {}
     if any(rule.action == "remove" for rule in rest):
         named = {known.session: known.name for known in _known(run, scope)}

@@ -50,6 +50,8 @@ class SweepReport:
     """Fields of states."""
     checkpoints: int = 0
     threads: int = 0
+    thread_checkpoints: int = 0
+    """Checkpoints of threads that stay."""
     audit: int = 0
     """Entries of the audit log."""
     bytes: int = 0
@@ -59,8 +61,8 @@ class SweepReport:
     held: int = 0
     """What was due and is under a legal hold."""
     kept: int = 0
-    """What was due and stays: threads if there is an archive, which cannot hold them, and what
-    changed meanwhile or is leased."""
+    """What was due and stays: threads if there is an archive, which cannot hold them, checkpoints
+    that a serialiser encrypted, and what changed meanwhile or is leased."""
     damaged: int = 0
     """Rows that were due and cannot be read; ``check`` lists them."""
     complete: bool = True
@@ -71,7 +73,7 @@ class SweepReport:
         """How many things went."""
         return (
             self.entries + self.items + self.items_removed + self.sessions + self.fields
-            + self.checkpoints + self.threads + self.audit
+            + self.checkpoints + self.threads + self.thread_checkpoints + self.audit
         )  # fmt: skip
 
     def mapping(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from memcore.options import checked_choice, checked_optional_int, need_known, re
 
 __all__ = ["RETENTION_PRESETS", "RetentionRule", "read_rules", "retention_rules"]
 
-_WHATS: Final = ("sessions", "items", "checkpoints", "audit")
+_THREADS: Final = ("threads", "thread_checkpoints")
+_WHATS: Final = ("sessions", "items", "checkpoints", *_THREADS, "audit")
 _LIMITS: Final = ("max_age_seconds", "keep_last", "max_bytes")
 _CLASSES: Final = ("kinds", "types", "tools")
 _KINDS: Final = tuple(kind.name.lower() for kind in ItemKind)
@@ -44,12 +45,13 @@ class RetentionRule:
     """
 
     what: str
-    """``items`` of a session, ``sessions`` of a scope, ``checkpoints`` of a session, or entries of
-    the ``audit``."""
+    """``items`` of a session, ``sessions`` of a scope, ``checkpoints`` of a session, ``threads`` of
+    a graph runtime, ``thread_checkpoints`` of one of these, or entries of the ``audit``."""
     max_age_seconds: float | None = None
-    """Older ones go: sessions by their last change, all others by when they were made."""
+    """Older ones go: sessions and threads by their last change, others by when they were made."""
     keep_last: int | None = None
-    """All but so many of the last ones go, of the classes below; sessions by their last change."""
+    """All but so many of the last ones go, of the classes below; sessions and threads by their last
+    change, checkpoints of a thread in each of its namespaces."""
     max_bytes: int | None = None
     """Items: those before the last ones that take so many bytes go."""
     kinds: tuple[str, ...] = ()

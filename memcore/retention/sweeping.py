@@ -8,18 +8,17 @@ from typing import Final
 
 from memcore import blobs, keys, kv, names
 from memcore.audit import record_event
-from memcore.checkpoint import removal as threads
 from memcore.errors import CorruptValueError
 from memcore.held import is_held
 from memcore.keys import Kind
 from memcore.retention.departing import remove_session
-from memcore.retention.places import keep_scope, keep_session
+from memcore.retention.graph_threads import remove_thread
+from memcore.retention.places import keep_graph, keep_scope, keep_session
 from memcore.retention.report import Exporter, Run
 from memcore.retention.states import expire_fields
-from memcore.session import resume_removals
 from memcore.store.base import ReadTxn, Txn
 from memcore.terms import Terms, drop_terms, is_terms, read_terms, write_terms
-from memcore.tombstone import is_erased, need_alive
+from memcore.tombstone import is_erased
 
 __all__ = ["note_sweep", "sweep"]
 
@@ -185,28 +184,19 @@ def _forget_expiry(run: Run, key: bytes) -> None:
 
 
 def _sweep_thread(run: Run, key: bytes, terms: Terms) -> None:
-    if not _is_due(run, terms):
-        return
     scope, thread = keys.split_scoped(key)[0], int.from_bytes(key[10:], "big")
-    if run.backing.store.read(lambda txn: is_held(txn, scope)):
-        run.report.held += 1
-        return
-    if run.write is not None:
-        run.report.kept += 1
-        return
-    if run.dry:
-        run.report.threads += 1
-        return
 
-    def closure(txn: Txn) -> bool:
-        need_alive(txn, scope)
-        if is_held(txn, scope) or not _is_due(run, read_terms(txn, key)):
-            return False
-        if names.thread_of(txn, scope, terms.name) != thread:
-            drop_terms(txn, key)  # it was deleted by who knows no terms
-            return False
-        threads.start_removal(txn, scope, terms.name)
-        return True
+    def is_known(txn: ReadTxn) -> bool:
+        return names.thread_of(txn, scope, terms.name) == thread
 
-    run.report.threads += run.backing.store.transact(closure, makes_room=True)
-    resume_removals(run.backing.store)
+    if not run.backing.store.read(is_known):
+        if not run.dry:  # it was deleted by who knows no terms
+            run.backing.store.transact(
+                lambda txn: None if is_known(txn) else drop_terms(txn, key), makes_room=True
+            )
+    elif _is_due(run, terms):
+        remove_thread(
+            run, scope, terms.name, lambda txn: is_known(txn) and _is_due(run, read_terms(txn, key))
+        )
+    else:
+        keep_graph(run, scope, terms)

@@ -6,10 +6,12 @@ import asyncio
 import copy
 import dataclasses
 import json
+import operator
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -718,3 +720,73 @@ def test_lists_are_newest_first_over_threads_and_namespaces(db: memcore.Database
     assert next(listed).checkpoint["id"] == "11"
     saver.delete_thread("old")
     assert [one.checkpoint["id"] for one in listed] == ["08", "05", "02", "005"]
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_saver_keeps_so_many_checkpoints(db: memcore.Database, awaited: bool) -> None:
+    saver = MemcoreSaver(db, keep_last=20)
+    builder = StateGraph(Log)
+    builder.add_node("add", lambda state: {"log": [str(len(state["log"]))]})
+    builder.add_edge(START, "add")
+    graph = builder.compile(checkpointer=saver)
+    most = 0
+    for _ in range(40):
+        if awaited:
+            asyncio.run(graph.ainvoke({"log": ["go"]}, config()))
+        else:
+            graph.invoke({"log": ["go"]}, config())
+        counted = len(list(saver.list(config("t", ""))))
+        most = max(most, counted)
+    assert 20 <= counted <= most <= 2 * 20 + 3
+    assert len(graph.get_state(config()).values["log"]) == 80
+    assert saver.check() == db.check() == []
+
+
+def test_a_put_is_acknowledged_though_its_thread_cannot_be_pruned(
+    db: memcore.Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain = Chain(MemcoreSaver(db))
+    for number in range(3):
+        chain.put(n=number)
+    db.scope().hold(reason="case 7")
+    keeping = MemcoreSaver(db, keep_last=1)
+    chain.saver = keeping
+    chain.put(n=3)
+    assert "was not pruned" in caplog.text
+    assert len(list(keeping.list(config()))) == 4
+    with pytest.raises(InvalidOptionError, match="keep_last"):
+        MemcoreSaver(db, keep_last=0)
+
+
+def test_metadata_is_filtered_by_name_and_by_path(saver: MemcoreSaver) -> None:
+    given: Any = {"a.b": 1, "user": {"access-level": "x", "1": {"2": 3}}, "n": None}
+    saver.put(config(), checkpoint_of("1", {}, {}), given, {})
+    for wanted in ({"a.b": 1}, {"user.access-level": "x"}, {"user.1.2": 3}, {"user.1": {"2": 3}}):
+        assert len(list(saver.list(None, filter=wanted))) == 1
+    for wanted in ({"a.c": 1}, {"user.access-level.x": "x"}, {"user.1": 3}):
+        assert list(saver.list(None, filter=wanted)) == []
+
+
+def test_rules_reach_threads_without_their_serialiser(db: memcore.Database) -> None:
+    builder = StateGraph(Log)
+    builder.add_node("add", lambda state: {"log": ["more"]})
+    builder.add_edge(START, "add")
+    secret = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    for thread, serde in (("clear", None), ("secret", secret)):
+        graph = builder.compile(checkpointer=MemcoreSaver(db, serde=serde))
+        for _ in range(3):
+            graph.invoke({"log": ["go"]}, config(thread))
+    db.retention.set([{"what": "thread_checkpoints", "keep_last": 2}])
+    report = db.sweep()
+    assert (report.thread_checkpoints, report.kept, report.damaged) == (7, 1, 0)
+    graph = builder.compile(checkpointer=MemcoreSaver(db))
+    assert len(graph.get_state(config("clear")).values["log"]) == 6
+    db.retention.set([{"what": "threads", "max_age_seconds": 3600}])
+    assert db.sweep(now=time.time() + 1800).threads == 0
+    assert db.sweep(now=time.time() + 7200).threads == 2
+    assert list(MemcoreSaver(db).threads()) == []
+    assert db.check() == []

@@ -582,6 +582,14 @@ def test_an_option_that_there_is_not_is_refused(db, options, told):
         MemcoreStore(db, **options)
 
 
+def test_the_sql_stores_name_of_fields_counts(db):
+    for at, fields in enumerate(("text", ["text"])):
+        index = {"dims": 3, "embed": embedded, "text_fields": fields}
+        store = MemcoreStore(db, index=index, namespace=f"n{at}")
+        store.put(("a",), "k", {"text": "abba", "other": "a" * 100})
+        assert store.search(("a",), query="abba")[0].score == 1.0
+
+
 def test_its_embeddings_are_told(db):
     assert MemcoreStore(db).embeddings is None
     embeddings = MemcoreStore(db, index=INDEX).embeddings

@@ -381,6 +381,161 @@ def test_threads_of_graphs_go_at_their_time(db, clock) -> None:
     assert index_rows(db) == []
 
 
+def uuid6(seconds: float, tail: int = 0) -> str:
+    """The id that LangGraph gives a checkpoint of a time."""
+    ticks = int(seconds * 10**7) + 0x01B21DD213814000
+    return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-8000-{tail:012x}"
+
+
+class Graph:
+    """Puts checkpoints of a thread at the time of a clock."""
+
+    def __init__(self, db, clock) -> None:
+        self.graph = db.scope().graph
+        self._clock = clock
+        self._last: dict[tuple[str, str], str] = {}
+
+    def put(self, thread: str, space: str = "", **body: Any) -> str:
+        from memcore.checkpoint import JsonCoder, NewCheckpoint
+
+        checkpoint = uuid6(self._clock.now, len(self._last)) if not body else body["id"]
+        parent = self._last.get((thread, space))
+        new = NewCheckpoint(
+            checkpoint, parent, {"channel_versions": {"n": checkpoint}, **body}, {},
+            {"n": (checkpoint, ["x" * 80, checkpoint])},
+        )  # fmt: skip
+        self.graph.put(thread, space, new, JsonCoder())
+        self._last[thread, space] = checkpoint
+        return checkpoint
+
+    @property
+    def threads(self) -> list[str]:
+        return [entry.thread for entry in self.graph.threads()]
+
+    def ids(self, thread: str, space: str = "") -> list[str]:
+        from memcore.checkpoint import JsonCoder
+
+        return [found.checkpoint for found in self.graph.checkpoints(thread, space, JsonCoder())]
+
+
+@pytest.fixture
+def graph(db, clock) -> Graph:
+    return Graph(db, clock)
+
+
+def test_threads_say_when_they_changed(db, graph, clock) -> None:
+    graph.put("t")
+    clock.set(50)
+    graph.put("t", "sub")
+    graph.put("told", id="0", ts="2031-01-01T00:00:00+00:00")
+    graph.put("untold", id="0", ts="yesterday")
+    found = {entry.thread: entry.changed_at for entry in graph.graph.threads()}
+    assert found["t"] == pytest.approx(clock.now, abs=0.01)
+    assert found["told"] == 1924992000
+    assert found["untold"] is None
+
+
+@pytest.mark.parametrize("where", [{}, {"user": "default"}, {"thread": "idle"}], ids=str)
+def test_a_thread_that_is_idle_goes_and_each_put_lets_it_stay(db, graph, clock, where) -> None:
+    for thread in ("idle", "busy"):
+        graph.put(thread)
+    graph.put("untold", id="0")
+    rule = {"what": "threads", "max_age_seconds": 10}
+    stored = db.retention.set([rule], **where)
+    assert db.retention.get(**where) == stored
+    for seconds in (8, 16):
+        clock.set(seconds)
+        graph.put("busy", "sub" if seconds == 8 else "")
+        assert db.sweep(dry_run=True).threads == int(seconds == 16)
+        db.sweep()
+    assert graph.threads == ["busy", "untold"]
+    clock.set(27)
+    assert db.sweep(archive=lambda line: None).total == 0
+    assert db.sweep().threads == int("thread" not in where)
+    assert db.check() == []
+
+
+def test_the_last_threads_stay_by_their_change(db, graph, clock) -> None:
+    for seconds, thread in enumerate(["a", "b", "c", "a", "d"]):
+        clock.set(seconds)
+        graph.put(thread)
+    db.retention.set([{"what": "threads", "keep_last": 2}])
+    db.retention.set([], thread="b")  # has rules of its own: none
+    assert db.sweep(dry_run=True).threads == 1
+    assert db.sweep().threads == 1
+    assert graph.threads == ["a", "b", "d"]
+    assert db.sweep().total == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"keep_last": 2}, [5, 4]),
+        ({"max_age_seconds": 2.5}, [5, 4, 3]),
+        ({"max_age_seconds": 2.5, "keep_last": 4}, [5, 4, 3]),
+        ({"max_age_seconds": 0, "keep_last": 0}, [5]),
+    ],
+)
+def test_old_checkpoints_of_a_thread_go(db, graph, clock, limits, left) -> None:
+    made = []
+    for seconds in range(6):
+        clock.set(seconds)
+        made.append(graph.put("t"))
+    graph.put("t", "sub")
+    db.retention.set([{"what": "thread_checkpoints", **limits}])
+    assert db.sweep(dry_run=True).thread_checkpoints == 6 - len(left)
+    assert db.sweep(archive=lambda line: None).kept == 6 - len(left)
+    assert db.sweep().thread_checkpoints == 6 - len(left)
+    assert graph.ids("t") == [made[at] for at in left]
+    assert len(graph.ids("t", "sub")) == 1
+    assert db.check() == []
+
+
+def test_threads_under_a_hold_stay(db, graph, clock) -> None:
+    graph.put("t")
+    graph.put("t")
+    db.scope().hold(reason="case 7")
+    db.retention.set([
+        {"what": "threads", "max_age_seconds": 10}, {"what": "thread_checkpoints", "keep_last": 1}
+    ])  # fmt: skip
+    assert db.sweep().held == 1
+    clock.set(11)
+    report = db.sweep()
+    assert (report.held, report.total) == (1, 0)
+    assert graph.threads == ["t"]
+
+
+def test_a_thread_that_changes_while_it_is_swept_stays(db, graph, clock, monkeypatch) -> None:
+    from memcore.retention import graph_threads
+
+    graph.put("t")
+    db.retention.set([{"what": "threads", "max_age_seconds": 10}])
+    clock.set(11)
+    remove = graph_threads.remove_thread
+
+    def put_and_remove(*args: Any) -> bool:
+        graph.put("t")  # between what the sweep saw and what it does
+        return remove(*args)
+
+    monkeypatch.setattr(graph_threads, "remove_thread", put_and_remove)
+    assert db.sweep().total == 0
+    assert graph.threads == ["t"]
+
+
+def test_rules_of_a_thread_are_about_threads(db, graph) -> None:
+    rule = {"what": "threads", "max_age_seconds": 10}
+    with pytest.raises(memcore.NotFoundError, match="no thread 't'"):
+        db.retention.set([rule], thread="t")
+    graph.put("t")
+    for rules, where in (([{"what": "items", "keep_last": 1}], {}), ([rule], {"session": "s"})):
+        with pytest.raises(memcore.InvalidOptionError, match="rules about threads"):
+            db.retention.set(rules, thread="t", **where)
+    db.retention.set([rule], thread="t")
+    graph.graph.delete_thread("t", None)
+    assert index_rows(db) == []
+    assert db.retention.get(thread="t") is None
+
+
 def test_what_is_held_stays(db, session, clock, monkeypatch) -> None:
     from memcore.retention import departing, expiring, states, sweeping
 

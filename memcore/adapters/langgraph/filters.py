@@ -11,7 +11,7 @@ from langgraph.store.base import MatchCondition
 from memcore.adapters.langgraph.rows import Labels
 from memcore.errors import InvalidOptionError
 
-__all__ = ["check_filter", "literal_prefix", "matches", "matches_namespace"]
+__all__ = ["check_filter", "field_at", "literal_prefix", "matches", "matches_namespace"]
 
 _ANY: Final = "*"
 _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -59,10 +59,11 @@ def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     what is none, or not there, does not match. A name with dots is that of a field, or else a path
     through mappings, as in SqliteStore.
     """
-    return all(_wants(_field(value, field), want) for field, want in wanted.items())
+    return all(_wants(field_at(value, field), want) for field, want in wanted.items())
 
 
-def _field(value: Mapping[str, Any], name: str) -> Any:
+def field_at(value: Mapping[str, Any], name: str) -> Any:
+    """The field of that name, or else what a path with dots leads to; None: nothing."""
     if "." not in name or name in value:
         return value.get(name)
     found: Any = value

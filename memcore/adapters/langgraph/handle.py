@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Collection
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -23,12 +23,16 @@ from memcore.adapters.langgraph.coding import (
 from memcore.aio import AsyncDatabase
 from memcore.aio.source import Done, Opened, Source, scope_of
 from memcore.checkpoint import GraphStore
+from memcore.checkpoint.cache import Recent
 from memcore.database import Database, Scope
 from memcore.database.scope import backing_of
+from memcore.options import checked_optional_int
 from memcore.telemetry import adapting
 from memcore.telemetry.observer import Place
 
 __all__ = ["Handle"]
+
+_COUNTED_THREADS: Final = 4096
 
 
 class Handle(Opened, BaseCheckpointSaver[str]):
@@ -44,6 +48,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         app: str | None = None,
         durability: str | None = None,
         compare_parent: bool = False,
+        keep_last: int | None = None,
     ) -> None:
         super().__init__(serde=default_serde() if serde is None else serde)
         self._allowed = type_names(allowed_types)
@@ -55,6 +60,9 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         """The database that it was made of; None for one that was given a scope."""
         self._graph: GraphStore = scope.graph
         self._compare_parent = compare_parent
+        self._keep_last = checked_optional_int("keep_last", keep_last, least=1)
+        self._puts: Recent[str, int] = Recent(_COUNTED_THREADS)
+        """By thread, the checkpoints that were put since it was pruned; not known: many."""
         self.observer = adapting(
             database, "langgraph", (scope.app, scope.user, None), place_of=partial(_place, scope)
         )
@@ -71,6 +79,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         user: str | None = None,
         app: str | None = None,
         compare_parent: bool = False,
+        keep_last: int | None = None,
     ) -> Self:
         """A saver over the file at a path, for ``with`` and ``async with``.
 
@@ -86,6 +95,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
             user=user,
             app=app,
             compare_parent=compare_parent,
+            keep_last=keep_last,
         )
 
     def setup(self) -> Done:

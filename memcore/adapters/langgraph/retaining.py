@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,13 +12,16 @@ from memcore.adapters.langgraph.messages import channel_messages, message_faults
 from memcore.aio.commit import commit_to
 from memcore.checkpoint import Rule, ThreadEntry, keep_rule, run_rule
 from memcore.checkpoint.graph import store_of
-from memcore.errors import HistoryNeededError, InvalidOptionError
+from memcore.errors import HistoryNeededError, InvalidOptionError, MemcoreError
 from memcore.model import Context
 from memcore.tokens import TokenCounter
 
 __all__ = ["Retaining"]
 
+_log = logging.getLogger(__name__)
 _STRATEGIES: Final = ("keep_latest", "delete")
+_SLACK: Final = 16
+"""A prune costs as much as many puts: a thread has at least so many of them in between."""
 
 
 class Retaining(Handle):
@@ -79,7 +83,7 @@ class Retaining(Handle):
         return await asyncio.to_thread(self.check)
 
     def threads(self) -> Iterator[ThreadEntry]:
-        """The threads by name, with their newest checkpoint; no state is read."""
+        """The threads by name, with their newest checkpoint and its time; no state is read."""
         return self._graph.threads()
 
     def delete_thread(self, thread_id: str) -> None:
@@ -172,6 +176,24 @@ class Retaining(Handle):
                 self.delete_thread(thread)
             else:
                 self._graph.prune(thread, rule, self._coder)
+
+    def _is_long(self, thread: str) -> bool:
+        """Whether a thread, one put later, may have to be pruned: it is then to be seen to."""
+        if self._keep_last is None:
+            return False
+        count = self._puts.get(thread)
+        if count is None or count >= max(self._keep_last, _SLACK):
+            self._puts.put(thread, 0)
+            return True
+        self._puts.put(thread, count + 1)
+        return False
+
+    def _shorten(self, thread: str) -> None:
+        """Prune a thread to ``keep_last``; the put before it is acknowledged whatever happens."""
+        try:
+            self._graph.prune(thread, keep_rule(keep_last=self._keep_last or 1), self._coder)
+        except MemcoreError as exc:
+            _log.warning("thread %.40r was not pruned to keep_last; later again: %s", thread, exc)
 
     async def aprune(
         self,

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
+from memcore.adapters.langgraph.filters import field_at
 from memcore.adapters.langgraph.retaining import Retaining
 from memcore.aio.driving import drive
 from memcore.checkpoint import (
@@ -83,6 +84,10 @@ class MemcoreSaver(Retaining):
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
             (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
             both go on from the same state. Forks from older checkpoints are refused, too.
+        keep_last: of each namespace of a thread, at least so many of the newest checkpoints stay,
+            and what they are rebuilt from; older ones leave as new ones are put, in one prune for
+            as many puts, or for 16. Other savers of the file need the option, too; a retention
+            rule about ``thread_checkpoints`` holds for all.
     """
 
     # --- reading ----------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class MemcoreSaver(Retaining):
         Args:
             config: whose ``checkpoint_ns`` and ``checkpoint_id`` narrow it down; None or empty: all
                 threads.
-            filter: metadata that must be equal.
+            filter: metadata that must be equal, by name or by a path with dots.
             before: only ids below its id.
             limit: at most so many.
         """
@@ -188,6 +193,8 @@ class MemcoreSaver(Retaining):
         thread, namespace = _place(config)
         new = self._new(config, checkpoint, metadata, new_versions)
         self._graph.put(thread, namespace, new, self._coder)
+        if self._is_long(thread):
+            self._shorten(thread)
         return _made(config, checkpoint)
 
     async def aput(
@@ -203,6 +210,8 @@ class MemcoreSaver(Retaining):
         await drive(
             store_of(self._graph), self._graph.plan_put(thread, namespace, new, self._coder)
         )
+        if self._is_long(thread):
+            await asyncio.to_thread(self._shorten, thread)
         return _made(config, checkpoint)
 
     def _new(
@@ -316,7 +325,7 @@ def _tuple(found: Found, config: RunnableConfig, asked: RunnableConfig) -> Check
 
 
 def _matches(metadata: Any, wanted: dict[str, Any]) -> bool:
-    return all(metadata.get(key) == value for key, value in wanted.items())
+    return all(field_at(metadata, key) == value for key, value in wanted.items())
 
 
 def _writes(

@@ -20,7 +20,7 @@ __all__ = ["Index", "Scorer", "pack_vectors"]
 
 _HEADER: Final = Struct("<II")  # numbers of a vector, vectors
 _WHOLE: Final = "$"
-_OPTIONS: Final = ("dims", "embed", "fields", "distance_type")
+_OPTIONS: Final = ("dims", "embed", "fields", "text_fields", "distance_type")
 _COSINE: Final = "cosine"
 _L2: Final = "l2"
 _DISTANCES: Final = (_COSINE, _L2, "inner_product")
@@ -42,8 +42,13 @@ class Index:
             msg = f"index: dims must be a positive int, got {dims!r}"
             raise InvalidOptionError(msg)
         self._dims: int | None = dims
-        fields: Any = config.get("fields") or [_WHOLE]
-        if isinstance(fields, str) or not all(isinstance(path, str) for path in fields):
+        # The SQL stores read "text_fields", a list or one path; LangGraph's own name is "fields".
+        given: Any = config.get("text_fields")
+        fields: Any = config.get("fields") or ([given] if isinstance(given, str) else given)
+        fields = fields or [_WHOLE]
+        if not isinstance(fields, list | tuple) or not all(
+            isinstance(path, str) for path in fields
+        ):
             msg = f"index: fields: expected a list of paths, got {fields!r:.80}"
             raise InvalidOptionError(msg)
         self._paths = [_tokens(path) for path in fields]
