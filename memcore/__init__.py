@@ -368,20 +368,22 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use."""
-    if name == "aio":
-        found: Any = import_module("memcore.aio")
-    elif name == "open":
-        found = import_module("memcore.database").open_database
-    elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
-    else:
-        msg = f"module 'memcore' has no attribute {name!r}"
-        raise AttributeError(msg)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # for a type checker there are the public names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its home on first use."""
+        if name == "aio":
+            found: Any = import_module("memcore.aio")
+        elif name == "open":
+            found = import_module("memcore.database").open_database
+        elif name in _HOMES:
+            found = getattr(import_module(_HOMES[name]), name)
+        else:
+            msg = f"module 'memcore' has no attribute {name!r}"
+            raise AttributeError(msg)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

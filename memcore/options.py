@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -22,6 +23,7 @@ __all__ = [
     "checked_optional_int",
     "checked_optional_seconds",
     "checked_optional_share",
+    "checked_path",
     "checked_share",
     "need_known",
     "read_mapping",
@@ -115,6 +117,23 @@ def checked_idempotency_key(value: Any) -> str:
         )
         raise InvalidOptionError(msg)
     return value
+
+
+def checked_path(name: str, value: Any) -> str:
+    """``value`` as a file's path, ``~`` at its beginning replaced by the home directory.
+
+    Raises:
+        InvalidOptionError: it is no str, bytes or PathLike, empty, holds a NUL, or is a URL.
+    """
+    if isinstance(value, str | bytes | PathLike):
+        found = os.fsdecode(os.fspath(value))
+        if found.startswith("file:"):
+            msg = f"{name}: expected a path, got the URL {found!r:.80}; leave 'file:' out"
+            raise InvalidOptionError(msg)
+        if found and "\0" not in found:
+            return os.path.expanduser(found)
+    msg = f"{name}: expected a file's path, got {value!r:.80}"
+    raise InvalidOptionError(msg)
 
 
 def checked_optional_seconds(name: str, value: Any) -> float | None:

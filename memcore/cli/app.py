@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Annotated, Any
@@ -42,7 +41,7 @@ from memcore.cli import (
     sweep,
     tree,
 )
-from memcore.cli.entry import Settings
+from memcore.cli.entry import OutputError, Settings, give_up_output, missing_package
 from memcore.cli.exits import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
 
@@ -57,9 +56,8 @@ class GuardedGroup(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:
-            _drop_output()
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        except OutputError as error:
+            raise typer.Exit(give_up_output(error)) from None
         except KeyboardInterrupt:
             complain("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -77,16 +75,12 @@ def _report(error: Exception, *, debug: bool) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if not isinstance(error, memcore.MemcoreError | OSError):
+    missing = missing_package(error) if isinstance(error, ImportError) else ""
+    if missing:
+        text = missing
+    elif not isinstance(error, memcore.MemcoreError | OSError):
         text = f"a bug in memcore: {type(error).__name__}: {text}; please report what --debug shows"
     complain(text or type(error).__name__)
-
-
-def _drop_output() -> None:
-    """Give stdout somewhere to go, or Python complains when it flushes at exit."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, sys.stdout.fileno())
-    os.close(sink)
 
 
 app = typer.Typer(

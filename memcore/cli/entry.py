@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Settings", "main"]
+__all__ = ["OutputError", "Settings", "give_up_output", "main", "missing_package"]
+
+
+class OutputError(OSError):
+    """Standard output takes no more: its device is full, or nobody reads it any more."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose errors can be told from those of files."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputError(error.errno, error.strerror) from error
 
 
 class Settings(NamedTuple):
@@ -23,6 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     has just failed.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OutputError as error:
+        return give_up_output(error)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         from memcore import __version__
 
@@ -33,13 +59,66 @@ def main(argv: Sequence[str] | None = None) -> int:
     if debug:
         arguments.remove("--debug")
     _never_fail_to_print()
-    from memcore.cli.app import app
+    try:
+        from memcore.cli.app import app
+    except ImportError as error:
+        text = missing_package(error)
+        if not text or debug:
+            raise
+        print(f"memcore: error: {text}", file=sys.stderr)
+        return 2
 
     try:
         app(args=arguments, prog_name="memcore", obj=Settings(debug=debug))
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0
+
+
+def missing_package(error: ImportError) -> str:
+    """What to tell of a package that cannot be imported; empty if it is memcore's own."""
+    if not error.name or error.name.partition(".")[0] == "memcore":
+        return ""
+    return f"the package {error.name} is missing or broken ({error}): install it with pip"
+
+
+def _open_streams() -> None:
+    """Give what was closed a place to go: else the next file that is opened, a database, has it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the least free number, which is this one
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+    out = sys.stdout
+    if type(out) is io.TextIOWrapper:
+        raw = _Output(out.fileno(), "wb", closefd=False)
+        # Python's own has no buffer with PYTHONUNBUFFERED.
+        buffer: Any = raw if isinstance(out.buffer, io.FileIO) else io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(
+            buffer,
+            encoding=out.encoding,
+            errors=out.errors,
+            line_buffering=out.line_buffering,
+            write_through=out.write_through,
+        )
+
+
+def give_up_output(error: OutputError) -> int:
+    """Say why nothing more can be printed; the exit code for it."""
+    from memcore.cli.exits import ExitCode
+    from memcore.cli.output import complain
+
+    # Somewhere to go for what is left, or Python complains when it flushes at exit.
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+    if error.errno == errno.EPIPE:
+        return ExitCode.BROKEN_PIPE  # who reads it has seen enough
+    complain(f"standard output: {error.strerror}")
+    return ExitCode.STORAGE
 
 
 def _never_fail_to_print() -> None:

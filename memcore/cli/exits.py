@@ -32,7 +32,7 @@ Exit codes:
   1  findings: check or demo found something, import met lines it could not load, export left
      out what its format cannot hold, recount met sessions it could not count, salvage or
      recover had to leave something out, erase left something for --finish
-  2  usage: an option is missing, unknown or out of range
+  2  usage: an option is missing, unknown or out of range, or needs a package that is missing
   3  not found: no such file or session
   4  conflict: another process holds the file, or the session changed meanwhile
   5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one
@@ -56,6 +56,7 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.CorruptValueError, ExitCode.CORRUPT),
     (errors.CallerError, ExitCode.REFUSED),
     (errors.StorageError, ExitCode.STORAGE),
+    (ImportError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
     (OSError, ExitCode.STORAGE),
 )

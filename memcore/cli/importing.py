@@ -15,7 +15,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import ExitCode
-from memcore.cli.options import Redact, key_options
+from memcore.cli.options import Redact, key_options, store_path
 from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
 from memcore.database.exchange import FORMATS, Title
 from memcore.database.importing import Imported, ImportOptions
@@ -49,7 +49,11 @@ def import_file(
     store: Annotated[
         str,
         typer.Option(
-            "--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database; made if missing."
+            "--store",
+            envvar="MEMCORE_STORE",
+            metavar="PATH",
+            help="The database; made if missing.",
+            callback=store_path,
         ),
     ],
     *,

@@ -13,6 +13,7 @@ import typer
 import memcore
 from memcore.cli.exits import ExitCode
 from memcore.cli.output import complain, warn
+from memcore.options import checked_path
 
 __all__ = [
     "App",
@@ -29,15 +30,35 @@ __all__ = [
     "key_options",
     "need_choice",
     "reading",
+    "store_path",
     "writing",
 ]
 
 _WRITER_PATIENCE_SECONDS: Final = 0.2
 
+
+def store_path(given: str | None) -> str | None:
+    """The path of a database as it was given; the shell leaves ``~`` in a variable as it is.
+
+    Raises:
+        InvalidOptionError: it is no path.
+    """
+    return None if given is None else checked_path("--store", given)
+
+
 StorePath = Annotated[
-    str, typer.Option("--store", envvar="MEMCORE_STORE", metavar="PATH", help="The database file.")
+    str,
+    typer.Option(
+        "--store",
+        envvar="MEMCORE_STORE",
+        metavar="PATH",
+        help="The database file.",
+        callback=store_path,
+    ),
 ]
-StoreFile = Annotated[str, typer.Argument(metavar="FILE", help="The database file.")]
+StoreFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="The database file.", callback=store_path)
+]
 User = Annotated[str | None, typer.Option(help="Only this user's sessions.", metavar="USER")]
 App = Annotated[str | None, typer.Option(help="Only this application's sessions.", metavar="APP")]
 Redact = Annotated[

@@ -10,7 +10,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -61,7 +61,8 @@ def emit_json(command: str, fields: dict[str, Any]) -> None:
 
 def warn(text: str) -> None:
     """One line on stderr."""
-    print(f"memcore: {escape(text)}", file=sys.stderr)
+    with suppress(OSError):  # closed or full: there is nowhere left to say so
+        print(f"memcore: {escape(text)}", file=sys.stderr)
 
 
 def complain(text: str) -> None:

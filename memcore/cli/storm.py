@@ -66,7 +66,7 @@ def run_child(path: Path) -> tuple[list[Acknowledged], int]:
     code = "import sys; from memcore.cli.storm import storm; storm(sys.argv[1], 1)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ran = subprocess.run(  # noqa: S603 - this interpreter, on this package
-        [sys.executable, "-c", code, os.fspath(path)],
+        [sys.executable, "-P", "-c", code, os.fspath(path)],  # not what lies in the directory
         env=environment,
         stdout=subprocess.PIPE,
         timeout=60,

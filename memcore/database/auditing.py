@@ -27,6 +27,7 @@ from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
 )
+from memcore.options import checked_path
 from memcore.privacy.entry import (
     Chainer,
     Entry,
@@ -92,7 +93,7 @@ def _chainer(backing: Backing, key: bytes | None) -> Chainer:
 def _anchored(anchor: Anchor, chainer: Chainer, file_id: bytes) -> Anchored:
     if not isinstance(anchor, str | os.PathLike):
         return read_anchor(anchor, chainer, file_id)
-    path = os.fsdecode(os.fspath(anchor))
+    path = checked_path("anchor", anchor)
     try:
         with Path(path).open("rb") as lines:
             return read_anchor(lines, chainer, file_id)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from memcore.database.check import check_database
 from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_path
 from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing
 from memcore.store import examined, open_store
@@ -75,7 +75,9 @@ def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> Acces
         if key_file is not None:
             raise InvalidOptionError("key_file: needs key=, which opens it")
         return None
-    return Access(key_provider(key), None if key_file is None else os.fsdecode(os.fspath(key_file)))
+    return Access(
+        key_provider(key), None if key_file is None else checked_path("key_file", key_file)
+    )
 
 
 def judge_for(backing: Backing, progress: Progress | None) -> Judge:
@@ -131,7 +133,10 @@ def restore(
     options = (("replace", replace), ("keep", keep), ("force", force))
     for name, value in options:
         checked_bool(name, value)
-    backup, final = (str(Path(os.fsdecode(os.fspath(path))).resolve()) for path in (source, target))
+    backup, final = (
+        str(Path(checked_path(name, path)).resolve())
+        for name, path in (("source", source), ("target", target))
+    )
     if not Path(backup).exists():
         msg = f"{backup}: there is no such file to restore from"
         raise NotFoundError(msg)

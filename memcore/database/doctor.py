@@ -24,6 +24,7 @@ from memcore.errors import (
     StorageError,
     StoreLockedError,
 )
+from memcore.options import checked_path
 from memcore.store import lmdb as binding
 from memcore.store import open_store
 from memcore.store.file import newest_meta
@@ -68,7 +69,7 @@ def examine(path: str | os.PathLike[str]) -> Diagnosis:
         InvalidOptionError: it lies in memory.
         FileNotFoundError, OSError: there is no such file, or it may not be looked at.
     """
-    file = os.fsdecode(os.fspath(path))
+    file = checked_path("path", path)
     if file == ":memory:":
         msg = "a store in memory has no file to look at"
         raise InvalidOptionError(msg)

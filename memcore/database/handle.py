@@ -26,7 +26,7 @@ from memcore.database.retained import Retained
 from memcore.database.scope import Scope
 from memcore.database.sharing import export_shared
 from memcore.model import SessionEntry, Summarize
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_path
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
@@ -50,6 +50,9 @@ class Database(Retained, Audited, Forgetting, Keyed):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {"backing"})  # that is for memcore's own facades
 
     def __repr__(self) -> str:
         return f"Database({self.path!r}, durability={self.durability!r})"
@@ -238,10 +241,11 @@ class Database(Retained, Audited, Forgetting, Keyed):
             StoreFullError: no space is left for the copy.
             CorruptStoreError: the copy has findings, so the database has them; nothing was made.
         """
-        self._need("backup", name=os.fspath(path))
+        target = checked_path("path", path)
+        self._need("backup", name=target)
         checked_bool("compact", compact)
         judge = judge_for(self._backing, progress) if checked_bool("verify", verify) else None
-        self._backing.store.backup(os.fspath(path), compact=compact, judge=judge)
+        self._backing.store.backup(target, compact=compact, judge=judge)
 
     def copy_compact(
         self,

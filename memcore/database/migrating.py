@@ -10,7 +10,7 @@ from memcore.database.check import check_database
 from memcore.database.copies import Progress
 from memcore.errors import NotFoundError, StoreAccessError
 from memcore.limits import FORMAT_VERSION
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_path
 from memcore.session import Backing
 from memcore.store import examined
 from memcore.store.copying import Judge
@@ -57,7 +57,7 @@ def migrate(
         StoreFormatError: it is no memcore file, or one of a newer format.
         StoreLockedError, StoreFullError, CorruptStoreError: nothing was changed.
     """
-    name = str(Path(os.fsdecode(os.fspath(path))).resolve())
+    name = str(Path(checked_path("path", path)).resolve())
     if not os.path.lexists(name):
         msg = f"{name}: there is no such file to migrate"
         raise NotFoundError(msg)

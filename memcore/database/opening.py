@@ -25,7 +25,7 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_DEFAULT,
     STEADY_INTERVAL_MS_MAX,
 )
-from memcore.options import checked_bool, checked_int
+from memcore.options import checked_bool, checked_int, checked_path
 from memcore.privacy.provider import Key
 from memcore.retention import Retention, RetentionRule, resume_erasures, retention_rules
 from memcore.session import Backing, resume_removals
@@ -42,7 +42,7 @@ Rules: TypeAlias = tuple[RetentionRule, ...] | None
 
 @opening
 def open_database(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
     *,
     durability: str | None = None,
     read_only: bool = False,
@@ -73,7 +73,8 @@ def open_database(
     """Open a memcore file; made if it is missing.
 
     Args:
-        path: the file, or ``":memory:"`` for a private one that is gone at close.
+        path: the file, or ``":memory:"`` for a private one that is gone at close. ``~`` at its
+            beginning means home; URLs (``file:``) are refused.
         durability: ``"full"`` (every acknowledged change is on the device), ``"relaxed"`` (a power
             cut takes back at most the last ``steady_interval_ms``, a killed process nothing) or
             ``"none"`` (a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed when
@@ -118,7 +119,7 @@ def open_database(
         AuditError: the file is audited, and ``audit`` is missing or has another key.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
-    file = _checked_path(path)
+    file = checked_path("path", path)
     _check_flags(
         read_only=read_only, create=create, verify=verify, recount=recount,
         allow_unsafe=allow_unsafe, allow_network_fs=allow_network_fs, access_counts=access_counts,
@@ -230,12 +231,3 @@ def _check_within(name: str, number: int, least: int, most: int) -> None:
     if checked_int(name, number, least=least) > most:
         msg = f"{name}: expected at most {most}, got {number}"
         raise InvalidOptionError(msg)
-
-
-def _checked_path(path: Any) -> str:
-    if isinstance(path, str | os.PathLike):
-        file = os.fsdecode(os.fspath(path))
-        if file and "\0" not in file:
-            return file
-    msg = f"path: expected a file's path or ':memory:', got {path!r}"
-    raise InvalidOptionError(msg)

@@ -31,6 +31,7 @@ from memcore.errors import (
 )
 from memcore.keys import Kind, Row
 from memcore.log.head import Head, head_key
+from memcore.options import checked_path
 from memcore.privacy.provider import Key
 from memcore.session import Backing
 from memcore.store import LmdbStore, Txn, built, examined
@@ -85,7 +86,8 @@ def salvage(
         StoreFormatError: nothing in the file was written by memcore, or by a newer one.
     """
     source, final = (
-        str(Path(os.fsdecode(os.fspath(path))).resolve()) for path in (damaged, target)
+        str(Path(checked_path(name, path)).resolve())
+        for name, path in (("damaged", damaged), ("target", target))
     )
     if not os.path.lexists(source):
         msg = f"{source}: there is no such file to salvage"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memcore.log import Prepared
 from memcore.model import (
@@ -27,6 +27,12 @@ from memcore.tokens import TokenCounter, get_counter
 __all__ = ["Session", "store_of"]
 
 T = TypeVar("T")
+_INTERNAL: Final = frozenset((
+    "after_append", "appending", "changes", "checkpointing", "compacting", "ending", "history_at",
+    "is_admitting", "leasing", "metering", "plan_batch", "plan_command", "plan_fork", "plan_share",
+    "reading", "recounting", "recovering", "repairing", "seen_revision",
+))  # fmt: skip
+"""What memcore's own facades and adapters use of a session: no part of the public surface."""
 
 
 class Session(Shown):
@@ -51,6 +57,9 @@ class Session(Shown):
             address.due = self._recover_and_recount if options.recount else self.recovering.lazily
         elif options.recount:
             address.due = self.recounting.lazily
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - _INTERNAL)
 
     def __repr__(self) -> str:
         address = self._address

@@ -361,6 +361,8 @@ def replace_empty(temporary: str, final: str) -> bool:
     except FileNotFoundError:
         return False
     try:
+        if os.fstat(fd).st_size:
+            return False  # somebody was first, and has it open: there is nothing to wait for
         share(fd, final, fcntl.LOCK_EX)
         status = os.fstat(fd)
         if status.st_size or not stat.S_ISREG(status.st_mode):

@@ -71,11 +71,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name from its home on first use."""
-    if name not in _HOMES:
-        msg = f"module 'memcore.telemetry' has no attribute {name!r}"
-        raise AttributeError(msg)
-    found = getattr(import_module(f"memcore.telemetry.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # for a type checker there are the public names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Import a name from its home on first use."""
+        if name not in _HOMES:
+            msg = f"module 'memcore.telemetry' has no attribute {name!r}"
+            raise AttributeError(msg)
+        found = getattr(import_module(f"memcore.telemetry.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found

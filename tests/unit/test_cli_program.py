@@ -13,6 +13,7 @@ import pytest
 
 import memcore
 from memcore.cli import main
+from memcore.cli.exits import ExitCode
 from memcore.cli.output import clip, escape, timestamp
 from memcore.cli.storm import run_child
 from memcore.cli.transcript import preview
@@ -233,3 +234,120 @@ PREVIEWS = [
 @pytest.mark.parametrize(("message", "text"), PREVIEWS)
 def test_previews_of_every_wire_format(message, text) -> None:
     assert preview(message) == text
+
+
+# --- where there is nothing to print to -----------------------------------------------------------
+
+PRINTING = (
+    ["--version"], ["--help"], ["ls"], ["ls", "--json"], ["stats"], ["show", "chat"], ["check"],
+    ["doctor"], ["context", "chat"], ["retention"], ["export", "--all", "--to", "-"],
+    ["bundle", "chat", "--seq", "1"], ["sweep", "--dry-run"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", PRINTING, ids=" ".join)
+def test_a_full_device_behind_standard_output_is_one_line(store, verb) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [*PROGRAM, *verb],
+            env=environment() | {"MEMCORE_STORE": str(store)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ran.returncode == ExitCode.STORAGE, ran.stderr
+    assert ran.stderr.splitlines()[-1] == "memcore: error: standard output: No space left on device"
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("verb", PRINTING, ids=" ".join)
+def test_without_standard_streams_a_verb_does_its_work(store, verb) -> None:
+    before = store.read_bytes()
+    command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *PROGRAM, *verb]
+    ran = subprocess.run(
+        command,
+        env=environment() | {"MEMCORE_STORE": str(store)},
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0
+    assert store.read_bytes() == before  # no descriptor of a stream was the database's
+
+
+@pytest.mark.parametrize(
+    ("package", "verb"),
+    [
+        ("typer", ["ls"]),
+        ("lmdb", ["stats"]),
+        ("cryptography", ["ls"]),
+        ("tiktoken", ["import", "-", "--counter", "tiktoken:o200k_base"]),
+    ],
+)
+def test_a_package_that_is_missing_is_no_bug_of_memcore(store, tmp_path, package, verb) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ImportError('gone', name={package!r})")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    variables = {"MEMCORE_STORE": str(store), "PYTHONPATH": path, "MEMCORE_KEY": "01" * 32}
+    ran = run(*verb, **variables)
+    assert ran.returncode in (ExitCode.USAGE, ExitCode.REFUSED), ran.stderr
+    assert "bug in memcore" not in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    if package != "cryptography":  # the store is not encrypted
+        assert package in ran.stderr
+
+
+def test_the_demo_runs_the_package_that_it_belongs_to(tmp_path, monkeypatch) -> None:
+    """Not what lies in the directory: a checkout has a memcore without its compiled core."""
+    (tmp_path / "memcore").mkdir()
+    (tmp_path / "memcore" / "__init__.py").write_text("raise ImportError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    acknowledged, status = run_child(tmp_path / "storm.memcore")
+    assert acknowledged
+    assert status == -9
+
+
+# --- paths and names ------------------------------------------------------------------------------
+
+
+def test_the_home_directory_is_meant_by_a_tilde(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with memcore.open("~/a.memcore") as db:
+        db.session("s").append({"role": "user", "content": "Hi."})
+        assert db.path == str(tmp_path / "a.memcore")
+        db.backup(b"~/b.memcore")
+    memcore.restore("~/b.memcore", Path("~/c.memcore"))
+    assert memcore.salvage("~/c.memcore", "~/d.memcore").sessions
+    assert sorted(entry.name for entry in tmp_path.glob("*.memcore")) == [
+        "a.memcore", "b.memcore", "c.memcore", "d.memcore",
+    ]  # fmt: skip
+    assert not (tmp_path / "~").exists()
+    ran = run("ls", HOME=str(tmp_path), MEMCORE_STORE="~/a.memcore")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_anything_that_is_a_path_is_taken_and_a_url_is_not(tmp_path) -> None:
+    path = tmp_path / "a.memcore"
+    for given in (str(path), os.fsencode(path), path):
+        with memcore.open(given) as db:
+            assert db.path == str(path)
+    for bad in ("file:a.memcore", f"file://{path}", "", b"", "a\0b", 7, None):
+        with pytest.raises(memcore.InvalidOptionError, match="path: expected"):
+            memcore.open(bad)
+
+
+def test_only_public_names_are_shown() -> None:
+    assert sorted(name for name in dir(memcore) if not name.startswith("__")) == sorted(
+        name for name in memcore.__all__
+    )
+    with memcore.open(":memory:") as db:
+        session = db.session("s")
+        for shown in (db, session, db.scope(user="u"), session.state, db.retention):
+            for name in dir(shown):
+                is_told = name.startswith("_") or getattr(type(shown), name, shown).__doc__
+                assert is_told, f"{type(shown).__name__}.{name} has no docstring"
+        assert {"append", "context", "state"} <= {*dir(session)}
+        assert "appending" not in dir(session)
+        assert "plan_batch" not in dir(session)
+        assert "backing" not in dir(db)

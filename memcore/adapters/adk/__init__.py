@@ -26,10 +26,11 @@ _HOMES = {
     "MemcoreMemoryService": "memory",
     "MemcoreSessionService": "sessions",
 }
-__getattr__, __dir__ = on_first_use(
-    __name__,
-    _HOMES,
-    needs="Google ADK",
-    extra="adk",
-    imports=("google", "pydantic", "pydantic_core"),
-)
+if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        _HOMES,
+        needs="Google ADK",
+        extra="adk",
+        imports=("google", "pydantic", "pydantic_core"),
+    )

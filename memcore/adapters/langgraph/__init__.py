@@ -27,10 +27,11 @@ _HOMES = {
     "MemcoreCache": "cache",
     "MemcoreStore": "store",
 }
-__getattr__, __dir__ = on_first_use(
-    __name__,
-    _HOMES,
-    needs="LangGraph",
-    extra="langgraph",
-    imports=("langgraph", "langchain_core"),
-)
+if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        _HOMES,
+        needs="LangGraph",
+        extra="langgraph",
+        imports=("langgraph", "langchain_core"),
+    )

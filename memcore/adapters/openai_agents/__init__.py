@@ -28,10 +28,11 @@ _HOMES = {
     "safe_call_model_input_filter": "input_filter",
     "safe_session_input_callback": "input_callback",
 }
-__getattr__, __dir__ = on_first_use(
-    __name__,
-    _HOMES,
-    needs="the OpenAI Agents SDK",
-    extra="openai-agents",
-    imports=("agents", "openai"),
-)
+if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        _HOMES,
+        needs="the OpenAI Agents SDK",
+        extra="openai-agents",
+        imports=("agents", "openai"),
+    )
