@@ -15,7 +15,7 @@ from typing import Any, Final
 from memcore import keys, names
 from memcore.checkpoint import removal, rows, threads
 from memcore.checkpoint.coding import Opaque, StoredCoder
-from memcore.checkpoint.nodes import ID_BYTES, rows_in, rows_of
+from memcore.checkpoint.nodes import ID_BYTES, RUN, Run, rows_in, rows_of
 from memcore.checkpoint.pool import chunk_key, epoch_of, read_chunk, read_pool
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.splitting import PAGE
@@ -197,6 +197,8 @@ class ThreadCheck:
                         yield f"the chunk {part.hex()} is named as a page, but is none"
                         continue
                     work += rows_in(container, content)
+                elif kind == RUN:
+                    Run(content).values()
             except CorruptValueError as exc:
                 yield str(exc)
                 continue

@@ -76,6 +76,8 @@ class JsonCoder:
 
     identity: object = "json"
     splits: bool = True
+    finite: bool = True
+    """Whether it refuses NaN and infinities; of other coders it is assumed that they do not."""
     secret: bool = False
     wrappers: Mapping[type, tuple[str, Wrapper]] = field(default_factory=dict)
 

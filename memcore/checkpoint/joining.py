@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from memcore.checkpoint.cache import Cache, Decoded, Entries, Version
 from memcore.checkpoint.coding import Coder, Typed
-from memcore.checkpoint.nodes import DEPTH_MAX, EMPTY, Node, Sort, entries_in, ids, parse
+from memcore.checkpoint.nodes import (
+    DEPTH_MAX,
+    EMPTY,
+    RUN,
+    Node,
+    Run,
+    Sort,
+    entries_in,
+    flattened,
+    ids,
+    parse,
+)
 from memcore.checkpoint.pool import id_of
 from memcore.errors import CorruptValueError
 
 __all__ = ["MISSING", "Joiner"]
 
+_RUN_WEIGHT: Final = 4
+"""So many times the bytes of a run its values take in memory, about."""
 MISSING: Any = object()
 """In place of a value: the channel is empty."""
 
@@ -55,6 +68,8 @@ class Joiner:
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
                 return self._decoded(node)
+            if type(tree) is Run:
+                raise _malformed("holds entries of a list outside of one")
             kept = Decoded(self._coder.identity, tree, size)
             cache.values.put((self._pool, node), kept, weight=size)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
@@ -69,7 +84,7 @@ class Joiner:
             return part.tree, part.size
         if parsed.sort in (Sort.PART, Sort.PIECES):
             typed = self._typed(parsed)
-            return self._kept(self._coder.decode(typed)), len(node) + len(typed[1])
+            return self._kept(self._decode(typed)), len(node) + len(typed[1])
         entries = self._entries(parsed.sort, parsed.content)
         return self._container(parsed, entries), len(node) + entries.size
 
@@ -80,7 +95,7 @@ class Joiner:
             return self._kept(self._made(parsed.name, entries.trees)) if is_whole else opaque
         if parsed.sort == Sort.LIST:
             self.version = Version(None, entries.nodes, entries.trees, size=entries.size)
-            return entries.trees if is_whole else opaque
+            return flattened(entries.trees) if is_whole else opaque
         names = {name: at for at, name in enumerate(entries.names)}
         self.version = Version(names, entries.nodes, entries.trees, size=entries.size)
         return dict(zip(entries.names, entries.trees, strict=True)) if is_whole else opaque
@@ -102,6 +117,10 @@ class Joiner:
                     tree, size = part.tree, part.size
                 else:
                     tree, size = self._tree(node)
+                if type(tree) is Run:
+                    if container != Sort.LIST:
+                        raise _malformed("holds entries of a list outside of one")
+                    size *= _RUN_WEIGHT
                 found.add(node, name, tree, size)
         self._depth -= 1
         return found
@@ -119,7 +138,7 @@ class Joiner:
         kept = self._cache.parts.get(part)
         if kept is None or kept.identity is not self._coder.identity:
             typed = self._open(part)
-            tree = self._kept(self._coder.decode(typed))
+            tree = self._kept(self._decode(typed))
             kept = Decoded(self._coder.identity, tree, len(typed[1]) + len(part))
             self._cache.parts.put(part, kept, weight=kept.size)
         return kept
@@ -136,16 +155,21 @@ class Joiner:
             tree = self._chunk(parsed.content).tree
             if tree is not self._cache.trees.opaque:
                 return self._cache.trees.copy(tree)
-            return self._coder.decode(self._open(parsed.content))
+            return self._decode(self._open(parsed.content))
         if parsed.sort in (Sort.PART, Sort.PIECES):
-            return self._coder.decode(self._typed(parsed))
+            return self._decode(self._typed(parsed))
         entries = self._entries(parsed.sort, parsed.content)
         values = [self._decoded(entry) for entry in entries.nodes]
         if parsed.sort == Sort.WRAPPED:
             return self._made(parsed.name, values)
         if parsed.sort == Sort.LIST:
-            return values
+            return flattened(values)
         return dict(zip(entries.names, values, strict=True))
+
+    def _decode(self, typed: Typed) -> Any:
+        # Only who splits lists has runs: another serialiser may call its types as it likes.
+        is_run = typed[0] == RUN and self._coder.splits
+        return Run(typed[1]) if is_run else self._coder.decode(typed)
 
     def _typed(self, parsed: Node) -> Typed:
         if parsed.sort == Sort.PART:

@@ -39,6 +39,11 @@ class RedactingCoder:
         return self.inner.splits
 
     @property
+    def finite(self) -> bool:
+        """The inner coder's."""
+        return bool(getattr(self.inner, "finite", False))
+
+    @property
     def secret(self) -> bool:
         """The inner coder's."""
         return self.inner.secret

@@ -8,13 +8,19 @@ from typing import Any, Final
 from memcore.checkpoint.cache import MEMO_WEIGHT_MIN, Cache, Memo, Version
 from memcore.checkpoint.coding import Coder, Typed, Wrapper
 from memcore.checkpoint.nodes import (
+    ATOMS,
     ID_BYTES,
+    NUMBERS,
+    RUN,
+    Run,
     Sort,
     chunk_node,
     container,
     entry_of,
+    flattened,
     part_node,
     pieces_node,
+    units_of,
     wrapped,
 )
 from memcore.checkpoint.pool import id_of
@@ -43,12 +49,17 @@ class Splitter:
         self._coder = coder
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
         """Serialises what stands under a key, where the coder asks for the key."""
+        # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
+        self._run_kinds = ATOMS if self._under is None else NUMBERS
+        self._finite = bool(getattr(coder, "finite", False))
         self._pool = pool
         self._epoch = epoch
         self._secret = secret
         self.fresh: dict[bytes, Typed] = {}
         self.encoded = 0
         """Bytes of the parts that were serialised so far, or known by identity."""
+        self.has_runs = False
+        """Whether a run was stored, which earlier versions of memcore do not know."""
 
     def split(
         self, value: Any, base: Version | None, path: str, name: str | None = None
@@ -85,6 +96,7 @@ class Splitter:
         return self._part(value, path, under)[0], None
 
     def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
+        value, starts = units_of(value, self._run_kinds, finite=self._finite)
         head = tail = 0
         size = len(value)
         trees = self._cache.trees
@@ -105,7 +117,13 @@ class Splitter:
         kept = at + tail
         encoded = self.encoded
         for place in range(at, size - tail):
-            node, tree = self._entry(value[place], f"{path}[{place}]", depth)
+            unit = value[place]
+            if type(unit) is Run:
+                node, tree = self._stored(RUN, unit.content), unit
+                self.has_runs = True
+            else:
+                where = place if starts is None else starts[place]
+                node, tree = self._entry(unit, f"{path}[{where}]", depth)
             version.nodes.append(node)
             version.trees.append(tree)
         if tail:
@@ -177,7 +195,7 @@ class Splitter:
             node, version = self._value(value, None, path, depth + 1)
             # The tree is made of those of the parts: another thread may change the list meanwhile.
             parts = [opaque] if version is None else version.trees
-            return node, opaque if any(tree is opaque for tree in parts) else parts
+            return node, opaque if any(tree is opaque for tree in parts) else flattened(parts)
         elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
             tree = self._cache.trees.copy(value)
             stored = value if tree is opaque else tree
@@ -227,7 +245,10 @@ class Splitter:
                 kind, content = self._under(under, value)
         except Exception as exc:
             raise self._refusal(value, path, exc) from exc
-        content = bytes(content)  # some serialisers hand out the caller's own bytearray
+        return self._stored(kind, bytes(content))  # some hand out the caller's own bytearray
+
+    def _stored(self, kind: str, content: bytes) -> bytes:
+        """The node of a serialised part."""
         self.encoded += len(content) + ID_BYTES
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)

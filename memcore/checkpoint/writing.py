@@ -136,6 +136,8 @@ class Writing:
             ).pack()
 
             def store(txn: Txn, place: Place, number: int, sweep: int) -> None:
+                if splitter.has_runs:
+                    txn.need_feature(GRAPH_ROWS)
                 for channel, version, node in nodes:
                     key = rows.value_key(place, number, channel, version)
                     # What did not change and is there still may be another checkpoint's, too.
@@ -196,6 +198,8 @@ class Writing:
                 writes.append(Write(new.task, new.path, index, channel, node))
 
             def store(txn: Txn, place: Place, number: int, _sweep: int) -> None:
+                if splitter.has_runs:
+                    txn.need_feature(GRAPH_ROWS)
                 key = rows.writes_key(place, number, new.checkpoint, new.task)
                 value = txn.get(key)
                 merged: dict[int, Write] = {}

@@ -1,0 +1,180 @@
+"""Lists of numbers and other atoms in graph values: packed in runs, read back bit for bit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threaded import CODER, Thread, rows_under
+
+import memcore
+from memcore.checkpoint import GraphStore, NewCheckpoint, nodes, rows
+from memcore.checkpoint.graph import store_of
+from memcore.checkpoint.nodes import ATOMS, NUMBERS, Run, flattened, units_of
+from memcore.checkpoint.splitting import Splitter
+from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.keys import Kind
+from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
+from memcore.store.txn import stored
+
+NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_DEAD_BEEF))[0]
+
+
+@pytest.fixture
+def graph(open_db: Callable[..., memcore.Database]) -> GraphStore:
+    return open_db(durability="none").scope().graph
+
+
+def bits(value: Any) -> Any:
+    """What tells values apart that compare equal."""
+    if isinstance(value, list):
+        return [bits(each) for each in value]
+    return type(value), struct.pack("<d", value) if isinstance(value, float) else value
+
+
+atoms = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(0, 300),
+    st.floats(),
+    st.just(-0.0),
+    st.just(NAN),
+    st.text(max_size=20),
+    st.text(min_size=60, max_size=70),
+    st.just("\ud800"),
+    st.binary(max_size=5),
+    st.lists(st.integers(), max_size=3),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(atoms, max_size=80) | st.lists(st.floats()) | st.lists(st.integers(0, 2**40)))
+def test_units_hold_the_values_bit_for_bit(value: list[Any]) -> None:
+    units, starts = units_of(value, ATOMS, finite=False)
+    assert bits(flattened(units)) == bits(value)
+    assert (starts is None) == (Run not in set(map(type, units)))
+    if starts is not None:
+        assert all(unit is value[at] for unit, at in zip(units, starts, strict=True)
+                   if type(unit) is not Run)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [float(at) / 7 for at in range(5000)],
+        list(range(5000)),
+        [-at for at in range(5000)],
+        [2**62 + at for at in range(100)],
+        [None] * 3000,
+        [True, False, 1, 0] * 500,
+        [1, 2.5, None, "x", True, -7] * 700,
+        ["tag"] * 100,
+        [0] * 9000,
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_lists_are_read_as_they_were_put(graph: GraphStore, value: list[Any], path: Path) -> None:
+    one = Thread(graph, "t")
+    one.put(plain=value, deep=[value, {"of": value}])
+    first = one.read()
+    changed = [*value[:50], 99, *value[50:]]
+    one.put(plain=changed, deep=[changed])
+    with memcore.open(path, durability="none", allow_unsafe=True) as fresh:
+        cold = Thread(fresh.scope().graph, "t")
+        for found in (first, cold.read("c000001")):
+            assert bits(found["plain"]) == bits(value)  # type: ignore[index]
+            assert bits(found["deep"][0]) == bits(found["deep"][1]["of"]) == bits(value)  # type: ignore[index]
+        assert bits(cold.read()["plain"]) == bits(changed)  # type: ignore[index]
+    graph.prune("t", lambda found: {one.checkpoint for one in found[:-1]}, CODER)
+    assert bits(one.read()["plain"]) == bits(changed)  # type: ignore[index]
+
+
+def test_no_number_of_a_long_list_is_serialised_for_itself(
+    graph: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    stored_part = Splitter._serialised
+
+    def counting(self: Splitter, value: Any, path: str, under: str | None) -> bytes:
+        made.append(value)
+        return stored_part(self, value, path, under)
+
+    monkeypatch.setattr(Splitter, "_serialised", counting)
+    vectors = [[at / 7 + n for n in range(1536)] for at in range(20)]
+    Thread(graph, "t").put(vectors=vectors)
+    assert made == []
+
+
+def test_versions_share_all_but_what_is_around_the_change(
+    graph: GraphStore, open_db: Callable[..., memcore.Database]
+) -> None:
+    db = open_db(durability="none")
+    one = Thread(graph, "t")
+    value = [hash((at, "x")) / 3 for at in range(100_000)]
+    one.put(v=value)
+    before = set(rows_under(db, Kind.CHUNK))
+    one.put(v=[*value[:40_000], 1.5, *value[40_000:]])
+    added = set(rows_under(db, Kind.CHUNK)) - before
+    assert 1 <= len(added) <= 8 < len(before)
+
+
+def test_only_files_with_runs_refuse_older_readers(
+    graph: GraphStore, open_db: Callable[..., memcore.Database]
+) -> None:
+    def features() -> int:
+        row = store_of(graph).read(lambda txn: stored(txn).get(FORMAT_KEY))
+        return Format.unpack(row, "here").features & GRAPH_ROWS
+
+    one = Thread(graph, "t")
+    one.put(v=list(range(15)), w=["a long text " * 9] * 20)
+    assert not features()
+    one.put(v=list(range(16)))
+    assert features()
+
+
+def test_what_json_has_not_is_refused_in_long_lists_too(graph: GraphStore) -> None:
+    with pytest.raises(InvalidItemError, match=r"channel 'v'\[17\]"):
+        Thread(graph, "t").put(v=[0.5] * 17 + [float("nan")] + [0.5] * 20)
+
+
+def test_what_could_be_redacted_is_seen_by_who_redacts() -> None:
+    """Numbers of cards come as integers, strings and floats without a fraction."""
+    for value in ([4111111111111111] * 20, ["4111111111111111"] * 20, [4111111111111111.0] * 20):
+        assert units_of(value, NUMBERS, finite=False) == (value, None)
+    assert units_of([0.5] * 20, NUMBERS, finite=False)[1] == [0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"z", b"d1234567", b"H1", b"m", b"m\1\0\0\0", b"m\1\0\0\0\3", b"m\1\0\0\0\4abc",
+     b"m\1\0\0\0\5\2a", b"m\1\0\0\0\x09", b"m\0\0\0\0x", b"m\xff\xff\xff\xff\0",
+     b"m\1\0\0\0\5\1\xff"],
+)  # fmt: skip
+def test_a_malformed_run_is_told(content: bytes) -> None:
+    with pytest.raises(CorruptValueError):
+        Run(content).values()
+
+
+def test_a_run_outside_of_a_list_is_told(path: Path) -> None:
+    with memcore.open(path) as db:
+        graph = db.scope().graph
+        run = nodes.part_node(nodes.RUN, b"B\1\2")
+        for at, node in enumerate(
+            (run, b"\4" + nodes.text(nodes.entry_of("k", run)), nodes.wrapped("send", [run]))
+        ):
+            body = {"channel_versions": {"v": at}}
+            new = NewCheckpoint(str(at), None, body, {}, {"v": (at, 1)})
+            graph.put(str(at), "", new, CODER)
+            thread = at + 1
+            key = rows.value_key(rows.Place(1, thread, thread), thread, "v", at)
+            db._backing.store.transact(
+                lambda txn, key=key, node=node: rows.put_sealed(txn, key, CODER, rows.NODE, node)
+            )
+            with pytest.raises(CorruptValueError, match="outside of one"):
+                graph.get(str(at), "", None, CODER)
