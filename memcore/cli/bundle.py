@@ -11,6 +11,7 @@ import typer
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import emit_json
 from memcore.session.bundle import BUNDLE_BYTES, BUNDLE_BYTES_LEAST
+from memcore.store.file import open_private
 
 __all__ = ["bundle_session"]
 
@@ -39,7 +40,7 @@ def bundle_session(
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:
-        with open(out, "xb") as file:  # what is there stays
+        with open(out, "xb", opener=open_private) as file:  # what is there stays
             file.write(found + b"\n")
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})

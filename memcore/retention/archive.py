@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from memcore.errors import InvalidOptionError
+from memcore.store.file import open_private
 
 __all__ = ["ArchiveTarget", "archive_to"]
 
@@ -31,7 +32,7 @@ def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
     path = os.fspath(target)
 
     def write(lines: Iterable[bytes]) -> int:
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=open_private) as file:
             count = _put(lines, file.write)
             file.flush()
             os.fsync(file.fileno())

@@ -31,6 +31,7 @@ __all__ = [
     "meta_page",
     "newest_meta",
     "open_locked",
+    "open_private",
     "parse_meta",
     "publish",
     "replace_empty",
@@ -56,6 +57,7 @@ NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _LOOK_NODES: Final = 1200
 _LOOK_FREE_NODES: Final = 100
 """What every opening looks at of the two trees: under a millisecond, whatever the file's size."""
+_PRIVATE_MODE: Final = 0o600
 _ATTEMPTS: Final = 20
 _LOCK_PATIENCE_SECONDS: Final = 0.5
 _LOCK_LOOK_SECONDS: Final = 0.005
@@ -375,6 +377,14 @@ def replace_empty(temporary: str, final: str) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def open_private(path: str, flags: int) -> int:
+    """An ``opener`` for ``open``: a new file is its owner's alone, and no link is followed.
+
+    What holds contents must not lie open to others because of a umask.
+    """
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE_MODE)
 
 
 def sync_directory(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app
+from memcore.retention.archive import archive_to
 from messages import assistant, call, result, system, turns, user
 
 SECRETS = (
@@ -129,3 +131,24 @@ def test_the_command_line(path: Path, tmp_path: Path) -> None:
     assert str(tmp_path) not in out.read_text()
     assert run("case-4711", "--out", str(out)).exit_code == 7  # what is there stays
     assert run("nobody").exit_code == 3
+
+
+def test_bundles_and_archives_are_their_owners_alone(tmp_path: Path) -> None:
+    store, bundle, archive = tmp_path / "a.memcore", tmp_path / "bundle", tmp_path / "archive"
+    elsewhere = tmp_path / "elsewhere"
+    before = os.umask(0)
+    try:
+        with memcore.open(store) as db:
+            db.session("s").extend([{"role": "user", "content": str(n)} for n in range(5)])
+            db.retention.set([{"what": "items", "keep_last": 2}])
+            db.sweep(archive=archive)
+            (tmp_path / "link").symlink_to(elsewhere)
+            with pytest.raises(OSError, match="symbolic link"):
+                archive_to(tmp_path / "link")([b"line\n"])
+        command = ["bundle", "s", "--seq", "5", "--store", str(store), "--out", str(bundle)]
+        assert CliRunner().invoke(app, command).exit_code == 0
+    finally:
+        os.umask(before)
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert bundle.stat().st_mode & 0o777 == 0o600
+    assert not elsewhere.exists()
