@@ -17,7 +17,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "shim")]  # what pytest's settings do fo
 
 from .outcome import Outcome  # noqa: E402
 
-CHECKS = ("power", "kill", "soak", "hostile", "full")
+CHECKS = ("power", "kill", "soak", "hostile", "hostile_verbs", "full")
 
 
 def say(line: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lmdb.verify import verify
 
 import memcore
-from crash import hostile
+from crash import hostile, hostile_verbs
 from crash.hostile_anatomy import META_FIELDS, PAGE, field_of, nodes_of
 from memcore.errors import CorruptStoreError, CorruptValueError
 from memcore.log.head import head_key
@@ -194,3 +196,46 @@ def test_rows_that_the_head_does_not_know_are_found(tmp_path) -> None:
         db.backing.store.transact(lambda txn: txn.put(HEAD, older))
     with memcore.open(path) as db:
         assert any("which its head" in finding for finding in db.check())
+
+
+# --- verbs and adapters ---------------------------------------------------------------------------
+
+
+def test_verbs_and_adapters_stand_hostile_images() -> None:
+    outcome = hostile_verbs.examine(range(10), 4, lambda _: None, others=8)
+    assert outcome.findings == []
+    assert outcome.done == 10
+
+
+def test_what_a_verb_or_an_adapter_does_wrong_is_found(monkeypatch) -> None:
+    def wrong(path: Path | None) -> None:
+        if path is not None:
+            os.system("true")
+            raise KeyError(path.name)
+
+    monkeypatch.setattr(hostile_verbs, "READERS", {"wrong": wrong})
+    monkeypatch.setattr(hostile_verbs, "adapters", lambda: ["wrong"])
+    monkeypatch.setattr(hostile_verbs, "add_runtimes", lambda _: None)
+    monkeypatch.setattr(hostile_verbs, "READING", (["check", "--nothing"], ["ls", "--store", "."]))
+    monkeypatch.setattr(hostile_verbs, "WRITING", ())
+    found = "\n".join(hostile_verbs.examine(range(1), 4, lambda _: None).findings)
+    assert "wrong: KeyError: 'image'" in found
+    assert 'wrong: it ran ["os.system' in found
+    assert "check: exit code 2" in found
+
+
+def test_a_verb_that_never_ends_is_found(monkeypatch) -> None:
+    def hangs(path: Path | None) -> None:
+        while path is not None:
+            pass
+
+    monkeypatch.setattr(hostile_verbs, "CPU_SECONDS", 0.3)
+    monkeypatch.setattr(hostile_verbs, "READERS", {"hangs": hangs})
+    monkeypatch.setattr(hostile_verbs, "adapters", lambda: ["hangs"])
+    monkeypatch.setattr(hostile_verbs, "add_runtimes", lambda _: None)
+    monkeypatch.setattr(hostile_verbs, "READING", ())
+    monkeypatch.setattr(hostile_verbs, "WRITING", ())
+    monkeypatch.setattr(hostile_verbs._Examination, "_is_sound", lambda _: True)
+    findings = hostile_verbs.examine(range(1), 4, lambda _: None).findings
+    assert len(findings) == 1
+    assert "dies of SIGPROF in hangs" in findings[0]
