@@ -7,7 +7,7 @@ import random
 import struct
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import lmdb
@@ -391,3 +391,12 @@ def test_a_store_that_lost_both_meta_pages_is_told_from_a_foreign_file(path) -> 
     overwrite(path, 0, bytes(2 * PAGE))
     with pytest.raises(CorruptStoreError, match="salvage"):
         open_store(path)
+
+
+def test_who_comes_second_in_creating_waits_for_nobody(tmp_path) -> None:
+    """The file that another process has just made is open there, and is no empty one."""
+    path, mine = tmp_path / "agent.memcore", tmp_path / "mine"
+    with closing(open_store(path)):
+        mine.write_bytes(b"x")
+        assert not file_module.replace_empty(str(mine), str(path))
+    assert mine.exists()
