@@ -138,6 +138,27 @@ def test_lists_of_langgraph_count_and_its_default_does_not(
         MemcoreSaver(db).get_tuple(config())
 
 
+@dataclasses.dataclass
+class Reader:
+    """Reads another value when it is built."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        coder = coding.coder_of(coding.default_serde())
+        assert coder.decode(("msgpack", b"\x01")) == 1
+
+
+def test_a_value_that_is_read_while_another_is_hides_no_refusal(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, Reader.__module__, sys.modules[__name__])
+    Chain(MemcoreSaver(db)).put(both=(Note("n"), Reader("r")))
+    restart(monkeypatch)
+    with pytest.raises(UntrustedTypeError, match=r"savers\.Note"):
+        MemcoreSaver(db, allowed_types=[Reader]).get_tuple(config())
+
+
 def test_encrypted_values_are_held_to_the_same_types(
     db: memcore.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
