@@ -11,14 +11,15 @@ try:
     from memcore import _fast as _fast
 except ImportError as _exc:
     _message = (
-        "memcore's compiled core (memcore._fast) is missing or was built for another Python: "
-        "install memcore with pip, or run 'python setup.py build_ext --inplace' in a checkout "
-        f"({_exc})"
+        f"memcore's compiled core (memcore._fast) is not in {__path__[0]}, or was built for "
+        "another Python: if that is a checkout and memcore is installed, work in another "
+        "directory, or run 'python setup.py build_ext --inplace' there; else install memcore with "
+        f"pip ({_exc})"
     )
     raise ImportError(_message) from _exc
 
 if TYPE_CHECKING:
-    from memcore import aio
+    from memcore import aio, errors
     from memcore.access import AccessRequest
     from memcore.audit import Audit
     from memcore.compaction import (
@@ -297,6 +298,7 @@ __all__ = [
     "count_tokens",
     "count_tools",
     "counter_for_model",
+    "errors",
     "extractive",
     "fit",
     "get_counter",
@@ -372,8 +374,8 @@ if not TYPE_CHECKING:  # for a type checker there are the public names above, an
 
     def __getattr__(name: str) -> Any:
         """Import a public name from its home on first use."""
-        if name == "aio":
-            found: Any = import_module("memcore.aio")
+        if name in ("aio", "errors"):
+            found: Any = import_module(f"memcore.{name}")
         elif name == "open":
             found = import_module("memcore.database").open_database
         elif name in _HOMES:

@@ -307,6 +307,35 @@ def test_the_demo_runs_the_package_that_it_belongs_to(tmp_path, monkeypatch) -> 
     assert status == -9
 
 
+def test_a_checkout_that_is_in_the_way_is_named(tmp_path) -> None:
+    (tmp_path / "memcore").mkdir()
+    (tmp_path / "memcore" / "__init__.py").write_bytes(Path(memcore.__file__).read_bytes())
+    ran = subprocess.run(
+        [sys.executable, "-c", "import memcore"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert str(tmp_path / "memcore") in ran.stderr
+    assert "work in another directory" in ran.stderr
+
+
+def test_errors_are_there_before_they_are_imported() -> None:
+    code = "import memcore; print(memcore.errors.CallerError.__name__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("CallerError\n", "")
+
+
 # --- paths and names ------------------------------------------------------------------------------
 
 
