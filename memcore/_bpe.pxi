@@ -337,20 +337,7 @@ cdef int _raise_bpe(int status) except -1:
 # --- messages -------------------------------------------------------------------------------------
 
 cdef extern from "Python.h":
-    bint PyUnicode_CheckExact(PyObject *)
-    bint PyDict_CheckExact(PyObject *)
-    bint PyList_CheckExact(PyObject *)
-    bint PyTuple_CheckExact(PyObject *)
-    bint PyLong_CheckExact(PyObject *)
-    bint PyFloat_CheckExact(PyObject *)
-    bint PyBool_Check(PyObject *)
     Py_UCS4 PyUnicode_READ_CHAR(object, Py_ssize_t)
-    PyObject *PyList_GET_ITEM(PyObject *, Py_ssize_t)
-    Py_ssize_t PyList_GET_SIZE(PyObject *)
-    PyObject *PyTuple_GET_ITEM(PyObject *, Py_ssize_t)
-    Py_ssize_t PyTuple_GET_SIZE(PyObject *)
-    PyObject *PyDict_GetItemWithError(object, object) except? NULL
-    int PyList_Append(object, object) except -1
 
 
 cdef extern from *:
@@ -458,40 +445,39 @@ cdef class MessageCounter:
 
     cdef int members(self, object message, list texts, int64_t *tokens, int depth) except -1:
         """Gather what a dict's members cost; 0 if this is for the reference."""
-        cdef PyObject *key
-        cdef PyObject *entry
-        cdef PyObject *found
+        cdef object key = None, entry = None, found
         cdef Py_ssize_t at = 0
         cdef long said = 0
         cdef long seen = 0
         if depth > WALK_DEPTH_MAX:
             return 0
-        while PyDict_Next(message, &at, &key, &entry):
-            if not PyUnicode_CheckExact(key):
+        while memcore_next(message, &at, key, entry):
+            if type(key) is not str:
                 return 0
-            found = PyDict_GetItemWithError(self.keys, <object>key)
-            said = 0 if found is NULL else <long><object>found
-            if depth and said & KEY_FRAMED and <object>entry is not None:
+            found = memcore_get(self.keys, key, None)
+            said = 0 if found is None else <long>found
+            if depth and said & KEY_FRAMED and entry is not None:
                 tokens[0] += self.frame_tokens
             if said & KEY_TYPE:
-                if not PyUnicode_CheckExact(entry):
+                if type(entry) is not str:
                     return 0  # a member of an enum is a string in JSON
-                if PyDict_GetItemWithError(self.kinds, <object>entry) is not NULL:
+                if memcore_get(self.kinds, entry, _MISSING) is not _MISSING:
                     return 0
-            if said & KEY_HIDDEN or (not said and _is_id(<object>key)):
+            if said & KEY_HIDDEN or (not said and _is_id(key)):
                 continue
-            if said & KEY_ODD or (said & KEY_INLINE and PyDict_CheckExact(entry)):
+            if said & KEY_ODD or (said & KEY_INLINE and type(entry) is dict):
                 return 0
-            if said & KEY_DATA and PyUnicode_CheckExact(entry) and not _has_space(<object>entry):
+            if said & KEY_DATA and type(entry) is str and not _has_space(entry):
                 continue
-            if said & KEY_STRUCTURED and (PyDict_CheckExact(entry) or PyList_CheckExact(entry)
-                                          or PyTuple_CheckExact(entry)):
-                PyList_Append(texts, <object>entry)
+            if said & KEY_STRUCTURED and (
+                type(entry) is dict or type(entry) is list or type(entry) is tuple
+            ):
+                texts.append(entry)
                 continue
-            if said & KEY_NAME and PyUnicode_CheckExact(entry):
+            if said & KEY_NAME and type(entry) is str:
                 tokens[0] += self.name_tokens
             seen |= said & KEY_CALLS
-            if said & KEY_CONTENT and (PyList_CheckExact(entry) or PyTuple_CheckExact(entry)):
+            if said & KEY_CONTENT and (type(entry) is list or type(entry) is tuple):
                 seen |= KEY_CONTENT
             if seen == KEY_CALLS | KEY_CONTENT:
                 return 0
@@ -499,27 +485,27 @@ cdef class MessageCounter:
                 return 0
         return 1
 
-    cdef int value(self, PyObject *entry, list texts, int64_t *tokens, int depth) except -1:
-        cdef Py_ssize_t at
-        if PyUnicode_CheckExact(entry):
-            PyList_Append(texts, <object>entry)
+    cdef int value(self, object entry, list texts, int64_t *tokens, int depth) except -1:
+        cdef object part
+        cdef type kind = type(entry)
+        if kind is str:
+            texts.append(entry)
             return 1
         if depth > WALK_DEPTH_MAX:
             return 0
-        if PyDict_CheckExact(entry):
-            return self.members(<object>entry, texts, tokens, depth + 1)
-        if PyList_CheckExact(entry):
-            for at in range(PyList_GET_SIZE(entry)):
-                if not self.value(PyList_GET_ITEM(entry, at), texts, tokens, depth + 1):
+        if kind is dict:
+            return self.members(entry, texts, tokens, depth + 1)
+        if kind is list:
+            for part in <list>entry:
+                if not self.value(part, texts, tokens, depth + 1):
                     return 0
             return 1
-        if PyTuple_CheckExact(entry):
-            for at in range(PyTuple_GET_SIZE(entry)):
-                if not self.value(PyTuple_GET_ITEM(entry, at), texts, tokens, depth + 1):
+        if kind is tuple:
+            for part in <tuple>entry:
+                if not self.value(part, texts, tokens, depth + 1):
                     return 0
             return 1
-        return (<object>entry is None or PyBool_Check(entry) or PyLong_CheckExact(entry)
-                or PyFloat_CheckExact(entry))
+        return entry is None or kind is bool or kind is int or kind is float
 
 
 cdef bint _has_space(object text) noexcept:

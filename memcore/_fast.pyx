@@ -8,7 +8,6 @@ subclasses, containers are read through the C API.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
@@ -89,36 +88,71 @@ cdef uint64_t KEY_BY_NAME = 1
 cdef uint64_t KEY_SECOND = 2
 
 
+cdef extern from *:
+    """
+    /* References of one's own to what others may take out meanwhile: between a borrowed one and
+       its increment nothing may run. Lines of Cython do not hold that: a tracer runs between two
+       of them, and what a line frees may have a finalizer, which lets other threads run. */
+
+    static inline PyObject *memcore_get(PyObject *dict, PyObject *key, PyObject *missing) {
+        PyObject *found = PyDict_GetItem(dict, key);
+        return Py_NewRef(found ? found : missing);
+    }
+
+    static inline PyObject *memcore_item(PyObject *list, Py_ssize_t at, PyObject *missing) {
+        return Py_NewRef(at < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, at) : missing);
+    }
+
+    static inline PyObject *memcore_slot(PyObject *value, Py_ssize_t offset, PyObject *unset) {
+        PyObject *found = *(PyObject **)((char *)value + offset);
+        return Py_NewRef(found ? found : unset);
+    }
+
+    static inline int memcore_next_of(
+            PyObject *dict, Py_ssize_t *at, PyObject **key, PyObject **entry) {
+        PyObject *new_key, *new_entry, *old_key = *key, *old_entry = *entry;
+        if (!PyDict_Next(dict, at, &new_key, &new_entry)) return 0;
+        *key = Py_NewRef(new_key);
+        *entry = Py_NewRef(new_entry);
+        Py_XDECREF(old_key);
+        Py_XDECREF(old_entry);
+        return 1;
+    }
+    #define memcore_next(dict, at, key, entry) memcore_next_of(dict, at, &(key), &(entry))
+    """
+    object memcore_get(object, object, object missing)
+    object memcore_item(object, Py_ssize_t, object missing)
+    object memcore_slot(object, Py_ssize_t offset, object unset)
+    # Sets the two variables, which must be local ones.
+    bint memcore_next(object, Py_ssize_t *, object key, object entry)
+
+
+cdef object _MISSING = object()
+
+
 cdef inline object _text(dict item, str name):
     """The value under ``name`` as a plain str if it is a non-empty string, else None."""
-    cdef PyObject *found = PyDict_GetItem(item, name)
-    if found is NULL or not isinstance(<object>found, str):
+    cdef object found = memcore_get(item, name, None)
+    if not isinstance(found, str) or PyUnicode_GET_LENGTH(found) == 0:
         return None
-    if PyUnicode_GET_LENGTH(<object>found) == 0:
-        return None
-    return PyUnicode_FromObject(<object>found)
+    return PyUnicode_FromObject(found)
 
 
 cdef inline object _list(dict item, str name):
     """The list under ``name``, else None; a tuple is a list, as it is once it was stored."""
-    cdef PyObject *found = PyDict_GetItem(item, name)
-    if found is NULL:
-        return None
-    if isinstance(<object>found, list):
-        return <object>found
-    return list(<tuple><object>found) if isinstance(<object>found, tuple) else None
+    cdef object found = memcore_get(item, name, None)
+    if isinstance(found, list):
+        return found
+    return list(<tuple>found) if isinstance(found, tuple) else None
 
 
 cdef inline object _dict(dict item, str name):
-    cdef PyObject *found = PyDict_GetItem(item, name)
-    if found is NULL or not isinstance(<object>found, dict):
-        return None
-    return <object>found
+    cdef object found = memcore_get(item, name, None)
+    return found if isinstance(found, dict) else None
 
 
 cdef inline bint _is_true(dict item, str name):
-    cdef PyObject *found = PyDict_GetItem(item, name)
-    return found is not NULL and <object>found is True
+    return memcore_get(item, name, None) is True
 
 
 cdef inline int _add(list keys, int cls, object text) except -1:
@@ -375,7 +409,7 @@ cdef int _scan_response_output(dict item, int cls, list closes) except -1:
 
 cdef int _scan_response(dict item, str kind, list opens, list closes) except -1:
     """OpenAI Responses items by type."""
-    cdef PyObject *cls
+    cdef object cls
     if kind == "reasoning":
         return REASONING | MODEL << 8
     if kind == "mcp_call":
@@ -383,12 +417,12 @@ cdef int _scan_response(dict item, str kind, list opens, list closes) except -1:
         return ASSISTANT | MODEL << 8
     if kind.startswith("tool_search_") and _text(item, "execution") == "server":
         return ASSISTANT | MODEL << 8
-    cls = PyDict_GetItem(RESPONSE_CALLS, kind)
-    if cls is not NULL:
-        return _scan_response_call(item, <int><object>cls, opens, closes)
-    cls = PyDict_GetItem(RESPONSE_OUTPUTS, kind)
-    if cls is not NULL:
-        return _scan_response_output(item, <int><object>cls, closes)
+    cls = memcore_get(RESPONSE_CALLS, kind, None)
+    if cls is not None:
+        return _scan_response_call(item, <int>cls, opens, closes)
+    cls = memcore_get(RESPONSE_OUTPUTS, kind, None)
+    if cls is not None:
+        return _scan_response_output(item, <int>cls, closes)
     return ASSISTANT | MODEL << 8 if kind in RESPONSE_WHOLE else OPAQUE
 
 
@@ -424,7 +458,7 @@ cdef int _scan_item(dict item, list opens, list closes) except -1:
         found = _scan_role(item, <str>role, opens, closes)
     elif kind is None:
         return OPAQUE
-    elif kind == "constructor" and PyDict_GetItem(item, "lc") is not NULL:
+    elif kind == "constructor" and memcore_get(item, "lc", _MISSING) is not _MISSING:
         found = _scan_constructor(item, opens, closes)
     else:
         found = _scan_langchain(item, <str>kind, opens, closes)
@@ -621,9 +655,7 @@ cdef inline int _scan_int(object value) except -1:
 
 
 cdef int _scan_json(object value, int depth, int64_t *nodes) except -1:
-    cdef PyObject *key = NULL
-    cdef PyObject *entry = NULL
-    cdef object part
+    cdef object key = None, entry = None, part
     cdef Py_ssize_t at = 0
     cdef int code
     nodes[0] += 1
@@ -638,10 +670,10 @@ cdef int _scan_json(object value, int depth, int64_t *nodes) except -1:
     if depth >= JSON_DEPTH_MAX:
         return JSON_DEPTH if isinstance(value, (dict, list, tuple)) else JSON_TYPE
     if isinstance(value, dict):
-        while PyDict_Next(value, &at, &key, &entry):
-            if not isinstance(<object>key, str):
+        while memcore_next(value, &at, key, entry):
+            if not isinstance(key, str):
                 return JSON_KEY
-            code = _scan_json(<object>entry, depth + 1, nodes)
+            code = _scan_json(entry, depth + 1, nodes)
             if code:
                 return code
     elif isinstance(value, list):
@@ -1339,8 +1371,13 @@ cdef class Ledger:
             raise ValueError("the overlay does not stand on the end of this ledger")
         cdef bytes facts
         cdef object tokens
-        self._make_room(overlay.n, overlay.closes.n, overlay.calls.n)
-        for facts, tokens in overlay.entries:
+        cdef Py_ssize_t closes = 0, opens = 0
+        cdef tuple entries = tuple(overlay.entries)
+        for facts, _ in entries:
+            closes += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 2)
+            opens += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 4)
+        self._make_room(len(entries), closes, opens)
+        for facts, tokens in entries:
             self._push(<const uint8_t *>PyBytes_AS_STRING(facts), <int64_t>tokens)
 
     # --- take back --------------------------------------------------------------------------------
@@ -1928,9 +1965,10 @@ cdef class HeadFields:
         """The body of the head's row; drawn in docs/architecture.md."""
         cdef Py_ssize_t policy_bytes = 0
         cdef Py_ssize_t counter_bytes = 0
-        cdef const char *policy = PyUnicode_AsUTF8AndSize(self.policy, &policy_bytes)
-        cdef const char *counter = PyUnicode_AsUTF8AndSize(self.counter, &counter_bytes)
-        cdef list segments = self.segments
+        cdef object policy_name = self.policy, counter_name = self.counter  # whose bytes are copied
+        cdef const char *policy = PyUnicode_AsUTF8AndSize(policy_name, &policy_bytes)
+        cdef const char *counter = PyUnicode_AsUTF8AndSize(counter_name, &counter_bytes)
+        cdef tuple segments = tuple(self.segments)  # as many as there is room made for
         cdef Py_ssize_t count = len(segments)
         cdef uint64_t session, lo, hi
         cdef object segment

@@ -82,17 +82,16 @@ def open_messages(list rows, bytes prefix not None, uint64_t first, bytes head n
 
 cdef object _fresh(object value):
     """A copy of a JSON value that shares what never changes."""
-    cdef PyObject *key
-    cdef PyObject *entry
+    cdef object key = None, entry = None
     cdef Py_ssize_t at = 0
     cdef dict whole
     cdef list row
     cdef Py_ssize_t i
     if type(value) is dict:
         whole = (<dict>value).copy()
-        while PyDict_Next(whole, &at, &key, &entry):
-            if type(<object>entry) is dict or type(<object>entry) is list:
-                whole[<object>key] = _fresh(<object>entry)  # no new key: the walk goes on
+        while memcore_next(whole, &at, key, entry):
+            if type(entry) is dict or type(entry) is list:
+                whole[key] = _fresh(entry)  # no new key: the walk goes on
         return whole
     if type(value) is list:
         row = (<list>value).copy()

@@ -834,12 +834,10 @@ cdef bint _text_may_hold(str text, int classes, int context) except -1:
 
 
 cdef bint _may_hold(object value, int classes, int context, int depth) except -1:
-    cdef PyObject *key
-    cdef PyObject *entry
+    cdef object key = None, entry = None, each
     cdef Py_ssize_t at = 0
     cdef int overflow = 0, inner
     cdef long long number
-    cdef object each
     if type(value) is str:
         return _text_may_hold(value, classes, context)
     if value is None or type(value) is bool:
@@ -847,13 +845,13 @@ cdef bint _may_hold(object value, int classes, int context, int depth) except -1
     if depth > LOOK_DEPTH_MAX:
         return True
     if type(value) is dict:
-        while PyDict_Next(value, &at, &key, &entry):
+        while memcore_next(value, &at, key, entry):
             inner = context
-            if type(<object>key) is str:
-                if _text_may_hold(<object>key, classes, 0):
+            if type(key) is str:
+                if _text_may_hold(key, classes, 0):
                     return True
-                inner |= key_context(<object>key)
-            if _may_hold(<object>entry, classes, inner, depth + 1):
+                inner |= key_context(key)
+            if _may_hold(entry, classes, inner, depth + 1):
                 return True
         return False
     if type(value) is list:

@@ -77,6 +77,7 @@ cdef Py_ssize_t _offset_of(kind, name) except -2:
 
 
 cdef inline PyObject **_slot(object value, Py_ssize_t offset) noexcept:
+    """The slot of an object that nobody else has yet."""
     return <PyObject **>(<char *><PyObject *>value + offset)
 
 
@@ -113,10 +114,8 @@ cdef class _Shape:
 
     cdef object read(self, object value, Py_ssize_t at, object unset):
         """The slot's content, ``unset`` if it has none."""
-        cdef PyObject *found
         if self.offsets[at] >= 0:
-            found = _slot(value, self.offsets[at])[0]
-            return unset if found == NULL else <object>found
+            return memcore_slot(value, self.offsets[at], unset)
         try:
             return PyObject_GenericGetAttr(value, self.names[at])
         except AttributeError:
@@ -174,9 +173,9 @@ cdef class Trees:
         for value in values:
             if at >= len(trees):
                 return at
-            if not self._same(trees[at], value, 0) and not (
-                at < len(others) and self._same(others[at], value, 0)
-            ):
+            if not self._same(
+                memcore_item(trees, at, _MISSING), value, 0
+            ) and not self._same(memcore_item(others, at, _MISSING), value, 0):
                 return at
             at += 1
         return at
@@ -190,24 +189,19 @@ cdef class Trees:
         values not the same.
         """
         cdef Py_ssize_t here = 0, at = 0, where
-        cdef PyObject *key
-        cdef PyObject *entry
-        cdef PyObject *found
-        cdef object name, held
+        cdef object name = None, held = None, found
         cdef list keys = [], new_nodes = [], new_entries = [], new_trees = [], fresh = []
-        while PyDict_Next(value, &here, &key, &entry):
-            name = <object>key
-            held = <object>entry
+        while memcore_next(value, &here, name, held):
             if type(name) is not str:
                 return None
             keys.append(name)
-            found = PyDict_GetItem(before, name)
-            where = -1 if found == NULL else <Py_ssize_t><object>found
-            if where >= 0 and not self._same(trees[where], held, 0) and not (
-                where < len(others) and self._same(others[where], held, 0)
-            ):
+            found = memcore_get(before, name, None)
+            where = -1 if found is None else <Py_ssize_t>found
+            if where >= 0 and not self._same(
+                memcore_item(trees, where, _MISSING), held, 0
+            ) and not self._same(memcore_item(others, where, _MISSING), held, 0):
                 where = -1
-            if where >= 0:
+            if 0 <= where < min(len(nodes), len(entries), len(trees)):
                 new_nodes.append(nodes[where])
                 new_entries.append(entries[where])
                 new_trees.append(trees[where])
@@ -220,9 +214,9 @@ cdef class Trees:
         return keys, new_nodes, new_entries, new_trees, fresh
 
     cdef _Shape _kind(self, type kind):
-        cdef PyObject *found = PyDict_GetItem(self._kinds, kind)
+        cdef object found = memcore_get(self._kinds, kind, None)
         cdef _Shape answer
-        if found != NULL:
+        if found is not None:
             return <_Shape>found
         answer = _Shape(kind, *self._classify(kind))
         if len(self._kinds) >= 4096:  # types made at run time would never leave
@@ -232,9 +226,7 @@ cdef class Trees:
 
     cdef object _copy(self, object value, int depth):
         cdef Py_ssize_t where = 0
-        cdef PyObject *key
-        cdef PyObject *entry
-        cdef object made, copy, held
+        cdef object made, copy, key = None, held = None
         cdef type kind = type(value)
         if _is_atom(value):
             return value
@@ -243,20 +235,19 @@ cdef class Trees:
         if kind is dict:
             # From here on the copy is walked: another thread may change the original meanwhile.
             made = (<dict>value).copy()
-            while PyDict_Next(made, &where, &key, &entry):
-                held = <object>key
-                if not _is_atom(held):
+            while memcore_next(made, &where, key, held):
+                if not _is_atom(key):
                     return self.opaque
-                if _is_atom(<object>entry):
+                if _is_atom(held):
                     continue
-                copy = self._copy(<object>entry, depth + 1)
+                copy = self._copy(held, depth + 1)
                 if copy is self.opaque:
                     return copy
-                (<dict>made)[held] = copy
+                (<dict>made)[key] = copy
             return made
         if kind is list:
             made = (<list>value).copy()
-            for where in range(PyList_GET_SIZE(<PyObject *>made)):
+            for where in range(len(<list>made)):
                 held = (<list>made)[where]
                 if _is_atom(held):
                     continue
@@ -268,10 +259,11 @@ cdef class Trees:
         if kind is tuple:
             return self._entries(value, depth)
         if kind is set or kind is frozenset:
-            for held in value:
+            made = set(value) if kind is set else value
+            for held in made:
                 if not _is_atom(held):
                     return self.opaque
-            return set(value) if kind is set else value
+            return made
         return self._copy_object(value, kind, depth)
 
     cdef object _entries(self, object value, int depth):
@@ -315,11 +307,7 @@ cdef class Trees:
 
     cdef bint _same(self, object a, object b, int depth) except -1:
         cdef Py_ssize_t at = 0, here = 0, there = 0
-        cdef PyObject *key
-        cdef PyObject *entry
-        cdef PyObject *other_key
-        cdef PyObject *other
-        cdef object held  # of b: another thread may take the entry out while it is looked at
+        cdef object key = None, mine = None, other_key = None, other = None
         cdef type kind = type(a)
         if a is b:
             return True
@@ -332,28 +320,23 @@ cdef class Trees:
         if kind is dict:
             if len(<dict>a) != len(<dict>b):
                 return False
-            while PyDict_Next(a, &here, &key, &entry):
-                if not PyDict_Next(b, &there, &other_key, &other):
+            while memcore_next(a, &here, key, mine):
+                if not memcore_next(b, &there, other_key, other):
                     return False
-                if key != other_key and not self._same_key(<object>key, <object>other_key):
+                if key is not other_key and not self._same_key(key, other_key):
                     return False
-                if entry != other:
-                    held = <object>other
-                    if not self._same(<object>entry, held, depth + 1):
-                        return False
+                if mine is not other and not self._same(mine, other, depth + 1):
+                    return False
             return True
         if kind is list:
-            if PyList_GET_SIZE(<PyObject *>a) != PyList_GET_SIZE(<PyObject *>b):
+            if len(<list>a) != len(<list>b):
                 return False
-            while at < PyList_GET_SIZE(<PyObject *>a):
-                if at >= PyList_GET_SIZE(<PyObject *>b):  # another thread changes it meanwhile
+            for mine in <list>a:
+                other = memcore_item(b, at, _MISSING)
+                if other is _MISSING:  # another thread changes it meanwhile
                     return False
-                entry = PyList_GET_ITEM(<PyObject *>a, at)
-                other = PyList_GET_ITEM(<PyObject *>b, at)
-                if entry != other:
-                    held = <object>other
-                    if not self._same(<object>entry, held, depth + 1):
-                        return False
+                if mine is not other and not self._same(mine, other, depth + 1):
+                    return False
                 at += 1
             return True
         if kind is tuple:
@@ -366,12 +349,11 @@ cdef class Trees:
         return type(a) is type(b) and _is_atom(a) and _same_atom(a, b)
 
     cdef bint _same_entries(self, object a, object b, int depth) except -1:
-        cdef Py_ssize_t n = PyTuple_GET_SIZE(<PyObject *>a), at
-        if n != PyTuple_GET_SIZE(<PyObject *>b):
+        cdef Py_ssize_t at
+        if len(<tuple>a) != len(<tuple>b):
             return False
-        for at in range(n):
-            if not self._same(<object>PyTuple_GET_ITEM(<PyObject *>a, at),
-                              <object>PyTuple_GET_ITEM(<PyObject *>b, at), depth + 1):
+        for at in range(len(<tuple>a)):
+            if not self._same((<tuple>a)[at], (<tuple>b)[at], depth + 1):
                 return False
         return True
 
@@ -379,7 +361,7 @@ cdef class Trees:
         cdef object member
         if len(a) != len(b):
             return False
-        for member in b:
+        for member in (frozenset(b) if type(b) is set else b):  # others may change a set meanwhile
             # 1, 1.0 and True are one member of a set and three values in a file.
             if type(member) is not str and type(member) is not bytes:
                 return False

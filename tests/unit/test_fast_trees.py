@@ -8,6 +8,8 @@ import struct
 import sys
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -15,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore._fast import Trees, build_flavour, page_stops, sized
+import memcore
+from memcore._fast import Trees, holds_sensitive, page_stops, scan_json, sized
+from memcore._fast import classify as classify_item
 from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.coding import JsonCoder, Typed
 from memcore.checkpoint.nodes import Reader
@@ -349,39 +353,71 @@ def test_an_entry_lives_while_it_is_looked_at() -> None:
     assert Trees(meddle).same(tree, value)
 
 
-@pytest.mark.skipif(
-    build_flavour() == "trace",
-    reason="a tracer lets other threads run between any two lines of C",
-)
-def test_a_second_thread_may_change_what_is_copied_and_compared() -> None:
-    trees = Shapes().trees
-    value: dict[str, Any] = {str(n): [n, {"a": Box([n])}] for n in range(40)}
+@contextmanager
+def meddling(meddle: Callable[[int], None]) -> Iterator[None]:
+    """Another thread that calls ``meddle`` again and again; on a traced build between any lines."""
     stop = threading.Event()
 
-    def meddle() -> None:
+    def run() -> None:
         turn = 0
         while not stop.is_set():
             turn += 1
-            name = str(turn % 40)
-            value.pop(name, None)
-            value[name] = [turn, {"a": Box([turn]), "b": (turn,)}]
-            value[name].append(turn)
-            value[name][1]["a"].value.clear()
+            meddle(turn)
 
-    thread = threading.Thread(target=meddle)
+    thread = threading.Thread(target=run)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_a_second_thread_may_change_what_is_copied_and_compared() -> None:
+    trees = Shapes().trees
+    value: dict[str, Any] = {str(n): [n, {"a": Box([n])}, {str(n)}] for n in range(40)}
+
+    def meddle(turn: int) -> None:
+        name = str(turn % 40)
+        value.pop(name, None)
+        value[name] = [turn, {"a": Box([turn]), "b": (turn,)}, {str(turn)}]
+        value[name].append(turn)
+        value[name][1]["a"].value.clear()
+        value[name][2].update(map(str, range(turn % 20)))
+
+    with meddling(meddle):
         for _ in range(300):
             made = trees.copy(value)
             frozen = parts(made)
             assert trees.same(made, value) in (False, True)
             assert parts(made) == frozen, "nobody else can reach a copy"
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(interval)
+
+
+def test_a_second_thread_may_change_what_is_classified_counted_and_looked_through() -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    counter = memcore.get_counter("o200k_base")
+
+    def meddle(turn: int) -> None:
+        call = {"id": f"call-{turn}", "type": "function", "function": {"name": str(turn)}}
+        message["tool_calls"] = [call]
+        message["tool_calls"].append({"id": str(turn)})
+        call["function"]["arguments"] = f'{{"a": {turn}}}'
+        message["content"] = "0" * (turn % 40)
+        message["extra"] = [{"text": f"text {turn}"}, {str(turn): {"b": [turn, str(turn)]}}]
+        message["extra"].pop(0)["text"] = f"{turn} more"
+        del message["tool_calls"]
+        message.pop(f"more-{turn - 9}", None)
+        message[f"more-{turn}"] = [f"+4930{turn}", [turn]]
+
+    with meddling(meddle):
+        for _ in range(300):
+            classify_item(message)
+            assert scan_json(message) == 0
+            assert counter.count_message(message, b"{}") > 0
+            assert holds_sensitive(message, 2**20 - 1) in (False, True)
 
 
 # --- pages ----------------------------------------------------------------------------------------
