@@ -1,4 +1,4 @@
-"""Values to bytes and back: header, checksum, body; and lossless JSON.
+"""Values to bytes and back: header, checksum, body; lossless JSON; the time that rows hold.
 
 A sealed value is ``format u8 | flags u8 | checksum u64 BE | body``. The checksum is xxh3_64 over
 ``key length u16 LE | format | flags | key | body``: with the key inside, a row that LMDB serves
@@ -9,16 +9,30 @@ the store seals a sealed value once more, under another format (``store/vault.py
 from __future__ import annotations
 
 import json
+import os
+import time
+from pathlib import Path
+from struct import error as StructError  # noqa: N812 - a class
 from typing import Any, Final
 
 import orjson
 from xxhash import xxh3_64_digest
 
 from memcore._fast import scan_json
-from memcore.errors import CorruptValueError, TamperedError
+from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
-__all__ = ["check_json", "decode_json", "encode_json", "open_value", "plain_json", "seal_value"]
+__all__ = [
+    "check_json",
+    "clock_ms",
+    "clock_us",
+    "decode_json",
+    "encode_json",
+    "misread",
+    "open_value",
+    "plain_json",
+    "seal_value",
+]
 
 HEADER_BYTES: Final = 10
 _HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
@@ -135,6 +149,63 @@ def is_encrypted(key: bytes, value: bytes) -> bool:
     if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
         return False
     return seal_encrypted(key, value[HEADER_BYTES:]) == value
+
+
+_CLOCK_S: Final = 2**32
+_MISREAD: Final = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
+    ValueError,
+)  # fmt: skip
+_OURS: Final = str(Path(__file__).parent) + os.sep
+_LIBRARY: Final = str(Path(os.__file__).parent) + os.sep
+_INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
+
+
+def clock_us() -> int:
+    """Microseconds since 1970 by the system's clock.
+
+    Raises:
+        StorageError: the clock is before 1970 or after 2106, which no row can hold.
+    """
+    now_us = time.time_ns() // 1000
+    if not 0 <= now_us < _CLOCK_S * 1_000_000:
+        msg = (
+            f"the system's clock is {now_us // 1_000_000} seconds from 1970: times from 1970 to "
+            "2106 can be stored; set the clock"
+        )
+        raise StorageError(msg)
+    return now_us
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970, as ``clock_us``."""
+    return clock_us() // 1000
+
+
+def misread(error: Exception) -> Exception:
+    """The typed error for one that memcore's own code raised over what a row said; else ``error``.
+
+    Checksums prove that a row is what somebody wrote, not that it was memcore: decoders find most
+    of what it never writes, and this is for the rest. What a caller's own code raises (a counter, a
+    reducer) is the caller's: the innermost frame tells, those of Python's own library excepted.
+    """
+    if isinstance(error, MemcoreError) or not isinstance(error, _MISREAD):
+        return error
+    files, trace = [], error.__traceback__
+    while trace is not None:
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    while files and files[-1].startswith(_LIBRARY) and _INSTALLED not in files[-1]:
+        files.pop()
+    if not files or not files[-1].startswith(_OURS):
+        return error
+    typed = CorruptValueError(
+        f"a row holds what memcore never writes ({type(error).__name__}: {error}): it was written "
+        "by another program, or changed; run 'memcore check', which names it, and restore a backup",
+        key=b"",
+    )
+    typed.__cause__ = error
+    return typed
 
 
 def check_json(value: Any) -> None:

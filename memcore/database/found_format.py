@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from memcore.codec import clock_ms
 from memcore.errors import KeyNeededError, StorageError, StoreFormatError
 from memcore.store.format import ENCRYPTED, GRAPH_ROWS, Format
 from memcore.store.vault import Vault
@@ -39,5 +38,4 @@ def format_of(wreck: Wreck, source: str, vault: Vault | None) -> Format | None:
     if seed is None:
         return None
     mode = "relaxed" if wreck.run is not None and wreck.run.relaxed else "full"
-    now_ms = time.time_ns() // 10**6
-    return Format.new(durability=mode, seed=seed, created_ms=now_ms, features=features)
+    return Format.new(durability=mode, seed=seed, created_ms=clock_ms(), features=features)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from memcore import blobs
 from memcore.blobs import BlobRef
+from memcore.codec import clock_ms
 from memcore.errors import InternalError
 from memcore.kv.admitting import Gate
 from memcore.kv.changes import Change, deleting, incrementing, is_staged, putting, putting_many
@@ -34,11 +34,6 @@ Written = tuple[T, list[bytes]]
 """The result of a change, and the large contents that nothing refers to since."""
 
 
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 class KeyValue:
     """An ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
 
@@ -56,7 +51,7 @@ class KeyValue:
         find: Find,
         ensure: Ensure,
         *,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        now_ms: Callable[[], int] = clock_ms,
         seed: int | None = None,
         requests: Requests | None = None,
         gate: Gate | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from memcore import names
 from memcore.access import Access
 from memcore.audit import Audit
 from memcore.checkpoint import Cache
+from memcore.codec import clock_us
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
 from memcore.errors import (
@@ -63,7 +63,7 @@ class Backing:
     """By application, user and session what its handles count."""
     unwritten: set[Uses] = field(default_factory=set)
     """Of these the ones with something to write."""
-    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
+    now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     graphs: Cache = field(default_factory=Cache)
     """What is remembered of the values of graph checkpoints."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from memcore.codec import clock_ms
 from memcore.errors import StorageError, StoreAccessError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.device import is_cramped
@@ -29,7 +29,7 @@ def new_record(durability: str, *, seed: bytes | None = None) -> Format:
     return Format.new(
         durability=durability,
         seed=os.urandom(SEED_BYTES) if seed is None else seed,
-        created_ms=time.time_ns() // 10**6,
+        created_ms=clock_ms(),
         features=0 if seed is None else ENCRYPTED,
     )
 

@@ -30,7 +30,7 @@ from memcore.limits import (
 from memcore.privacy.secret import Secret
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.bell import Bell
-from memcore.store.copying import Judge, back_up
+from memcore.store.copying import Judge, back_up, refusal
 from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
@@ -184,14 +184,18 @@ def _format(env: Environment) -> Format:
 
 def _open_memory(map_bytes: int, access: Access | None) -> LmdbStore:
     ring = None if access is None else new_ring(access, ":memory:")
-    with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
-        name = str(Path(directory, "memory"))
-        build_file(name, new_record("none", seed=None if ring is None else ring.seed), sync=False)
-        env = Environment(name, map_bytes=map_bytes)
-        env.vault = None if ring is None else Vault(ring)
-        env.attach(read_only=False)
-        env.private = True
-        env.path = ":memory:"
+    record = new_record("none", seed=None if ring is None else ring.seed)
+    try:
+        with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
+            name = str(Path(directory, "memory"))
+            build_file(name, record, sync=False)
+            env = Environment(name, map_bytes=map_bytes)
+            env.vault = None if ring is None else Vault(ring)
+            env.attach(read_only=False)
+            env.private = True
+            env.path = ":memory:"
+    except OSError as error:
+        raise refusal(error, ":memory:") from error
     environments.add(env)
     return LmdbStore(env, read_only=False)
 

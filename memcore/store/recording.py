@@ -7,12 +7,11 @@ scope's (its names, blobs, entries, graphs, shared state: session 0) or the data
 
 from __future__ import annotations
 
-import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from memcore import keys
-from memcore.codec import seal_value
+from memcore.codec import clock_ms, seal_value
 from memcore.keys import Care, Kind, Row
 from memcore.privacy.entry import (
     FIRST_MAC,
@@ -183,7 +182,7 @@ class Recording:
         pending = self._pending
         if not pending:
             return
-        now = time.time_ns() // 1_000_000
+        now = clock_ms()
         if len(pending) == 1:
             for place, rows in pending.items():
                 self._write(place, rows, now)
@@ -278,7 +277,7 @@ class Recording:
 
     def event(self, scope: int, what: str, details: dict[str, Any]) -> None:
         """Chain something that happened in a scope; 0: in the database."""
-        now = time.time_ns() // 1_000_000
+        now = clock_ms()
         place = scope, 0
         if not self._tip(place).number:
             self._begin(place, now)
@@ -291,7 +290,7 @@ class Recording:
         tip = self._tip(place)
         if not tip.number or tip.closed:
             return
-        now = time.time_ns() // 1_000_000
+        now = clock_ms()
         self._append(place, Op.CLOSED, b"", now)
         tip = self._tip(place)
         above = (place[0], 0) if place[1] else DATABASE
@@ -301,7 +300,7 @@ class Recording:
 
     def page(self, place: Place, op: Op, page: Page, head: bytes) -> None:
         """Append what covers rows that were there before the chain."""
-        now = time.time_ns() // 1_000_000
+        now = clock_ms()
         if not self._tip(place).number:
             self._begin(place, now)
         self._append(place, op, pack_page(page), now, head)
@@ -313,7 +312,7 @@ class Recording:
 
     def cut(self, place: Place, number: int, before: bytes, page: Page, head: bytes) -> None:
         """Put a CUT in the place of the last of the entries that it stands for."""
-        now = time.time_ns() // 1_000_000
+        now = clock_ms()
         body = pack_front(Op.CUT, number, now, head) + pack_page(page)
         key = keys.numbered(keys.audit_rows(*place), number)
         self._put(key, body + self.chainer.seal(place, number, before, body))

@@ -21,6 +21,7 @@ from langgraph.store.memory import InMemoryStore
 import memcore
 from memcore.adapters.deepagents import MemcoreBackend, files, matching, rows
 from memcore.errors import InvalidOptionError, StoreFullError
+from memcore.store import LmdbStore
 
 TREE = {
     "/top.py": "print(1)\nTODO here\n",
@@ -374,14 +375,13 @@ def test_a_path_that_is_uploaded_twice_ends_as_the_last(ours):
 
 def test_deleting_may_use_the_room_that_is_kept_for_it(db, ours, monkeypatch):
     ours.write("/f", "text")
-    kind, asked = type(db.scope().kv("x")), []
-    transact = kind.transact
+    asked, transact = [], LmdbStore.transact  # below whatever watches the handles
 
     def watched(self, fn, *, makes_room=False):
         asked.append(makes_room)
         return transact(self, fn, makes_room=makes_room)
 
-    monkeypatch.setattr(kind, "transact", watched)
+    monkeypatch.setattr(LmdbStore, "transact", watched)
     ours.delete("/f")
     ours.write("/f", "text")
     assert asked == [True, False]

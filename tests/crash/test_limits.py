@@ -207,6 +207,11 @@ with memcore.open(path) as db:
         db.session("s").context()
     open_one = limited(0, work)
     backup = limited(0, lambda: db.backup(path + ".copy"))
+    memory = [limited(free, opening(":memory:")) for free in range(8)]
+    assert memory[0] != "fine" and memory[-1] == "fine", memory
+    squeezed = [limited(free, db.copy_compact) for free in range(12)]
+    assert squeezed[0] != "fine" and squeezed[-1] == "fine", squeezed
+    work()
     def in_child():
         pid = os.fork()
         if not pid:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
+import subprocess
+import sys
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +19,8 @@ import orjson
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from memcore import codec
+import memcore
+from memcore import codec, keys
 from memcore.errors import CorruptValueError
 
 DEPTH_MAX = 512
@@ -165,3 +170,56 @@ def test_shared_values_are_no_circle():
 def test_an_integer_beyond_the_digit_limit_is_refused():
     with pytest.raises(ValueError):
         codec.encode_json(10**5000)
+
+
+@pytest.mark.parametrize("now_s", [-1, -(2**40), 2**32, 2**40])
+def test_a_clock_that_no_row_can_hold_is_a_typed_error(tmp_path, monkeypatch, now_s):
+    with memcore.open(tmp_path / "agent.memcore") as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": "before"})
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: now_s * 10**9)
+            wrong = [
+                lambda: session.append({"role": "user", "content": "x"}),
+                lambda: session.checkpoint("here"),
+                lambda: db.session("new").append({"role": "user", "content": "x"}),
+                lambda: db.scope().kv("n").put("k", 1, ttl_seconds=60),
+                lambda: session.state.update({"n": 1}),
+                lambda: memcore.open(tmp_path / "new.memcore"),
+                lambda: session.lease("me", ttl_seconds=60),
+            ]
+            for operation in wrong:
+                with pytest.raises(memcore.StorageError, match="set the clock"):
+                    operation()
+            assert [item.message["content"] for item in session.items()] == ["before"]
+        session.append({"role": "user", "content": "after"})
+        assert db.check() == []
+
+
+def test_what_memcore_s_own_code_raises_over_a_row_is_typed_and_what_others_raise_is_theirs(
+    tmp_path,
+):
+    def fails(*_: object) -> int:
+        raise IndexError("mine")
+
+    with memcore.open(tmp_path / "agent.memcore") as db:
+        session = db.session("s")
+        session.append({"role": "user", "content": "x"})
+        store = db.backing.store
+        for run in (store.read, store.transact):
+            with pytest.raises(IndexError, match="mine"):
+                run(fails)
+            with pytest.raises(memcore.CorruptValueError, match="never writes") as caught:
+                run(lambda _: keys.session_row(2**64, 1, 1, 1))
+            assert type(caught.value.__cause__) is struct.error
+            with pytest.raises(ValueError, match="badly formed") as own:
+                run(lambda _: UUID("x"))  # Python's library, called by the caller's code
+            assert type(own.value) is ValueError
+        counter = memcore.CallableCounter(fails, name="mine/1")
+        with pytest.raises(IndexError, match="mine"):
+            db.session("t", counter=counter).append({"role": "user", "content": "x"})
+
+
+def test_errors_are_reached_without_importing_them():
+    code = "import memcore; assert memcore.errors.MemcoreError is memcore.MemcoreError"
+    subprocess.run([sys.executable, "-c", code], check=True)
