@@ -157,7 +157,7 @@ _MISREAD: Final = (
     ValueError,
 )  # fmt: skip
 _OURS: Final = str(Path(__file__).parent) + os.sep
-_LIBRARY: Final = str(Path(os.__file__).parent) + os.sep
+_BENEATH: Final = (str(Path(os.__file__).parent) + os.sep, f"{_OURS}store{os.sep}")
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
 
@@ -187,7 +187,8 @@ def misread(error: Exception) -> Exception:
 
     Checksums prove that a row is what somebody wrote, not that it was memcore: decoders find most
     of what it never writes, and this is for the rest. What a caller's own code raises (a counter, a
-    reducer) is the caller's: the innermost frame tells, those of Python's own library excepted.
+    reducer) is the caller's: the innermost frame tells, but for those of Python's own library and
+    of the store, which take what they are given.
     """
     if isinstance(error, MemcoreError) or not isinstance(error, _MISREAD):
         return error
@@ -195,7 +196,7 @@ def misread(error: Exception) -> Exception:
     while trace is not None:
         files.append(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
-    while files and files[-1].startswith(_LIBRARY) and _INSTALLED not in files[-1]:
+    while files and files[-1].startswith(_BENEATH) and _INSTALLED not in files[-1]:
         files.pop()
     if not files or not files[-1].startswith(_OURS):
         return error
