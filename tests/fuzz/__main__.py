@@ -17,8 +17,8 @@ from typing import Any
 
 def main() -> None:
     """Parse the command line and fuzz."""
-    names = ("bpe", "graph_rows", "index", "json", "keys", "nodes", "redo", "rows", "structure",
-             "values", "vocabulary", "wire")  # fmt: skip
+    names = ("bpe", "graph_rows", "index", "json", "keys", "nodes", "redo", "resealed", "rows",
+             "structure", "values", "vocabulary", "wire")  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=(*names, "all"))
     parser.add_argument("--seconds", type=float, default=60)

@@ -28,6 +28,8 @@ from memcore.tokens import get_counter
 from memcore.usage import pack_usage
 from vocabularies import small
 
+from .resealed import bodies
+
 SEED = bytes(range(16))
 MESSAGES = (
     {"role": "user", "content": "hello"},
@@ -177,6 +179,7 @@ _MAKERS = {
     "keys": _keys,
     "nodes": _nodes,
     "redo": _redo,
+    "resealed": bodies,
     "rows": _rows,
     "structure": _structure,
     "values": _keys,

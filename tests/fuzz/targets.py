@@ -30,6 +30,7 @@ from memcore.tokens import get_counter
 
 from .bpe import bpe, vocabularies
 from .graphs import graph_rows, nodes
+from .resealed import resealed
 
 Target = Callable[[bytes], None]
 SEED = bytes(range(16))
@@ -237,6 +238,7 @@ TARGETS: dict[str, Target] = {
     "keys": packed_keys,
     "nodes": nodes,
     "redo": redo_records,
+    "resealed": resealed,
     "rows": rows,
     "structure": structures,
     "values": values,
