@@ -2,6 +2,7 @@
 
 from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.care import check_threads, clear_body
+from memcore.checkpoint.checking import LostCheckpoint, RecoveredNamespace
 from memcore.checkpoint.coding import Coder, JsonCoder, StoredCoder, Typed, Wrapper
 from memcore.checkpoint.graph import GraphStore
 from memcore.checkpoint.joining import MISSING
@@ -21,10 +22,12 @@ __all__ = [
     "Found",
     "GraphStore",
     "JsonCoder",
+    "LostCheckpoint",
     "NewCheckpoint",
     "NewWrites",
     "Plan",
     "Pruned",
+    "RecoveredNamespace",
     "Rule",
     "StoredCoder",
     "Thread",

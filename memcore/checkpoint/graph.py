@@ -9,7 +9,7 @@ from memcore import names
 from memcore.checkpoint import sweeping, threads
 from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.care import check_threads
-from memcore.checkpoint.checking import Checking, Judge
+from memcore.checkpoint.checking import Checking, Judge, RecoveredNamespace
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.copying import copy_thread
 from memcore.checkpoint.deltas import Deltas
@@ -113,6 +113,33 @@ class GraphStore(Listing, Deltas):
         found = check_threads(self._read, scope)
         checking = Checking(Cache(), self._read, self._find)
         return found + list(checking.findings(coder, judge))
+
+    def recover(
+        self, thread: str, coder: Coder, *, dry_run: bool = False
+    ) -> list[RecoveredNamespace] | None:
+        """Go back to the newest checkpoint of each namespace that can be read whole.
+
+        Those behind it are removed, with their pending writes; in a namespace that has none that is
+        whole nothing is. A ``StoredCoder`` looks whether all that a checkpoint refers to is there,
+        any other one also decodes it, and the ancestors that delta channels are rebuilt from.
+
+        Args:
+            thread: which one.
+            coder: the serialiser that wrote it.
+            dry_run: only say what is whole and what is not.
+
+        Returns:
+            What was found, by namespace; None if there is no such thread.
+
+        Raises:
+            HeldError: a legal hold covers it.
+            InvalidOptionError: only the thread's own serialiser can tell.
+        """
+        checking = Checking(Cache(), self._read, self._find)
+        found = checking.diagnosis(thread, coder)
+        if found is not None and not dry_run:
+            take(self._store, checking.removal(found), makes_room=True)
+        return None if found is None else [one for one, _ in found]
 
     # --- threads ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.reading import Found, Reading, ThreadEntry
 from memcore.checkpoint.retention import changed_ms
 from memcore.checkpoint.rows import CheckpointRow
+from memcore.keys import ThreadRow
 from memcore.store.base import ReadTxn
 
 __all__ = ["Listing"]
@@ -137,31 +138,37 @@ class Listing(Reading):
         return rows.id_in(found[0][0]) if found else None
 
     def threads(self) -> Iterator[ThreadEntry]:
-        """The threads by name, without their values."""
+        """The threads by name, without their values.
+
+        A thread without a checkpoint is none yet, or none any more: writes came before their
+        checkpoint, or after their thread was deleted.
+        """
         after: str | None = None
         while True:
-            page = self._read(partial(self._thread_page, after=after))
+            page, after = self._read(partial(self._thread_page, after=after))
             yield from page
-            if len(page) < _NAMES_PAGE:
+            if after is None:
                 return
-            after = page[-1].thread
 
-    def _thread_page(self, txn: ReadTxn, after: str | None) -> list[ThreadEntry]:
+    def _thread_page(self, txn: ReadTxn, after: str | None) -> tuple[list[ThreadEntry], str | None]:
+        """Some threads, and the name behind which the next page begins."""
         found: list[ThreadEntry] = []
         scope = self._find(txn)
         if scope is None:
-            return found
-        for name, number in threads.threads(txn, scope, start_after=after):
+            return found, None
+        named = threads.threads(txn, scope, start_after=after)
+        for count, (name, number) in enumerate(named, 1):
             pool, created_ms = threads.read_head(txn, scope, number)
             place = rows.Place(scope, number, pool)
             root = threads.namespace_of(txn, place, "")
             newest = None if root is None else rows.newest(txn, place, root)
-            changed = changed_ms(txn, place)
-            at = None if changed is None else changed / 1000
-            found.append(ThreadEntry(name, created_ms / 1000, newest, at))
-            if len(found) == _NAMES_PAGE:
-                break
-        return found
+            if newest is not None or _has_checkpoints(txn, place):
+                changed = changed_ms(txn, place)
+                at = None if changed is None else changed / 1000
+                found.append(ThreadEntry(name, created_ms / 1000, newest, at))
+            if count == _NAMES_PAGE:
+                return found, name
+        return found, None
 
     def _names(self, thread: str | None) -> list[str]:
         if thread is not None:
@@ -228,3 +235,8 @@ def _rows_below(
     stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
     found = list(txn.scan(prefix, stop, reverse=True, limit=asked.page))
     return found, rows.id_in(found[-1][0]) if len(found) == asked.page else None
+
+
+def _has_checkpoints(txn: ReadTxn, place: rows.Place) -> bool:
+    prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.CHECKPOINT)
+    return any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import memcore
+from memcore.checkpoint import RecoveredNamespace, StoredCoder
 from memcore.cli.exits import ExitCode
 from memcore.cli.options import (
     App,
@@ -41,6 +42,9 @@ def recover_session(
             help="A step that may be taken; may be given several times. Without it: all, in order.",
         ),
     ] = None,
+    thread: Annotated[
+        bool, typer.Option("--thread", help="The name is that of a thread of a graph.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +53,18 @@ def recover_session(
     If all its items can be read, what follows from them is made anew and nothing is lost. No item
     is removed, and where the session was is saved as the checkpoint 'before recovery' if that can
     be told. The exit code is 1 if items were lost or left out, 5 if no step serves.
+
+    With --thread, a thread of a graph goes back to the newest checkpoint of which all is there; the
+    broken ones behind it are removed. Nothing that is stored is built or imported.
     """
+    if thread:
+        if step:
+            msg = "--step: a thread has none; leave it out"
+            raise memcore.InvalidOptionError(msg)
+        with reading(store) if dry_run else writing(store) as db:
+            spaces = _recovered_thread(db, session_id, user=user, app=app, dry_run=dry_run)
+        _tell_thread(session_id, spaces, dry_run=dry_run, as_json=as_json)
+        return
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         found = session.recover(plan=dry_run, steps=step or RECOVERY_STEPS)
@@ -60,6 +75,42 @@ def recover_session(
     if found.status == "failed":
         raise typer.Exit(ExitCode.CORRUPT)
     if found.lost or found.left_out:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _recovered_thread(
+    db: memcore.Database, name: str, *, user: str | None, app: str | None, dry_run: bool
+) -> list[RecoveredNamespace]:
+    chosen = [
+        db.scope(app=its_app, user=its_user).graph
+        for its_app, its_user in db.scopes()
+        if user in (None, its_user) and app in (None, its_app)
+    ]
+    there = [graph for graph in chosen if graph.recover(name, StoredCoder(), dry_run=True)]
+    if len(there) != 1:
+        what = "several users have a" if there else "there is no"
+        msg = f"{what} thread {name!r:.60} in {db.path}; say --user and --app, see 'memcore prune'"
+        raise memcore.NotFoundError(msg)
+    return there[0].recover(name, StoredCoder(), dry_run=dry_run) or []
+
+
+def _tell_thread(
+    name: str, spaces: list[RecoveredNamespace], *, dry_run: bool, as_json: bool
+) -> None:
+    if as_json:
+        told = [asdict(each) for each in spaces]
+        emit_json("recover", {"dry_run": dry_run, "thread": name, "namespaces": told})
+    else:
+        for each in spaces:
+            for lost in each.lost:
+                print(escape(f"lost: {lost.checkpoint}: {lost.reason}"))
+            what = "none is whole, nothing was removed" if each.kept is None else each.kept
+            print(escape(f"namespace {each.namespace!r}: the newest whole checkpoint: {what}"))
+        if dry_run:
+            print("nothing was written")
+    if any(each.kept is None and each.lost for each in spaces):
+        raise typer.Exit(ExitCode.CORRUPT)
+    if any(each.lost for each in spaces):
         raise typer.Exit(ExitCode.FINDINGS)
 
 

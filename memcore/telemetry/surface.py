@@ -220,6 +220,7 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "deltas graph.get . . session",
         "threads graph.threads iterator",
         "check graph.check . count",
+        "recover graph.recover . . session",
         "delete_thread graph.delete . . session",
         "copy_thread graph.fork . . session",
         "would_prune graph.plan . . session",

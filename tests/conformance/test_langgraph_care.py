@@ -790,3 +790,20 @@ def test_rules_reach_threads_without_their_serialiser(db: memcore.Database) -> N
     assert db.sweep(now=time.time() + 7200).threads == 2
     assert list(MemcoreSaver(db).threads()) == []
     assert db.check() == []
+
+
+def test_a_thread_is_recovered_by_its_saver(db: memcore.Database, saver: MemcoreSaver) -> None:
+    chain = Chain(saver)
+    chain.put(log=["one"])
+    whole = values_of(saver)
+    chain.put(log=["two"])
+    *_, key = rows_of(db, Kind.THREAD, ThreadRow.VALUE)
+    db._backing.store.transact(lambda txn: txn.delete(key))
+    with pytest.raises(CorruptValueError, match="is missing: its row was lost"):
+        saver.get_tuple(config())
+    (planned,) = saver.recover("t", dry_run=True)
+    assert len(planned.lost) == 1
+    assert asyncio.run(saver.arecover("t")) == [planned]
+    assert values_of(saver) == whole
+    with pytest.raises(memcore.NotFoundError, match="no thread 'nobody'"):
+        saver.recover("nobody")

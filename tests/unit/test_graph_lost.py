@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,20 @@ from typing import Any
 
 import pytest
 from threaded import CODER, Sealing, Thread, rows_under, texts
+from typer.testing import CliRunner
 
 import memcore
-from memcore.checkpoint import MISSING, JsonCoder, NewCheckpoint, rows
+from memcore.checkpoint import (
+    MISSING,
+    JsonCoder,
+    NewCheckpoint,
+    NewWrites,
+    RecoveredNamespace,
+    StoredCoder,
+    rows,
+)
+from memcore.cli.app import app
+from memcore.cli.exits import ExitCode
 from memcore.codec import seal_value
 from memcore.database import salvage
 from memcore.errors import CorruptValueError
@@ -99,6 +111,11 @@ def test_what_nobody_stored_is_recorded_as_empty(open_db: Callable[..., memcore.
     assert graph.get("t", "", "1", CODER).values == {"log": "x", "never": "late"}  # type: ignore[union-attr]
 
 
+def stored_ids(db: memcore.Database) -> list[str]:
+    found = [key for key in rows_under(db, Kind.THREAD) if key[17] == ThreadRow.CHECKPOINT]
+    return [rows.id_in(key) for key in found]
+
+
 def old_rows(db: memcore.Database) -> None:
     """Make the checkpoints those of a memcore that recorded nothing of what it left out."""
 
@@ -142,3 +159,60 @@ def test_versions_that_were_seen_before_there_were_any_are_told(path: Path) -> N
         (told,) = db.check()
         assert "node 'stuck' has seen version '0009' of channel 'log'" in told
         assert graph.check(JsonCoder(), lambda _: []) == [told]
+
+
+def test_a_thread_goes_back_to_its_newest_whole_checkpoint(path: Path) -> None:
+    with memcore.open(path) as db:
+        one = Thread(db.scope().graph, "t")
+        one.put(log=texts(3))
+        one.put(log=texts(4), flag=1)
+        one.put(flag=2)
+        graph = one.graph
+        graph.put_writes("t", "", NewWrites("c000003", "task", "", [(0, "log", 1)]), CODER)
+        key = rows.value_key(rows.Place(1, 1, 1), 1, "log", 2)
+        assert db._backing.store.transact(lambda txn: txn.delete(key))
+
+        for coder in (CODER, StoredCoder()):
+            (planned,) = graph.recover("t", coder, dry_run=True) or ()
+            assert planned.kept == "c000001"
+            assert [lost.checkpoint for lost in planned.lost] == ["c000003", "c000002"]
+            assert all(re.search(LOST, lost.reason) for lost in planned.lost)
+        assert stored_ids(db) == ["c000001", "c000002", "c000003"]
+    ran = CliRunner().invoke(app, ["recover", str(path), "t", "--thread", "--json"])
+    assert ran.exit_code == ExitCode.FINDINGS, ran.output
+    assert json.loads(ran.stdout)["namespaces"][0]["kept"] == "c000001"
+    with memcore.open(path) as db:
+        again = Thread(db.scope().graph, "t")
+        assert again.ids() == ["c000001"]
+        assert again.read() == {"log": texts(3)}
+        assert db.check() == []
+        assert again.graph.recover("t", CODER) == [RecoveredNamespace("", "c000001")]
+        assert again.graph.recover("nobody", CODER) is None
+
+
+def test_where_nothing_is_whole_nothing_is_removed(path: Path) -> None:
+    with memcore.open(path) as db:
+        one = filled(db)
+        lose_log(db)
+        (found,) = one.graph.recover("t", CODER) or ()
+        assert found.kept is None
+        assert len(found.lost) == len(stored_ids(db)) == 2
+
+
+def test_writes_that_come_after_a_deletion_make_no_thread(
+    open_db: Callable[..., memcore.Database],
+) -> None:
+    graph = open_db(durability="none").scope().graph
+    one = Thread(graph, "t")
+    one.put(log=[1])
+    graph.delete_thread("t", CODER)
+    graph.put_writes("t", "", NewWrites("c000001", "task", "", [(0, "log", 2)]), CODER)
+    assert list(graph.threads()) == []
+    assert graph.get("t", "", None, CODER) is None
+    # Writes may come before their checkpoint, so they are kept for it.
+    again = Thread(graph, "t")
+    again.put(log=[3])
+    assert [entry.thread for entry in graph.threads()] == ["t"]
+    found = graph.get("t", "", None, CODER)
+    assert found is not None
+    assert found.writes == [("task", "log", 2)]

@@ -10,9 +10,9 @@ from typing import Final
 from memcore.adapters.langgraph.handle import Handle
 from memcore.adapters.langgraph.messages import channel_messages, message_faults, messages_context
 from memcore.aio.commit import commit_to
-from memcore.checkpoint import Rule, ThreadEntry, keep_rule, run_rule
+from memcore.checkpoint import RecoveredNamespace, Rule, ThreadEntry, keep_rule, run_rule
 from memcore.checkpoint.graph import store_of
-from memcore.errors import HistoryNeededError, InvalidOptionError, MemcoreError
+from memcore.errors import HistoryNeededError, InvalidOptionError, MemcoreError, NotFoundError
 from memcore.model import Context
 from memcore.tokens import TokenCounter
 
@@ -81,6 +81,30 @@ class Retaining(Handle):
     async def acheck(self) -> list[str]:
         """As ``check``, in a thread."""
         return await asyncio.to_thread(self.check)
+
+    def recover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
+        """Go back to the newest checkpoint of each namespace that can be read whole.
+
+        Those behind it are removed with their pending writes, and told with the reason; in a
+        namespace that has none that is whole nothing is removed.
+
+        Args:
+            thread_id: which thread.
+            dry_run: only say what is whole and what is not.
+
+        Raises:
+            NotFoundError: there is no such thread.
+            HeldError: a legal hold covers it.
+        """
+        found = self._graph.recover(str(thread_id), self._coder, dry_run=dry_run)
+        if found is None:
+            msg = f"there is no thread {str(thread_id)!r:.60}; threads() lists those there are"
+            raise NotFoundError(msg)
+        return found
+
+    async def arecover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
+        """As ``recover``, in a thread."""
+        return await asyncio.to_thread(lambda: self.recover(thread_id, dry_run=dry_run))
 
     def threads(self) -> Iterator[ThreadEntry]:
         """The threads by name, with their newest checkpoint and its time; no state is read."""

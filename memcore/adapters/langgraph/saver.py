@@ -54,6 +54,8 @@ __all__ = ["AsyncMemcoreSaver", "MemcoreSaver"]
     aprune="graph.prune",
     check="graph.check . count",
     acheck="graph.check . count",
+    recover="graph.recover",
+    arecover="graph.recover",
     threads="graph.threads iterator",
     context="context . context",
 )
