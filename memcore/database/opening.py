@@ -80,7 +80,7 @@ def open_database(
             ``"none"`` (a power cut may corrupt the file; needs ``allow_unsafe=True``). Fixed when
             the file is made; None follows it, and is ``"full"`` for a new one.
         read_only: look, write nothing, create nothing; serves where nothing may be written to.
-        create: make the file if it is missing.
+        create: make the file if it is missing, or one of 0 bytes.
         counter: what new sessions count with: ``"o200k_base"``, any of ``get_counter``.
         recount: count sessions of other counters anew, each when first used.
         policy: the pair policy of new sessions.
