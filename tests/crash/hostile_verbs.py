@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -238,6 +239,7 @@ class _Examination:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a refused write is an error, as on a device
         signal.alarm(int(PATIENCE_SECONDS))
+        faulthandler.disable()  # how it ends is told by its status
         sys.addaudithook(self._hook)
         with mock.patch.object(steady, "boot_id", return_value=self.boot):
             sound = self._is_sound()
