@@ -97,13 +97,22 @@ def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:
         }
         emit_json("compact", fields | {"view": view})
     elif result.view is None:
-        print("nothing to compact" if result.reason is None else f"nothing done: {result.reason}")
+        print(
+            "nothing to compact"
+            if result.reason is None
+            else f"nothing done: {_told(result.reason)}"
+        )
     else:
         print(
             f"{result.status}: seq {result.view.cut_seq:,} and before, {len(result.plan.masks):,} "
             f"items masked; {result.view.tokens_before:,} tokens before, "
             f"{result.view.tokens_after:,} after"
         )
+
+
+def _told(reason: str) -> str:
+    """A reason that names options as the command line does."""
+    return reason.replace("force=True or stage=", "--force or --stage")
 
 
 def _view_fields(view: memcore.View) -> dict[str, Any]:
@@ -136,7 +145,11 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
         emit_json("compact", fields)
         return
     if draft.is_empty:
-        print("nothing to compact" if draft.reason is None else f"nothing to do: {draft.reason}")
+        print(
+            "nothing to compact"
+            if draft.reason is None
+            else f"nothing to do: {_told(draft.reason)}"
+        )
         return
     fates = Counter(fate for _, fate in rows)
     print(

@@ -240,6 +240,17 @@ def test_compact_needs_consent(store) -> None:
     assert both.exit_code == ExitCode.USAGE
 
 
+def test_nothing_is_compacted_that_is_not_due(store) -> None:
+    for options in ("--dry-run",), ("--yes",):
+        ran = run("compact", "chat", "--store", store, *options)
+        assert ran.exit_code == 0
+        assert "no stage of policy 'default' due; --force or --stage compacts" in ran.stdout
+    assert "nothing was written" in run(
+        "compact", "chat", "--store", store, "--policy", "keep_last", "--force", "--keep-last", 1,
+        "--dry-run",
+    ).stdout  # fmt: skip
+
+
 def test_a_dry_run_says_what_compaction_then_does(wordy) -> None:
     options = ("compact", "chat", "--store", wordy, "--keep-last", 2)
     planned = parsed(*options, "--dry-run")
