@@ -222,7 +222,11 @@ class LmdbStore:
         self._transact: Callable[..., Any] = env.queue.call
         if read_only:
             self._transact = self._refuse_write
-        env.handles.add(self)
+        try:
+            env.handles.add(self)
+        except BaseException:  # an interrupt: nobody gets this handle
+            env.handles.discard(self)
+            raise
 
     @property
     def durability(self) -> str:
