@@ -29,6 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
+from secrets import token_hex
 from struct import Struct
 from threading import RLock
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
@@ -356,7 +357,10 @@ class KeyRing:
 
     def _write(self, path: str, content: bytes, *, new: bool = False) -> None:
         """Put a file in the place of the present one, or where there is none."""
-        temporary = f"{path}.{os.getpid()}{_TEMPORARY}"
+        # A name that nobody else has, not even a thread of this process or a process of the same
+        # number elsewhere: who wrote into the file that another has just linked would change the
+        # key file of a database that is in use.
+        temporary = f"{path}.{os.getpid()}-{token_hex(4)}{_TEMPORARY}"
         try:
             _write_flushed(temporary, content)
             if new:
@@ -382,7 +386,7 @@ def _new_key(number: int) -> DataKey:
 
 
 def _write_flushed(path: str, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         left = memoryview(content)
         while left:

@@ -17,6 +17,7 @@ from memcore.errors import (
     ClosedError,
     InternalError,
     InvalidOptionError,
+    KeyFileError,
     MemcoreError,
     ReadOnlyError,
     StoreAccessError,
@@ -77,8 +78,7 @@ def open_store(
         raise StoreAccessError(f"{name}: there is no such file")
     if missing or (create and not read_only and _is_empty(name)):
         with suppress(FileExistsError):  # another creator won: theirs serves
-            seed = None if access is None else new_ring(access, name).seed
-            create_file(name, durability or "full", seed=seed)
+            _create(name, durability or "full", access)
     while True:
         store = None
         try:
@@ -100,6 +100,20 @@ def open_store(
         # Its last handle is being closed by another thread, or was until an interrupt came.
         with suppress(MemcoreError):  # whoever closes is told
             _end(env)
+
+
+def _create(name: str, durability: str, access: Access | None) -> None:
+    """Make a file with its key file, if it is to have one; FileExistsError if somebody was first.
+
+    Somebody may even have written by now: then there are data keys, and they are not in the way.
+    """
+    try:
+        seed = None if access is None else new_ring(access, name).seed
+    except KeyFileError as error:
+        if os.path.lexists(name) and not _is_empty(name):
+            raise FileExistsError(name) from error
+        raise
+    create_file(name, durability, seed=seed)
 
 
 def _end(env: Environment) -> None:

@@ -29,6 +29,7 @@ from memcore.errors import (
 from memcore.keys import Care, Kind, Row
 from memcore.privacy.provider import key_provider
 from memcore.privacy.ring import BLOCK, KeyRing
+from memcore.store import handle as handles
 from memcore.store import vault as vaults
 
 KEY = bytes(range(32))
@@ -283,6 +284,43 @@ def test_a_creation_that_was_cut_short_is_gone_on_with(path):
     KeyRing.create(f"{path}.keys", key_provider(KEY))  # and then the process was killed
     with memcore.open(path, key=KEY) as db:
         db.session("s").append({"role": "user", "content": MARK})
+    with memcore.open(path, key=KEY) as db:
+        assert len(db.session("s")) == 1
+
+
+def test_two_that_make_a_database_at_once_use_one_key_file(path, monkeypatch):
+    """The second one looked for the key file before it was there, and writes when it is."""
+    place = f"{path}.keys"
+    link = os.link
+    written = []
+
+    def late(source, target, **options):
+        link(source, target, **options)
+        if target == place and not written:
+            written.append(target)
+            with monkeypatch.context() as patch:
+                patch.setattr(os.path, "lexists", lambda _: False)
+                assert KeyRing.create(place, key_provider(KEY)).path == place
+
+    monkeypatch.setattr(os, "link", late)
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": MARK})
+    assert written
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+        assert len(db.session("s")) == 1
+
+
+def test_who_is_late_in_making_a_database_finds_the_keys_of_the_first(path, monkeypatch):
+    new_ring = handles.new_ring
+
+    def late(access, name):
+        monkeypatch.setattr(handles, "new_ring", new_ring)
+        with memcore.open(path, key=KEY) as db:
+            db.session("s").append({"role": "user", "content": MARK})
+        return new_ring(access, name)
+
+    monkeypatch.setattr(handles, "new_ring", late)
     with memcore.open(path, key=KEY) as db:
         assert len(db.session("s")) == 1
 
