@@ -16,7 +16,7 @@ from memcore.aio.state import AsyncSessionState
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
 from memcore.compaction.patience import Patience
-from memcore.errors import MemcoreError, StorageError
+from memcore.errors import StorageError
 from memcore.limits import ITEMS_PAGE
 from memcore.log import Prepared
 from memcore.model import (
@@ -288,7 +288,7 @@ class AsyncSession(AsyncJoined):
         attempts = Attempts(self.id, compacting, compacting.policy(), self._patience)
         try:
             await run_due(self._session, attempts, self._summarize)
-        except MemcoreError as exc:
+        except Exception as exc:  # noqa: BLE001 - a caller's embedder or reducer may fail in any way
             # The append is stored. Not the error itself: its text may hold content.
             _log.error("session %r was not compacted: %s", self.id, type(exc).__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from memcore.compaction import Pressure
 from memcore.compaction.patience import Patience
-from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError, PlanStaleError
+from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError
 from memcore.model import CompactionResult, Plan, Summarize
 from memcore.options import checked_callable, checked_optional_seconds
 from memcore.session.attempts import Attempts
@@ -101,11 +101,12 @@ class Compactor:
     def after_append(self) -> None:
         """Compact if a stage is due, on behalf of an append that is stored: nothing is raised.
 
-        A failure is logged, and what is due stays due for the next append.
+        A failure is logged, and what is due stays due for the next append. That of a caller's
+        embedder, reducer or counter too: who is told that an append failed appends again.
         """
         try:
             self.run()
-        except MemcoreError as exc:
+        except Exception as exc:  # noqa: BLE001 - a caller's function may fail in any way
             # Not the error itself: its text may hold content.
             _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
 

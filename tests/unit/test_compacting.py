@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.compaction import CompactionPolicy, DropSimilar, Stage, Trigger
 from messages import call, failing, illegal, result, system, texts, turns
 
 TINY = 1e-3
@@ -474,6 +475,27 @@ def test_an_append_is_stored_whatever_becomes_of_the_compaction(db, caplog):
     assert receipt.appended == 40
     assert "session 'other' was not compacted: PlanStaleError" in caplog.text
     valid(other)
+
+
+def test_an_append_is_stored_though_the_caller_s_embedder_fails(path, caplog):
+    def down(_: object) -> list[list[float]]:
+        raise RuntimeError("down")
+
+    trigger = Trigger(items=4)
+    stage = Stage(triggers=(trigger,), keep=None, reducers=(DropSimilar(min_tokens=1),))
+    rule = CompactionPolicy(stages=(stage,))
+    with memcore.open(path, embed=down, compaction=rule) as db:
+        session = db.session("chat", auto_compact=memcore.extractive)
+        assert session.extend(turns(8)).appended == 16
+        assert "session 'chat' was not compacted: RuntimeError" in caplog.text
+
+    async def run() -> None:
+        async with memcore.aio.open(path, embed=down, compaction=rule) as db:
+            session = db.session("later", auto_compact=memcore.extractive)
+            assert (await session.extend(turns(8))).appended == 16
+
+    asyncio.run(run())
+    assert "session 'later' was not compacted: RuntimeError" in caplog.text
 
 
 def test_a_handle_that_cannot_compact_is_refused(db, path):
