@@ -52,7 +52,7 @@ class NewCheckpoint:
     values: Values
     """Changed channels: version, and value or MISSING."""
     others: Values = field(default_factory=dict)
-    """Channels that did not change: stored again if the parent, and what it held, was pruned."""
+    """Channels that did not change: stored again if they, or the parent, were pruned or lost."""
     follows: bool = False
     """Whether the parent must be the newest checkpoint of the namespace."""
 
@@ -152,9 +152,10 @@ class Writing:
         def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
-            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
-                if not whole:
-                    raise Orphaned
+            is_orphan = pool.epoch > 1 and not _has_parent(txn, place, number, new)
+            if not whole and (is_orphan or not _has_others(txn, place, number, new)):
+                raise Orphaned
+            if is_orphan:
                 _need_values(new)
 
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
@@ -387,6 +388,21 @@ def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewC
     if new.parent is None or place is None or number is None:
         return True
     return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
+
+
+def _has_others(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
+    """Whether the values that did not change are there, as far as the thread is.
+
+    The checkpoint that they were read from may have been pruned since though the parent was not,
+    as that of a copy, which has the parent of what it is copied from.
+    """
+    if place is None or number is None:
+        return True
+    values = rows.values_of(place, number)
+    return all(
+        channel in new.values or txn.get(rows.value_under(values, channel, version)) is not None
+        for channel, (version, _) in new.others.items()
+    )
 
 
 def _need_values(new: NewCheckpoint) -> None:

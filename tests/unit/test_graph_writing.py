@@ -76,6 +76,26 @@ def test_a_put_whose_parent_was_pruned_is_whole_though_its_closure_runs_again(
     assert values_of(graph) == {"a": "5", "b": ["kept", "2"]}
 
 
+@pytest.mark.parametrize("parent", [None, "3"])
+def test_a_copy_of_a_checkpoint_that_was_pruned_is_whole(
+    graph: GraphStore, parent: str | None
+) -> None:
+    """It brings no version of its own, and its parent is there, or there is none."""
+    pruned(graph)
+    copied = new("5", parent, {}, {"a": ("v2", "2"), "b": ("v2", ["kept", "2"])})
+    graph.put("t", "", copied, CODER)
+    assert values_of(graph) == {"a": "2", "b": ["kept", "2"]}
+
+
+def test_a_value_whose_row_was_lost_is_stored_anew_by_who_holds_it(graph: GraphStore) -> None:
+    graph.put("t", "", new("1", None, {"a": ("v1", "1"), "b": ("v1", ["kept"])}), CODER)
+    key = rows.value_key(rows.Place(1, 1, 1), 1, "b", "v1")
+    assert store_of(graph).transact(lambda txn: txn.delete(key))
+    graph.put("t", "", new("2", "1", {"a": ("v2", "2")}, {"b": ("v1", ["kept"])}), CODER)
+    assert values_of(graph) == {"a": "2", "b": ["kept"]}
+    assert values_of(graph, "1") == {"a": "1", "b": ["kept"]}
+
+
 def test_a_plan_looks_every_value_up_once(
     graph: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
