@@ -40,7 +40,8 @@ MemcoreError
 │   ├── StoreFormatError       not a memcore file, or one of a newer format
 │   ├── CorruptStoreError      the structure of the file is damaged or truncated
 │   ├── CorruptValueError      one value fails its checksum; the others stay readable
-│   │   └── TamperedError      one value does not decrypt, or stands in clear
+│   │   ├── TamperedError      one value does not decrypt, or stands in clear
+│   │   └── UndecodableError   one value is sound, but this serialiser cannot read it
 │   ├── KeyFileError           the key file is missing, damaged or cannot be written
 │   └── OutcomeUnknownError    a commit failed in a way that hides whether it took effect
 └── InternalError              a bug in memcore; please report it
@@ -92,6 +93,7 @@ __all__ = [
     "StoreLockedError",
     "SummarizerError",
     "TamperedError",
+    "UndecodableError",
     "UnreadableItemsError",
     "UntrustedTypeError",
     "WrongKeyError",
@@ -354,6 +356,13 @@ class TamperedError(CorruptValueError):
 
     It was changed, moved here from another row, stands in clear, or its data key is gone: its user
     was erased, or the key file is older than the database.
+    """
+
+
+class UndecodableError(CorruptValueError):
+    """A stored value passes its checksum, but the handle's serialiser cannot read it.
+
+    The one that wrote it may: another class, version or option. Nothing says that it is damaged.
     """
 
 

@@ -22,7 +22,7 @@ from memcore.checkpoint.pool import chunk_key, read_chunk
 from memcore.checkpoint.reading import View
 from memcore.checkpoint.rows import CheckpointRow
 from memcore.checkpoint.steps import Steps
-from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.errors import CorruptValueError, InvalidOptionError, UndecodableError
 from memcore.held import need_free
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.piece import Piece
@@ -185,7 +185,9 @@ class Checking(Listing, Deltas):
                 missing = [c for c in rows.versions_in(found.body) if c not in found.values]
                 deltas = [c for c in missing if rows.is_delta(found.metadata, c)]
                 self._walk(view, *space, checkpoint, deltas)
-        except CorruptValueError as exc:  # what a serialiser refuses by itself is not damaged
+        except UndecodableError:
+            raise  # it is sound, and with the serialiser that wrote it nothing is lost
+        except CorruptValueError as exc:
             return str(exc), (key, value, rows.writes_of(view.place, space[1], checkpoint))
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from memcore.codec import decode_json, encode_json
-from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.errors import CorruptValueError, InvalidItemError, UndecodableError
 from memcore.privacy.msgpack import unpack
 
 __all__ = ["Coder", "JsonCoder", "Opaque", "StoredCoder", "Typed", "Wrapper"]
@@ -100,7 +100,7 @@ class JsonCoder:
         """The value.
 
         Raises:
-            CorruptValueError: the type is unknown.
+            UndecodableError: the type is unknown.
         """
         kind, body = typed
         if kind == _BYTES:
@@ -110,7 +110,7 @@ class JsonCoder:
         msg = (
             f"a value of type {kind[:40]!r} was not written by this serialiser; use the one it was"
         )
-        raise CorruptValueError(msg, key=b"")
+        raise UndecodableError(msg, key=b"")
 
     def seal(self, typed: Typed) -> Typed:
         """As it is."""

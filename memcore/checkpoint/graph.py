@@ -133,6 +133,7 @@ class GraphStore(Listing, Deltas):
 
         Raises:
             HeldError: a legal hold covers it.
+            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
             InvalidOptionError: only the thread's own serialiser can tell.
         """
         checking = Checking(Cache(), self._read, self._find)

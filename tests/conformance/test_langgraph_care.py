@@ -35,6 +35,7 @@ from memcore.errors import (
     InvalidItemError,
     InvalidOptionError,
     StaleParentError,
+    UndecodableError,
     UntrustedTypeError,
 )
 from memcore.keys import Kind, ThreadRow
@@ -790,6 +791,30 @@ def test_rules_reach_threads_without_their_serialiser(db: memcore.Database) -> N
     assert db.sweep(now=time.time() + 7200).threads == 2
     assert list(MemcoreSaver(db).threads()) == []
     assert db.check() == []
+
+
+class Naming(JsonPlusSerializer):
+    """A serialiser whose types have names of its own."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, body = super().dumps_typed(obj)
+        return f"mine:{kind}", body
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return super().loads_typed((data[0].removeprefix("mine:"), data[1]))
+
+
+def test_what_another_serialiser_wrote_is_not_lost(db: memcore.Database) -> None:
+    saver = MemcoreSaver(db)
+    chain = Chain(saver)
+    chain.put(log=["one"])
+    other = MemcoreSaver(db, serde=Naming())
+    newest = checkpoint_of("000002", {"log": ["two"]}, {"log": "2"})
+    other.put(chain.config, newest, {}, {"log": "2"})
+    for dry_run in (True, False):
+        with pytest.raises(UndecodableError, match="with the one that wrote it"):
+            saver.recover("t", dry_run=dry_run)
+    assert values_of(other) == {"log": ["two"]}
 
 
 def test_a_thread_is_recovered_by_its_saver(db: memcore.Database, saver: MemcoreSaver) -> None:

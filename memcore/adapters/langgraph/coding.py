@@ -33,6 +33,7 @@ from memcore.errors import (
     CorruptValueError,
     InvalidOptionError,
     MemcoreError,
+    UndecodableError,
     UntrustedTypeError,
 )
 
@@ -125,7 +126,7 @@ class SerdeCoder:
 
         Raises:
             UntrustedTypeError: it names a type that is not allowed.
-            CorruptValueError: the serialiser cannot read it.
+            UndecodableError: the serialiser cannot read it.
         """
         try:
             return self.loads(typed)
@@ -136,7 +137,7 @@ class SerdeCoder:
                 f"a stored value of type {typed[0][:40]!r} cannot be read by this serialiser "
                 f"({type(exc).__name__}: {exc!s:.200}): open the thread with the one that wrote it"
             )
-            raise CorruptValueError(msg, key=b"") from exc
+            raise UndecodableError(msg, key=b"") from exc
 
     def seal(self, typed: Typed) -> Typed:
         """Encrypt, if there is a cipher."""

@@ -95,6 +95,7 @@ class Retaining(Handle):
         Raises:
             NotFoundError: there is no such thread.
             HeldError: a legal hold covers it.
+            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
         """
         found = self._graph.recover(str(thread_id), self._coder, dry_run=dry_run)
         if found is None:
