@@ -19,7 +19,7 @@ import orjson
 from xxhash import xxh3_64_digest
 
 from memcore._fast import scan_json
-from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
+from memcore.errors import CorruptValueError, StorageError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
 __all__ = [
@@ -156,6 +156,7 @@ _MISREAD: Final = (
     ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
     ValueError,
 )  # fmt: skip
+_PYTHONS: Final = ("builtins", StructError.__module__)
 _OURS: Final = str(Path(__file__).parent) + os.sep
 _BENEATH: Final = (str(Path(os.__file__).parent) + os.sep, f"{_OURS}store{os.sep}")
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
@@ -190,7 +191,8 @@ def misread(error: Exception) -> Exception:
     reducer) is the caller's: the innermost frame tells, but for those of Python's own library and
     of the store, which take what they are given.
     """
-    if isinstance(error, MemcoreError) or not isinstance(error, _MISREAD):
+    # A class of somebody's own (a framework's ValueError, say) was raised on purpose.
+    if not isinstance(error, _MISREAD) or type(error).__module__ not in _PYTHONS:
         return error
     files, trace = [], error.__traceback__
     while trace is not None:

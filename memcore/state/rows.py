@@ -48,6 +48,9 @@ _U64: Final = Struct("<Q")
 _NUMBERS: Final = 2
 _END: Final = 2**63
 _COUNTER_BYTES: Final = 8
+_VERSION_BYTES: Final = 1024
+"""To pass over a version costs about as much as to copy so many bytes; a seek, about thrice."""
+_OLDER_BYTES: Final = 32 * _VERSION_BYTES
 
 
 class Header(NamedTuple):
@@ -234,6 +237,20 @@ def changed_since(
 def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Packed name, key and value of the newest version of each field, the last field first."""
     start, stop = keys.behind(keys.numbered(rows, 0)), keys.after(rows)
+    newest: dict[bytes, tuple[bytes, bytes]] = {}
+    older = 0
+    for row in txn.scan(start, stop):
+        packed = row[0][len(rows) : -_COUNTER_BYTES]
+        if packed in newest:
+            older += _VERSION_BYTES + len(newest[packed][1])
+            if older > _OLDER_BYTES + _VERSION_BYTES * len(newest):
+                break
+        newest[packed] = row
+    else:
+        for packed in reversed(newest):
+            yield packed, *newest[packed]
+        return
+    # Too many versions that are not asked for: a seek a field costs less.
     while True:
         row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
         if row is None:

@@ -21,7 +21,8 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
-from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.sessions.session import Session
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
@@ -337,6 +338,46 @@ def test_values_keep_their_type(service: MemcoreSessionService) -> None:
             if key not in ("nested", "one"):
                 assert repr(state[key]) == repr(value)
             assert repr(state[f"user:{key}"]) == repr(value)
+
+    run(work())
+
+
+NAMES = ["", "k" * 479, "k" * 480, "ü" * 400, "\0", "\0adk\0", "\0adk\0" + "0" * 64, "a\0" * 239]
+KEYS = [prefix + name for prefix in ("", "app:", "user:", "temp:") for name in NAMES]
+
+
+def test_every_string_is_a_key_of_the_state(service: MemcoreSessionService) -> None:
+    """As in ADK's own services: the empty one, a prefix alone, one of any length."""
+
+    async def work(each: BaseSessionService) -> list[Any]:
+        given = {key: at for at, key in enumerate(KEYS)}
+        made = await each.create_session(**ME, session_id="s", state=given)
+        found: list[Any] = [dict(made.state)]
+        delta = {key: [key[:9], at] for at, key in enumerate(KEYS) if at % 2}
+        await each.append_event(made, event(actions=EventActions(state_delta=delta)))
+        found.append({key: value for key, value in made.state.items() if key[:5] != "temp:"})
+        again = await each.get_session(**ME, session_id="s")
+        assert again is not None
+        found += [again.state, again.events[0].actions.state_delta]
+        found += [each.state for each in (await each.list_sessions(**ME)).sessions]
+        found.append(await each.get_user_state(**ME))
+        return found
+
+    assert run(work(service)) == run(work(InMemorySessionService()))
+
+
+def test_a_rewind_brings_back_every_key(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        given = {key: "given" for key in NAMES}
+        made = await service.create_session(**ME, session_id="s", state=given)
+        delta = {key: "changed" for key in NAMES}
+        await service.append_event(made, said("x", actions=EventActions(state_delta=delta)))
+        back = EventActions(
+            state_delta=dict.fromkeys(NAMES),
+            rewind_before_invocation_id=made.events[0].invocation_id,
+        )
+        await service.append_event(made, event(actions=back))
+        assert made.state == given == (await got(service)).state
 
     run(work())
 

@@ -215,6 +215,17 @@ def test_what_memcore_s_own_code_raises_over_a_row_is_typed_and_what_others_rais
             with pytest.raises(ValueError, match="badly formed") as own:
                 run(lambda _: UUID("x"))  # Python's library, called by the caller's code
             assert type(own.value) is ValueError
+
+            class RefusedError(ValueError):
+                """As an adapter raises for its framework, from a module of memcore's."""
+
+            refuse = eval(compile("lambda _: [][0]", keys.__file__, "eval"), {})
+            raising = compile("def refuse(_):\n    raise RefusedError", keys.__file__, "exec")
+            exec(raising, names := {"RefusedError": RefusedError})
+            with pytest.raises(memcore.CorruptValueError, match="never writes"):
+                run(refuse)
+            with pytest.raises(RefusedError):
+                run(names["refuse"])
         counter = memcore.CallableCounter(fails, name="mine/1")
         with pytest.raises(IndexError, match="mine"):
             db.session("t", counter=counter).append({"role": "user", "content": "x"})

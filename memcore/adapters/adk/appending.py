@@ -10,6 +10,7 @@ from google.adk.sessions.session import Session as AdkSession
 
 from memcore import codec
 from memcore.adapters.adk.events import EVENT, REST, Encoded, Stored
+from memcore.adapters.adk.labels import fields_of
 from memcore.adapters.adk.markers import marker_in, marker_of
 from memcore.envelope import Envelope
 from memcore.errors import InvalidItemError
@@ -125,7 +126,7 @@ class Appending:
         request = request_of(storing.event.id, content, seed=store_of(session).seed, ttl_ms=None)
         change = session.state.plan() if encoded.delta else None
         if change is not None:
-            change.update(encoded.delta)
+            change.update(fields_of(encoded.delta))
 
         def work(draft: Draft) -> Any:
             first = find_request(draft, request, now_ms=0)

@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 
 from google.adk.events.event import Event
 
-__all__ = ["Entry", "EventCache", "Known"]
+__all__ = ["Entry", "EventCache", "Known", "Summary"]
 
 _OBJECTS_BYTES: Final = 6_000
 """What an event takes in memory beside its texts, about."""
 _OTHER_BYTES: Final = 200
+_SUMMARY_BYTES: Final = 500
+_SUMMARY_SHARE: Final = 4
 
 Span = tuple[int, int]
 Place = tuple[int, int]
@@ -43,6 +45,24 @@ def size_of(event: Event | None, stored_bytes: int) -> int:
     return _OTHER_BYTES if event is None else _OBJECTS_BYTES + 2 * stored_bytes
 
 
+class Summary(NamedTuple):
+    """What a list shows of a session, and the rows that it was read from."""
+
+    head: bytes
+    header: bytes | None
+    """That of its state."""
+    state: tuple[bytes, int]
+    """What is its own of the state: JSON and flags."""
+    last: float
+    """When its last event was, or when it was created."""
+    marker: str
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return _SUMMARY_BYTES + len(self.head) + len(self.state[0])
+
+
 @dataclass(slots=True)
 class _Run:
     """The entries of a session from a position to the end of its history, as of one moment."""
@@ -68,14 +88,18 @@ class Known(NamedTuple):
 
 
 class EventCache:
-    """Runs of entries by the place of their session. For any thread."""
+    """Runs of entries, and summaries, by the place of their session. For any thread."""
 
-    __slots__ = ("_lock", "_most_bytes", "_runs", "_total_bytes")
+    __slots__ = (
+        "_lock", "_most_bytes", "_runs", "_summaries", "_summary_bytes", "_total_bytes",
+    )  # fmt: skip
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._runs: OrderedDict[Place, _Run] = OrderedDict()
         self._total_bytes = 0
+        self._summaries: OrderedDict[Place, Summary] = OrderedDict()
+        self._summary_bytes = 0
         self._lock = Lock()
 
     def get(self, place: Place, epoch: int, count: int) -> Known:
@@ -125,7 +149,22 @@ class EventCache:
         """Forget everything."""
         with self._lock:
             self._runs.clear()
-            self._total_bytes = 0
+            self._summaries.clear()
+            self._total_bytes = self._summary_bytes = 0
+
+    def summary(self, place: Place) -> Summary | None:
+        """What was listed of a session last; whether it still holds is for the reader to see."""
+        return self._summaries.get(place)
+
+    def summarize(self, place: Place, made: Summary) -> None:
+        """Remember what is listed of a session; summaries have a quarter of the memory."""
+        with self._lock:
+            gone = self._summaries.pop(place, None)
+            self._summary_bytes += made.size_bytes - (gone.size_bytes if gone else 0)
+            self._summaries[place] = made
+            while self._summary_bytes > self._most_bytes // _SUMMARY_SHARE:
+                _, oldest = self._summaries.popitem(last=False)
+                self._summary_bytes -= oldest.size_bytes
 
     def _take(self, place: Place) -> None:
         gone = self._runs.pop(place, None)
@@ -138,7 +177,7 @@ class EventCache:
         self._shrink()
 
     def _shrink(self) -> None:
-        while self._total_bytes > self._most_bytes:
+        while self._total_bytes + self._summary_bytes > self._most_bytes and self._runs:
             place = next(iter(self._runs))
             if len(self._runs) > 1:
                 self._take(place)

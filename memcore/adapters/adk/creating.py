@@ -9,6 +9,7 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.platform import time as platform_time
 
 from memcore.adapters.adk.events import TEMPORARY, json_state
+from memcore.adapters.adk.labels import fields_of
 from memcore.aio.commit import commit
 from memcore.database import Scope
 from memcore.errors import PolicyMismatchError, RevisionConflict
@@ -22,7 +23,7 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
 
     Raises:
         AlreadyExistsError: there is a session of this name.
-        InvalidUpdateError: a key of the state is a prefix alone, or too long.
+        InvalidItemError: the state holds what neither JSON nor a string can say.
     """
     values = {
         key: value for key, value in json_state(state).items() if not key.startswith(TEMPORARY)
@@ -30,7 +31,7 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
     try:
         session = scope.session(name, policy="gemini", orphans="keep")
         batch = session.plan_batch(None)
-        batch.begin_state(values, meta={"adk": {"timestamp": platform_time.get_time()}})
+        batch.begin_state(fields_of(values), meta={"adk": {"timestamp": platform_time.get_time()}})
         await commit(session, batch.closure())
     except (RevisionConflict, PolicyMismatchError) as exc:
         msg = f"Session with id {name} already exists."

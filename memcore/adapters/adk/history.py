@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from memcore.adapters.adk.cache import Entry, EventCache, Known, size_of
 from memcore.adapters.adk.events import COVERS, Stored
+from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.markers import marker_of
 from memcore.errors import CorruptValueError
 from memcore.log import SessionLog
@@ -90,7 +91,7 @@ class History:
             while found.start > safe:
                 _extend(found, (log, txn), found.start - safe)
         found.parts.reverse()
-        found.state = self._session.state.read(txn)
+        found.state = state_of(self._session.state.read(txn))
         found.created = head.created_ms / 1000
         found.changed = head.updated_ms / 1000
         return found

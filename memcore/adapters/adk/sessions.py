@@ -21,6 +21,7 @@ from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
 from memcore.adapters.adk.handles import Handles, id_of, name_of
 from memcore.adapters.adk.history import History, Snapshot
+from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.listing import listed
 from memcore.adapters.adk.markers import put_marker
 from memcore.adapters.adk.showing import present, show_event
@@ -189,24 +190,16 @@ class MemcoreSessionService(Opened, BaseSessionService):
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without events: the last changed one last."""
-        app = name_of(app_name)
         users = [user_id]
         if user_id is None:
+            app = name_of(app_name)
             users = [id_of(user) for each, user in self.database.scopes() if each == app]
         found: list[Session] = []
-        for user in users:
-            for page in listed(self._handles.scope(app_name, user or "")):
-                for each in page:
-                    made = Session(
-                        id=each.name,
-                        app_name=app_name,
-                        user_id=user or "",
-                        state=each.state,
-                        last_update_time=each.last_update_time,
-                    )
-                    put_marker(made, each.marker)
-                    found.append(made)
-                await asyncio.sleep(0)
+        for page in listed(
+            [self._handles.scope(app_name, user or "") for user in users], self._cache
+        ):
+            found += page
+            await asyncio.sleep(0)
         found.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
         return ListSessionsResponse(sessions=found)
 
@@ -220,7 +213,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The user's values, without their prefix."""
-        return self._handles.scope(app_name, user_id).state.all()
+        return state_of(self._handles.scope(app_name, user_id).state.all())
 
     @override
     async def flush(self) -> None:

@@ -14,6 +14,7 @@ from memcore.adapters.adk.cache import Entry, EventCache, size_of
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.events import COVERS, encode_event
 from memcore.adapters.adk.history import History
+from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.ranges import Span, covered_once
 from memcore.adapters.adk.rewinding import rewound
 from memcore.adapters.adk.staging import in_thread
@@ -103,7 +104,7 @@ class Storing:
         self._identify({**self.encoded.rest, "actions": {**actions, "stateDelta": {}}})
         if at is None:
             return
-        before = self.session.state.before(at)
+        before = state_of(self.session.state.before(at))
         self.delta = rewound(self.encoded.delta, before, found.state)
         actions["stateDelta"] = self.delta
         self.encoded = self.encoded._replace(
