@@ -252,12 +252,12 @@ def _newest(txn: ReadTxn, rows: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         return
     # Too many versions that are not asked for: a seek a field costs less.
     while True:
-        row = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
-        if row is None:
+        last = next(iter(txn.scan(start, stop, reverse=True, limit=1)), None)
+        if last is None:
             return
-        packed = row[0][len(rows) : -_COUNTER_BYTES]
+        packed = last[0][len(rows) : -_COUNTER_BYTES]
         stop = keys.numbered(keys.state_field(rows, packed), 0)
-        yield packed, *row
+        yield packed, *last
 
 
 def put_version(

@@ -368,9 +368,9 @@ def test_every_string_is_a_key_of_the_state(service: MemcoreSessionService) -> N
 
 def test_a_rewind_brings_back_every_key(service: MemcoreSessionService) -> None:
     async def work() -> None:
-        given = {key: "given" for key in NAMES}
+        given = dict.fromkeys(NAMES, "given")
         made = await service.create_session(**ME, session_id="s", state=given)
-        delta = {key: "changed" for key in NAMES}
+        delta = dict.fromkeys(NAMES, "changed")
         await service.append_event(made, said("x", actions=EventActions(state_delta=delta)))
         back = EventActions(
             state_delta=dict.fromkeys(NAMES),
