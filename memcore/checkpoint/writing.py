@@ -391,13 +391,13 @@ def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewC
 
 
 def _has_others(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
-    """Whether the values that did not change are there, as far as the thread is.
+    """Whether the values that did not change are there.
 
     The checkpoint that they were read from may have been pruned since though the parent was not,
-    as that of a copy, which has the parent of what it is copied from.
+    as that of a copy, which has the parent of what it is copied from; or the thread was deleted.
     """
     if place is None or number is None:
-        return True
+        return new.others.keys() <= new.values.keys()
     values = rows.values_of(place, number)
     return all(
         channel in new.values or txn.get(rows.value_under(values, channel, version)) is not None

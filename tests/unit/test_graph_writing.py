@@ -87,6 +87,13 @@ def test_a_copy_of_a_checkpoint_that_was_pruned_is_whole(
     assert values_of(graph) == {"a": "2", "b": ["kept", "2"]}
 
 
+def test_what_goes_on_from_a_thread_that_was_deleted_is_whole(graph: GraphStore) -> None:
+    graph.put("t", "", new("1", None, {"a": ("v1", "1"), "b": ("v1", ["kept"])}), CODER)
+    graph.delete_thread("t", CODER)
+    graph.put("t", "", new("2", "1", {"a": ("v2", "2")}, {"b": ("v1", ["kept"])}), CODER)
+    assert values_of(graph) == {"a": "2", "b": ["kept"]}
+
+
 def test_a_value_whose_row_was_lost_is_stored_anew_by_who_holds_it(graph: GraphStore) -> None:
     graph.put("t", "", new("1", None, {"a": ("v1", "1"), "b": ("v1", ["kept"])}), CODER)
     key = rows.value_key(rows.Place(1, 1, 1), 1, "b", "v1")
