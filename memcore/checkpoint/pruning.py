@@ -30,7 +30,6 @@ from memcore.tombstone import is_erased
 __all__ = ["Candidate", "Plan", "Planner", "Pruned", "prune"]
 
 _ATTEMPTS_MAX: Final = 16
-_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,11 @@ class Plan:
     """The doomed of all namespaces, each before its parent."""
     values: set[bytes] = field(default_factory=set)
     """Keys of the values that the kept ones refer to."""
+    unneeded: list[bytes] = field(default_factory=list)
+    """Under a sweep: keys of the other values that were there.
+
+    What came later is not among them, though who has an older memcore open stamps nothing.
+    """
 
 
 @dataclass(slots=True)
@@ -110,7 +114,15 @@ class Planner:
             for name in plan.kept[number]:
                 for channel, version in rows.versions_in(found[name].body).items():
                     plan.values.add(rows.value_under(values, channel, version))
+        if epoch is not None:
+            plan.unneeded = list(self._unneeded(plan.values, epoch))
         return plan
+
+    def _unneeded(self, needed: set[bytes], epoch: int) -> Iterator[bytes]:
+        prefix = keys.thread_rows(self._place.scope, self._place.thread, ThreadRow.VALUE)
+        for key, value in self._txn.scan(prefix, keys.after(prefix)):
+            if key not in needed and rows.stamp_of(value) < epoch:
+                yield key
 
     def _candidates(self, number: int, namespace: str, epoch: int | None) -> Iterator[Candidate]:
         prefix = rows.checkpoints_of(self._place, number)
@@ -242,7 +254,8 @@ def _children_first(going: list[str], found: Found) -> list[str]:
 # 2. On one snapshot of that epoch the rule says what goes. What has the stamp stays: it arrived
 #    meanwhile, or is needed by what did.
 # 3. Piece by piece checkpoints go, each before its parent, with their writes; then values that no
-#    checkpoint that stays names; then chunks. Nothing goes that has the stamp by then.
+#    checkpoint that stays names; then chunks. Nothing goes that came after the snapshot, or has the
+#    stamp by then.
 #
 # So what arrives invalidates nothing. What is cut short is begun anew: what went has gone, and what
 # is left is whole.
@@ -278,7 +291,7 @@ def prune(
         done.needed = sum(map(len, made.needed.values()))
         try:
             if (yield from _remove_checkpoints(made, epoch, done)):
-                yield from _remove_values(read, made, epoch, done)
+                yield from _remove_values(made, epoch, done)
                 break
         except Stale:
             # Another prune, or a deletion, has begun an epoch: it serves for both, while it lasts.
@@ -372,28 +385,15 @@ def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
         raise Stale
 
 
-def _remove_values(
-    read: Callable[[Callable[[ReadTxn], Any]], Any], plan: Plan, epoch: int, done: Pruned
-) -> Steps[None]:
+def _remove_values(plan: Plan, epoch: int, done: Pruned) -> Steps[None]:
     """Remove the values that nothing names which stays; raises Stale as ``_remove_checkpoints``."""
-    start: bytes | None = keys.thread_rows(plan.place.scope, plan.place.thread, ThreadRow.VALUE)
-    while start is not None:
-        unneeded, start = read(partial(_unneeded, plan=plan, start=start, epoch=epoch))
-        while unneeded:
-            taken, gone = yield partial(
-                _remove_unneeded, place=plan.place, unneeded=unneeded, epoch=epoch
-            )
-            done.values += gone
-            unneeded = unneeded[taken:]
-
-
-def _unneeded(
-    txn: ReadTxn, plan: Plan, start: bytes, epoch: int
-) -> tuple[list[bytes], bytes | None]:
-    stop = keys.after(keys.thread_rows(plan.place.scope, plan.place.thread, ThreadRow.VALUE))
-    page = list(txn.scan(start, stop, limit=_PAGE))
-    found = [key for key, value in page if key not in plan.values and rows.stamp_of(value) < epoch]
-    return found, keys.behind(page[-1][0]) if len(page) == _PAGE else None
+    unneeded = plan.unneeded
+    while unneeded:
+        taken, gone = yield partial(
+            _remove_unneeded, place=plan.place, unneeded=unneeded, epoch=epoch
+        )
+        done.values += gone
+        unneeded = unneeded[taken:]
 
 
 def _remove_unneeded(txn: Txn, place: Place, unneeded: list[bytes], epoch: int) -> tuple[int, int]:

@@ -11,10 +11,11 @@ import pytest
 from threaded import CODER, Thread, keep, pruning
 
 import memcore
-from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, Pruned
+from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, Pruned, rows
 from memcore.checkpoint import pruning as module
 from memcore.checkpoint.graph import store_of
 from memcore.checkpoint.steps import Stale, Steps
+from memcore.codec import seal_value
 from memcore.errors import HeldError, StaleParentError, StoreFormatError
 from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
 from memcore.store.txn import stored
@@ -276,6 +277,33 @@ def test_an_older_memcore_refuses_a_file_with_stamps(db: memcore.Database) -> No
             features()
     finally:
         known["_FEATURES_KNOWN"] = before
+
+
+def test_what_an_older_memcore_stores_meanwhile_stays(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the file open before, and stamps nothing."""
+    graph = db.scope().graph
+    one = long_thread(graph, 500)
+
+    def arrive(at: int) -> None:
+        if at:
+            with monkeypatch.context() as older:
+                older.setattr(
+                    rows, "put_row", lambda txn, key, body, _: txn.put(key, seal_value(key, body))
+                )
+                older.setattr(rows, "stamp", lambda *_: None)
+                one.put(log=[f"old {at}"])
+
+    drive(graph, pruning(graph), arrive)
+    late = one.ids()[:-1]
+    assert len(late) > 3
+    for checkpoint in late:
+        found = one.read(checkpoint)
+        assert found is not None
+        assert found["log"][0].startswith("old ")
+        assert found["steady"] == "s"
+    assert db.check() == []
 
 
 def test_a_copy_of_a_thread_with_stamps_is_whole(db: memcore.Database) -> None:
