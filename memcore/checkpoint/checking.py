@@ -105,8 +105,8 @@ class Checking(Listing, Deltas):
             return []  # deleted since it was listed
         found: list[str] = []
         try:
-            body = coder.decode(coder.open(row.body))
-            coder.decode(coder.open(row.metadata))
+            body = row.body_by(coder)
+            row.metadata_by(coder)
         except Exception as exc:  # noqa: BLE001 - whatever a serialiser raises
             return [f": it cannot be decoded: {exc}"]
         if isinstance(clear_body(row), Opaque):  # else ``check_threads`` has told of it

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from memcore.adapters.langgraph import MemcoreSaver
 from memcore.checkpoint.graph import store_of
 from memcore.keys import Kind
+from savers import KEY
 
 
 def call(name: str) -> AIMessage:
@@ -31,10 +33,12 @@ SEQUENCES: dict[str, tuple[list[Any], list[str]]] = {
 }
 
 
+@pytest.mark.parametrize("is_secret", [False, True])
 @pytest.mark.parametrize("what", SEQUENCES)
-def test_tool_sequences(what: str, path: Path) -> None:
+def test_tool_sequences(what: str, is_secret: bool, path: Path) -> None:
     messages, told = SEQUENCES[what]
-    with MemcoreSaver(path) as saver:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY) if is_secret else None
+    with MemcoreSaver(path, serde=serde) as saver:
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         for number in range(2):
             checkpoint = empty_checkpoint()
