@@ -225,23 +225,7 @@ class CommitQueue:
         back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
         with self._mu:
             if not batch.settled:
-                while waiting and waiting[0].state == TAKEN:
-                    waiting.popleft()
-                if back and not (waiting and waiting[0] is back[0]):
-                    waiting.extendleft(reversed(back))
-                for call in back:
-                    call.state = QUEUED
-                for call in final:
-                    call.state = DONE
-                if own is not None:
-                    own.state = DONE
-                self._owner = 0
-                self._busy = bool(waiting)
-                if waiting and waiting[0].future is None:
-                    waiting[0].state = LEAD
-                elif waiting:
-                    self._writer_leads = True
-                batch.settled = True
+                self._pass_on(batch, final, back)
             heir = waiting[0] if waiting and waiting[0].state == LEAD else None
             writer = self._writer_leads
         wake(final, own)
@@ -249,6 +233,32 @@ class CommitQueue:
             release(heir.waiter)
         elif writer:
             release(self._writer_wake)
+
+    def _pass_on(self, batch: Batch, final: list[Call], back: list[Call]) -> None:
+        """Under the mutex: the states of the batch's calls, and who leads next."""
+        own, waiting = batch.own, self.waiting
+        while waiting and waiting[0].state == TAKEN:
+            waiting.popleft()
+        if back and not (waiting and waiting[0] is back[0]):
+            waiting.extendleft(reversed(back))
+        for call in back:
+            call.state = QUEUED
+        for call in final:
+            if call is not own:
+                call.state = DONE
+        if own is not None and own in waiting:
+            waiting.remove(own)  # an interrupt kept it there: it must not be its own heir
+        # Nothing below calls or loops, so no interrupt comes between: one that did would find its
+        # call done, and leave the lead to nobody.
+        if own is not None:
+            own.state = DONE
+        self._owner = 0
+        self._busy = True if waiting else False  # noqa: SIM210 - bool() is a call
+        if waiting and waiting[0].future is None:
+            waiting[0].state = LEAD
+        elif waiting:
+            self._writer_leads = True
+        batch.settled = True
 
     def claim(self, patience_seconds: float) -> Call | None:
         """Take the lead without a batch, to be given back by ``release``; None if it takes long."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
@@ -19,7 +20,7 @@ from memcore.errors import (
     StorageError,
     StoreFullError,
 )
-from memcore.store import open_store
+from memcore.store import commit, open_store
 from memcore.store.attaching import recover
 from memcore.store.redo import RedoLog
 from raw import rows
@@ -483,6 +484,41 @@ def test_followers_survive_the_leader_s_interrupt(store, monkeypatch, when) -> N
     assert set(results.values()) == {None}
     assert rows(store)[B] == b"3"
     assert (b"\x01leader" in rows(store)) == (when == "after")
+
+
+def test_an_heir_that_is_interrupted_as_it_takes_the_lead_passes_it_on(store, monkeypatch) -> None:
+    """It still stands in the queue then, and must not be its own heir."""
+    crowd = Crowd(store)
+    queue = queue_of(store)
+    caught = []
+
+    def interrupted(*kinds):
+        if threading.current_thread() is heir and queue._batch.own.waiter is not None:
+            monkeypatch.setattr(commit, "suppress", suppress)
+            raise KeyboardInterrupt
+        return suppress(*kinds)
+
+    def inherit():
+        try:
+            queue.call(lambda _: None, job=True)  # never taken into the batch of another
+        except KeyboardInterrupt as error:
+            caught.append(error)
+
+    heir = threading.Thread(target=inherit)
+    last = threading.Thread(target=lambda: queue.call(put(A)), daemon=True)
+    crowd.threads[0].start()
+    crowd.held.wait()
+    for number, thread in enumerate((heir, last), 1):
+        thread.start()
+        while len(queue.waiting) < number:
+            pass
+    monkeypatch.setattr(commit, "suppress", interrupted)
+    crowd.go.set()
+    heir.join()
+    last.join(20)
+    assert caught
+    assert not last.is_alive()
+    crowd.threads[0].join()
 
 
 def test_an_interrupt_inside_another_s_closure_requeues_it(store) -> None:
