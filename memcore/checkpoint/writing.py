@@ -143,7 +143,7 @@ class Writing:
                     # What did not change and is there still may be another checkpoint's, too.
                     if channel in new.values or txn.get(key) is None:
                         rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
-                _complete(txn, place, number, new, coder, sweep=sweep)
+                _complete(txn, place, number, new, coder, sweep=sweep, whole=whole)
                 key = rows.checkpoint_key(place, number, new.checkpoint)
                 rows.put_row(txn, key, row, sweep)
 
@@ -152,10 +152,9 @@ class Writing:
         def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
-            is_orphan = pool.epoch > 1 and not _has_parent(txn, place, number, new)
-            if not whole and (is_orphan or not _has_others(txn, place, number, new)):
-                raise Orphaned
-            if is_orphan:
+            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
+                if not whole:
+                    raise Orphaned
                 _need_values(new)
 
         place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
@@ -361,18 +360,33 @@ def _body(coder: Coder, body: Any) -> Typed:
 
 
 def _complete(
-    txn: Txn, place: Place, number: int, new: NewCheckpoint, coder: Coder, *, sweep: int
+    txn: Txn,
+    place: Place,
+    number: int,
+    new: NewCheckpoint,
+    coder: Coder,
+    *,
+    sweep: int,
+    whole: bool,
 ) -> None:
     """Give every version that the body names a row: one that is missing later was lost.
 
     What neither this put nor one before it stored is an empty channel. A put that comes late, with
     the value of that version, replaces the row. Under a sweep, what is there is kept from it, and
     so is the parent.
+
+    Raises:
+        Orphaned: a value that did not change has no row, and the put was not prepared to store it.
+            The checkpoint that it was read from was pruned since though the parent was not, as that
+            of a copy, which has the parent of what it is copied from; or the thread was deleted.
     """
-    named = rows.versions_in(new.body).items()
-    needed = [rows.value_key(place, number, channel, version) for channel, version in named]
-    for key in needed:
+    needed = []
+    for channel, version in rows.versions_in(new.body).items():
+        key = rows.value_key(place, number, channel, version)
+        needed.append(key)
         if txn.get(key) is None:
+            if channel in new.others and not whole:
+                raise Orphaned
             rows.put_sealed(txn, key, coder, rows.NODE, EMPTY, sweep=sweep)
     if not sweep:
         return
@@ -388,21 +402,6 @@ def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewC
     if new.parent is None or place is None or number is None:
         return True
     return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
-
-
-def _has_others(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
-    """Whether the values that did not change are there.
-
-    The checkpoint that they were read from may have been pruned since though the parent was not,
-    as that of a copy, which has the parent of what it is copied from; or the thread was deleted.
-    """
-    if place is None or number is None:
-        return new.others.keys() <= new.values.keys()
-    values = rows.values_of(place, number)
-    return all(
-        channel in new.values or txn.get(rows.value_under(values, channel, version)) is not None
-        for channel, (version, _) in new.others.items()
-    )
 
 
 def _need_values(new: NewCheckpoint) -> None:
