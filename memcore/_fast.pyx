@@ -1373,7 +1373,7 @@ cdef class Ledger:
         cdef object tokens
         cdef Py_ssize_t closes = 0, opens = 0
         cdef tuple entries = tuple(overlay.entries)
-        for facts, _ in entries:
+        for facts, tokens in entries:
             closes += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 2)
             opens += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 4)
         self._make_room(len(entries), closes, opens)
