@@ -38,6 +38,37 @@ ROUNDING: Final = 1e-9
 """The product of a unit vector with itself is 1 but for this."""
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
 _WORD: Final = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")
+_NEGATIONS: Final = frozenset(
+    [
+        "not",
+        "no",
+        "never",
+        "none",
+        "nor",
+        "neither",
+        "without",
+        "cannot",
+        "can't",
+        "don't",
+        "doesn't",
+        "didn't",
+        "won't",
+        "isn't",
+        "aren't",
+        "wasn't",
+        "t",
+        "不",
+        "没",
+        "沒",
+        "无",
+        "無",
+        "非",
+        "未",
+        "别",
+        "別",
+        "勿",
+    ]
+)
 T = TypeVar("T")
 
 
@@ -138,7 +169,7 @@ class DropSimilar(Settings):
     threshold: float = 0.95
     resemblance: float = 0.8
     """A judgement: a changed word costs three runs of its text and three of the other, so one word
-    in 27 may differ. A log with a new time in every line is another text."""
+    in 27 may differ. Texts that differ in a number or a negation are never alike."""
     min_tokens: int = 50
     exclude_tools: tuple[str, ...] = ()
 
@@ -203,6 +234,8 @@ class _Sketch(NamedTuple):
     hashes: frozenset[int]
     runs: int
     """Of all different runs."""
+    telling: tuple[str, ...]
+    """The words of which one alone changes what is said: those with digits, and negations."""
 
 
 def _sketch(text: str) -> _Sketch:
@@ -218,11 +251,17 @@ def _sketch(text: str) -> _Sketch:
         )
         for at in range(max(len(words) - SHINGLE_WORDS + 1, 1))
     }
-    return _Sketch(frozenset(nsmallest(SKETCH_MAX, shingles)), len(shingles))
+    telling = sorted(word for word in words if word in _NEGATIONS or any(map(str.isdigit, word)))
+    return _Sketch(frozenset(nsmallest(SKETCH_MAX, shingles)), len(shingles), tuple(telling))
 
 
 def _resemblance(one: _Sketch, other: _Sketch) -> float:
-    """The share of runs that both have, of those that either has; of long texts an estimate."""
+    """The share of runs that both have, of those that either has; of long texts an estimate.
+
+    0 if they differ in a number or a negation.
+    """
+    if one.telling != other.telling:
+        return 0.0
     fewer, more = sorted((one.runs, other.runs))
     both = one.hashes & other.hashes
     if more <= SKETCH_MAX:
