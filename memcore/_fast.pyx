@@ -1370,10 +1370,10 @@ cdef class Ledger:
         if overlay.base is not self or overlay.base_stamp != self.stamp:
             raise ValueError("the overlay does not stand on the end of this ledger")
         cdef bytes facts
-        cdef object tokens
+        cdef object tokens, _tokens
         cdef Py_ssize_t closes = 0, opens = 0
         cdef tuple entries = tuple(overlay.entries)
-        for facts, tokens in entries:
+        for facts, _tokens in entries:
             closes += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 2)
             opens += _u16(<const uint8_t *>PyBytes_AS_STRING(facts) + 4)
         self._make_room(len(entries), closes, opens)
