@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         CorruptStoreError,
         CorruptValueError,
         CounterUnavailableError,
+        DemandError,
         DuplicateRequestError,
         FencedError,
         HeldError,
@@ -120,9 +121,15 @@ if TYPE_CHECKING:
         View,
         Violation,
     )
-    from memcore.privacy import RedactionPolicy
+    from memcore.privacy import RedactingFilter, RedactionPolicy
     from memcore.privacy.guard import Judgement, WriteContext, WriteGuard, as_operator
-    from memcore.privacy.guards import InjectionGuard, LimitGuard, ProtectedKeys, SecretGuard
+    from memcore.privacy.guards import (
+        InjectionGuard,
+        LimitGuard,
+        NoWrites,
+        ProtectedKeys,
+        SecretGuard,
+    )
     from memcore.privacy.provider import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, RetentionRule, SweepReport, verify_receipt
     from memcore.session import Compactor, Lease, Session, SessionState
@@ -189,6 +196,7 @@ __all__ = [
     "CounterUnavailableError",
     "Database",
     "Delete",
+    "DemandError",
     "Difference",
     "DuplicateRequestError",
     "Envelope",
@@ -224,6 +232,7 @@ __all__ = [
     "MemcoreError",
     "Merge",
     "MigrationReport",
+    "NoWrites",
     "NotFoundError",
     "OmitInput",
     "OmitOutput",
@@ -247,6 +256,7 @@ __all__ = [
     "Recovery",
     "RecoveryStep",
     "Recursive",
+    "RedactingFilter",
     "RedactionPolicy",
     "Reduction",
     "Repair",
@@ -336,8 +346,9 @@ _NAMES = {
     "memcore.errors": (
         "AccessDeniedError AuditError BlockedError CallerError ClosedError "
         "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
-        "DuplicateRequestError FencedError HeldError HistoryViolationError InternalError "
-        "InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError KeyNeededError "
+        "DemandError DuplicateRequestError FencedError HeldError HistoryViolationError "
+        "InternalError InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError "
+        "KeyNeededError "
         "LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError "
         "OutcomeUnknownError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
         "ScopeError "
@@ -349,9 +360,9 @@ _NAMES = {
         "OpenCall Plan Receipt RecountResult Repair RepairResult SessionEntry Summarizer "
         "SummaryRequest View Violation"
     ),
-    "memcore.privacy": "RedactionPolicy",
+    "memcore.privacy": "RedactingFilter RedactionPolicy",
     "memcore.privacy.guard": "Judgement WriteContext WriteGuard as_operator",
-    "memcore.privacy.guards": "InjectionGuard LimitGuard ProtectedKeys SecretGuard",
+    "memcore.privacy.guards": "InjectionGuard LimitGuard NoWrites ProtectedKeys SecretGuard",
     "memcore.privacy.provider": "KeyProvider",
     "memcore.retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
     "memcore.session": "Compactor Lease Session SessionState",

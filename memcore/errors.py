@@ -25,6 +25,7 @@ MemcoreError
 │   ├── UntrustedTypeError     a stored value names a type that was not allowed
 │   ├── ScopeError             the handle may not reach what it was asked for
 │   ├── HeldError              what was to be deleted is under a legal hold
+│   ├── DemandError            the file demands a redaction or guard that was not given
 │   ├── OptedOutError          the user wants no long-term memory
 │   ├── ReadOnlyError          a write through a read-only handle
 │   ├── ClosedError            the database was closed
@@ -61,6 +62,7 @@ __all__ = [
     "CorruptStoreError",
     "CorruptValueError",
     "CounterUnavailableError",
+    "DemandError",
     "DuplicateRequestError",
     "FencedError",
     "HeldError",
@@ -228,6 +230,10 @@ class HeldError(CallerError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class DemandError(CallerError):
+    """The file demands a redaction or a guard that was not given; it says what to pass."""
 
 
 class OptedOutError(CallerError):

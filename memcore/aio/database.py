@@ -18,9 +18,11 @@ from memcore.database import CompactReport, Database, Scope, open_database
 from memcore.database.branches import Branch
 from memcore.database.difference import Difference
 from memcore.model import SessionEntry
+from memcore.privacy import RedactingFilter
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
 from memcore.session.checkpointing import Position
 from memcore.session.compacting import AnySummarizer
+from memcore.session.outgoing import Redact
 
 __all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
 
@@ -195,6 +197,19 @@ class AsyncDatabase(AsyncGuarded):
     async def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
         """As ``Database.holds``, in a thread."""
         return await asyncio.to_thread(self._database.holds, user=user, app=app)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """As ``Database.demands``."""
+        return self._database.demands
+
+    async def demand(self, **options: Any) -> None:
+        """As ``Database.demand``, in a thread."""
+        await asyncio.to_thread(lambda: self._database.demand(**options))
+
+    def log_filter(self, redact: Redact = None) -> RedactingFilter:
+        """As ``Database.log_filter``."""
+        return self._database.log_filter(redact)
 
     @property
     def receipt_key(self) -> bytes:

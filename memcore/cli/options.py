@@ -125,15 +125,28 @@ def _was_interrupted(db: memcore.Database) -> bool:
 def writing(store: str) -> Iterator[memcore.Database]:
     """An existing database for changing it."""
     _need_file(store)
+    with _opened(store) as db:
+        yield db
+
+
+def _opened(store: str, **options: Any) -> memcore.Database:
+    """The database, with the audit of the environment if it has one.
+
+    Without its guards and redactors, which are code, it can be cared for all the same: whatever
+    would store content is refused.
+    """
+    options = {**key_options(), **options}
     try:
-        db = memcore.open(store, create=False, **key_options())
+        return memcore.open(store, create=False, **options)
     except memcore.AuditError:
         audit = memcore.Audit.from_environment()  # not before: it would begin one
-        if audit is None:
+        if audit is None or "audit" in options:
             raise
-        db = memcore.open(store, create=False, audit=audit, **key_options())
-    with db:
-        yield db
+        return _opened(store, **options, audit=audit)
+    except memcore.DemandError:
+        if "guard" in options:
+            raise
+        return _opened(store, **options, guard=memcore.NoWrites())
 
 
 def _need_file(store: str) -> None:

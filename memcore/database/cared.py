@@ -1,10 +1,11 @@
-"""Rows of care that a salvage keeps: holds, who opted out of memory, and what is memory."""
+"""Rows of care that a salvage keeps: holds, opt-outs, what is memory, what a file demands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memcore import keys
+from memcore.database.admission import DEMAND_KEY
 from memcore.database.sieve import Sieve
 from memcore.held import count_holds, opted_out_key
 from memcore.keys import Care, Kind
@@ -15,6 +16,8 @@ __all__ = ["cared_rows", "write_hold_count"]
 
 def cared_rows(sieve: Sieve) -> Iterator[tuple[bytes, bytes]]:
     """Holds, opt-outs and marks of memory; erasures were done with, their scopes are left out."""
+    if DEMAND_KEY in sieve.chosen:
+        yield DEMAND_KEY, sieve.value(DEMAND_KEY)
     for which in (Care.HOLD, Care.MEMORY):
         for key in _kept(sieve, which):
             yield key, sieve.value(key)

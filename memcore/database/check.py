@@ -11,6 +11,7 @@ from memcore import blobs, keys, names
 from memcore._fast import pack_facts
 from memcore.checkpoint import check_threads, scopes_with_threads
 from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN, open_value
+from memcore.database.admission import check_demand
 from memcore.database.checkpoints import chained, check_checkpoints
 from memcore.database.expiries import check_expiries, check_terms
 from memcore.database.references import check_references
@@ -80,6 +81,7 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
 def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
     """What rows promise of each other."""
     findings = backing.store.read(check_removals) + backing.store.read(check_care)
+    findings += backing.store.read(lambda txn: check_demand(txn, backing.store.path))
     dead = set(backing.store.read(lambda txn: list(buried(txn))))
     named: dict[tuple[int, int], str] = {}
     scopes = _scopes(backing, findings)

@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from memcore import names
 from memcore.compaction import CompactionPolicy
+from memcore.database.admission import Guards, demand, read_demand
+from memcore.database.admission import Redact as Demanded
 from memcore.database.audited import Audited
 from memcore.database.branches import Branch, branches_of
 from memcore.database.check import check_database
@@ -27,6 +29,7 @@ from memcore.database.scope import Scope
 from memcore.database.sharing import export_shared
 from memcore.model import SessionEntry, Summarize
 from memcore.options import checked_bool, checked_path
+from memcore.privacy import RedactingFilter, Redaction
 from memcore.retention import marking_gone
 from memcore.session import Backing, Session
 from memcore.session.checkpointing import Position
@@ -171,6 +174,47 @@ class Database(Retained, Audited, Forgetting, Keyed):
         """
         self._need("check")
         return check_database(self._backing, progress)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """What the file demands of who writes to it: ``redact`` and ``guards``, as JSON.
+
+        Of ``names`` only whether there are any: who they are stands under the file's secret.
+
+        Raises:
+            CorruptValueError: the row is damaged.
+        """
+        self._need("demands")
+        return self._backing.store.read(read_demand).shown()
+
+    def log_filter(self, redact: Redact = None) -> RedactingFilter:
+        """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
+
+        Args:
+            redact: the policy; None: that of the handle, or else the default one.
+        """
+        self._need("log_filter")
+        border = self._backing.border
+        own = None if border is None else border.redaction
+        policy = own.policy if redact is None and isinstance(own, Redaction) else redact
+        secret = self._backing.store.secret.value()
+        return RedactingFilter("default" if policy is None else policy, secret=secret)
+
+    def demand(self, *, redact: Demanded = None, guard: Guards | bool = None) -> None:
+        """Change what the file demands of who opens it; the audit notes it.
+
+        It holds from the next opening on: handles that are open go on as they were opened.
+
+        Args:
+            redact: the policy from now on; None: the one there is; False: none.
+            guard: the guards from now on; None: those there are; False: none.
+
+        Raises:
+            InvalidOptionError: they are none.
+            ReadOnlyError, StorageError: nothing was changed.
+        """
+        self._need("demand")
+        demand(self._backing.store, redact, guard)
 
     def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
         """The tree that forks make of the sessions, with their checkpoints.

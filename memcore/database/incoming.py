@@ -238,7 +238,7 @@ class Incoming:
         meta: Any,
         now_us: int,
         *,
-        redacted: bool = False,
+        redacted: bool | None = None,
     ) -> Prepared:
         said, passage = _told(found.get("envelope")), self._passage
         options: dict[str, Any] = {

@@ -12,7 +12,7 @@ from memcore.access import Access, AccessRequest, Authorizer, checked_actor, che
 from memcore.audit import Audit, record_event, start_audit
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.compaction.reducer import Embed
-from memcore.database.admission import Admission, Guards, Redact, admission
+from memcore.database.admission import Admission, Guards, Redact, admission, settled
 from memcore.database.copies import access_of, check_mode
 from memcore.database.handle import Database
 from memcore.errors import InvalidOptionError, NotFoundError
@@ -104,8 +104,10 @@ def open_database(
         actor: who works with this handle, as the authorizer is told.
         redact: what is replaced by placeholders before it is stored: a RedactionPolicy, a mapping
             or the name of one of its presets. Its secret is that of the key ring, else the file
-            ``<path>.secret``.
-        guard: a WriteGuard, or a list of them: who judges what is about to be stored.
+            ``<path>.secret``. The first one is recorded in the file and holds for all who open it:
+            None is that one, another one is refused (``Database.demand`` changes it).
+        guard: a WriteGuard, or a list of them: who judges what is about to be stored; recorded and
+            demanded as ``redact`` is.
         item_bytes: how large an item may be as JSON; None: 64 MiB.
         oversize: what becomes of a larger one: ``"reject"`` (None as well), ``"offload"``: its long
             texts are kept beside it and show their ends, or a function that makes a summary of one.
@@ -116,6 +118,7 @@ def open_database(
         KeyNeededError, WrongKeyError, KeyFileError: see docs/encryption.md.
         InvalidOptionError: an option is of a wrong type or out of range.
         NotFoundError: the file is missing and ``create`` or ``read_only`` forbids to make it.
+        DemandError: the file demands another redaction, or a guard or redactor of yours.
         AuditError: the file is audited, and ``audit`` is missing or has another key.
         StoreFormatError, CorruptStoreError, StoreAccessError, StoreLockedError, StorageError
     """
@@ -199,7 +202,7 @@ def _opened(
         AuditError: the file is audited under another key, or no key was given.
     """
     start_audit(store, backing.audit)
-    backing.border = admitted.border(store, None if told is None else told.redacted)
+    backing.border = settled(store, admitted).border(store, None if told is None else told.redacted)
     if not store.read_only:
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)

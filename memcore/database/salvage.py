@@ -12,6 +12,7 @@ from memcore import keys, names
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import COMPLETE, Header, put_header, slot_of
 from memcore.codec import FLAG_EXPIRES, HEADER_BYTES, seal_value
+from memcore.database.admission import DEMAND_KEY
 from memcore.database.cared import cared_rows, write_hold_count
 from memcore.database.check import SessionCheck, check_database, sessions_of
 from memcore.database.copies import access_of
@@ -38,7 +39,7 @@ from memcore.store import LmdbStore, Txn, built, examined
 from memcore.store.copying import beside, prove, refusal
 from memcore.store.creation import new_record
 from memcore.store.file import exclusively, open_locked, publish
-from memcore.store.format import AUDITED
+from memcore.store.format import AUDITED, DEMANDING, Format
 from memcore.store.unlocking import vault_for_copy
 from memcore.store.vault import Vault
 from memcore.store.wreck import Wreck
@@ -130,8 +131,7 @@ class _Salvage:
         record = self._format or new_record("full", seed=None if vault is None else vault.ring.seed)
         known = None if self._new_seed else record.seed
         self._sieve = Sieve(wreck, known if vault is None else vault.seed)
-        # Chains prove the file that they are in: the new one begins without, the old one is proof.
-        self._record = record._replace(features=record.features & ~AUDITED)
+        self._record = record._replace(features=_features(record, self._sieve))
         self._threads = Threads(self._sieve)
         count_numbers(self._sieve)
         self._lost: list[str] = []
@@ -162,6 +162,8 @@ class _Salvage:
         self._lost += [*lost_entries(sieve), *lost_shared(sieve)]
         if self._format and self._format.features & AUDITED:
             self._lost.append("the audit: keep the damaged file as proof, and begin a new one")
+        if self._format and self._format.features & ~self._record.features & DEMANDING:
+            self._lost.append("what the file demands: pass redact= and guard= when you open it")
         return SalvageReport(
             path=final,
             durability=self._record.durability,
@@ -383,3 +385,9 @@ class _Salvage:
                 counted[label_of(*self._sieve.scopes[scope])] += 1
         for what, count in sorted(counted.items()):
             yield f"{what}: {count} rows were possibly deleted or replaced before"
+
+
+def _features(record: Format, sieve: Sieve) -> int:
+    """The features of the new file: chains prove the file that they are in, so it has none."""
+    features = record.features & ~(AUDITED | DEMANDING)
+    return features | DEMANDING if DEMAND_KEY in sieve.chosen else features

@@ -15,6 +15,7 @@ from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, unpack_header
 from memcore.checkpoint.parts import is_pool_row, is_thread_row
 from memcore.codec import FLAG_BLOB, FLAG_EXPIRES, body_of, decode_json, is_proven
+from memcore.database.admission import is_demand
 from memcore.errors import MemcoreError
 from memcore.held import is_hold_row
 from memcore.keys import Care, Kind, Row
@@ -173,6 +174,8 @@ def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
         return is_hold_row(key, value)
     if which == bytes((Care.MEMORY,)):
         return len(key) == _SCOPED_BYTES + 1 + _NUMBER_BYTES and not body
+    if which == bytes((Care.DEMAND,)):
+        return is_demand(key, value)
     return _is_terms(key, value, body)
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from memcore.privacy.classes import CLASSES
-from memcore.privacy.engine import PlacedRedaction, Redaction
+from memcore.privacy.engine import PlacedRedaction, RedactingFilter, Redaction
 from memcore.privacy.policy import POLICY_PRESETS, RedactionPolicy, redaction_policy
 from memcore.privacy.spans import RedactionContext, Redactor, Span
 
@@ -15,6 +15,7 @@ __all__ = [
     "CLASSES",
     "POLICY_PRESETS",
     "PlacedRedaction",
+    "RedactingFilter",
     "Redaction",
     "RedactionContext",
     "RedactionPolicy",

@@ -7,11 +7,21 @@ hashed or compared. Names, keys and ids do not pass it: they are stored as they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from memcore.privacy.guard import WriteContext, WriteGuard, blocked, is_operator, judged
+from memcore.privacy.guard import (
+    VERDICTS,
+    WriteContext,
+    WriteGuard,
+    blocked,
+    is_operator,
+    judged,
+)
 
 __all__ = ["Border", "Passage", "Passed", "Redacts", "RedactsPlaces", "Told"]
+
+_IN_LOGS: Final = ("quarantine", "drop")
+"""Verdicts that leave a placeholder in a log."""
 
 Told: TypeAlias = Callable[[Mapping[str, int]], None]
 """Who is told of what was found, by class; never what."""
@@ -41,9 +51,12 @@ class Passed(NamedTuple):
     """A value as it may be stored."""
 
     value: Any
-    redacted: bool
+    redacted: bool | None
+    """Whether something in it was replaced; None: nobody looked."""
     reason: str | None = None
     """Why it has to go to the quarantine; None: it has not."""
+    dropped: bool = False
+    """Whether nothing of it may be stored."""
 
 
 class Border:
@@ -164,11 +177,11 @@ class Passage:
         reason = judgement.reason
         redacts = self._redactor(verdict)
         if redacts is None:
-            return Passed(message, redacted=False, reason=_held(verdict, reason))
+            return Passed(message, None, _held(verdict, reason), verdict == "drop")
         value, found = redacts.value(message)
         if found and self.border.verdicts is not None:
             verdict, reason = self._ruled(found, verdict, reason, write)
-        return Passed(value, bool(found), _held(verdict, reason))
+        return Passed(value, bool(found), _held(verdict, reason), verdict == "drop")
 
     def value(
         self,
@@ -239,7 +252,7 @@ class Passage:
             return self._redacts, self._write(kind, source, name)
         write = self._write(kind, source, name)
         verdict, reason = judged(self.border.guards, value, write)
-        if verdict == "quarantine":  # there is no log that could hold a placeholder of it
+        if verdict in _IN_LOGS:  # there is no log that could hold a placeholder of it
             raise blocked(write, reason)
         return self._redactor(verdict), write
 
@@ -251,7 +264,7 @@ class Passage:
         """Hold what was found against the verdicts of the policy."""
         if found and write is not None and self.border.verdicts is not None:
             verdict, reason = self._ruled(found, "allow", "", write)
-            if verdict == "quarantine":
+            if verdict in _IN_LOGS:
                 raise blocked(write, reason)
 
     def _ruled(
@@ -263,7 +276,9 @@ class Passage:
         told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
         if by_policy == "block":
             raise blocked(write, told)
-        return ("quarantine", told) if by_policy == "quarantine" else (verdict, reason)
+        if VERDICTS.index(by_policy) <= max(VERDICTS.index(verdict), VERDICTS.index("redact")):
+            return verdict, reason
+        return by_policy, told
 
     def _redactor(self, verdict: str) -> Redacts | None:
         if self._redacts is not None or verdict != "redact":

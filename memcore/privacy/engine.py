@@ -6,6 +6,9 @@ until nothing more is found, so that redacting what was redacted changes nothing
 
 from __future__ import annotations
 
+import logging
+import secrets
+import traceback
 from collections import Counter
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
@@ -15,12 +18,12 @@ from memcore.errors import InvalidOptionError
 from memcore.privacy.classes import CLASS_NAMES, ID_CONTEXT, NUMBERS, canonical, mask_of
 from memcore.privacy.content import redact_bytes
 from memcore.privacy.embedded import redact_text
-from memcore.privacy.placeholders import key_of_place, placeholder
-from memcore.privacy.policy import RedactionPolicy, compiled_patterns
+from memcore.privacy.placeholders import key_of_place, placeholder, recognised
+from memcore.privacy.policy import RedactionPolicy, compiled_patterns, redaction_policy
 from memcore.privacy.spans import NAME_CLASS, RedactionContext, Span, spans_of, united
 from memcore.privacy.walking import Walk
 
-__all__ = ["PlacedRedaction", "Redaction"]
+__all__ = ["PlacedRedaction", "RedactingFilter", "Redaction"]
 
 Content: TypeAlias = bytes
 """A name that the method ``bytes`` does not hide."""
@@ -49,7 +52,10 @@ class Redaction:
         self._patterns = compiled_patterns(policy)
         names = list(policy.names)
         self._names = Literals(names, ignore_case=policy.names_ignore_case) if names else None
-        self._extended = bool(self._patterns or policy.names or policy.redactors)
+        self._placeholders = recognised(policy.templates)
+        self._extended = bool(
+            self._patterns or policy.names or policy.redactors or policy.templates
+        )
 
     def extended_spans(
         self, text: str, hits: list[tuple[int, int, int]], context: RedactionContext
@@ -62,7 +68,7 @@ class Redaction:
             spans += [Span(m.start(), m.end(), kind) for m in pattern.finditer(text)]
         for redactor in self.policy.redactors:
             spans += spans_of(redactor, text, context)
-        return united(spans, text)
+        return united(spans, text, self._placeholders)
 
     def for_place(self, app: str, user: str, session: str | None) -> PlacedRedaction:
         """The redaction of one session; ``session`` None: of what a user's sessions share."""
@@ -149,9 +155,12 @@ class PlacedRedaction:
 
     def _replaced(self, text: str, spans: list[Span], found: Counter[str]) -> str:
         parts, at = [], 0
+        templates = self._redaction.policy.templates
         for start, stop, kind in spans:
             parts.append(text[at:start])
-            parts.append(placeholder(kind.upper(), canonical(kind, text[start:stop]), self._key))
+            value = canonical(kind, text[start:stop])
+            template = templates.get(kind, templates.get("*"))
+            parts.append(placeholder(kind.upper(), value, self._key, template))
             found[kind] += 1
             at = stop
         parts.append(text[at:])
@@ -165,3 +174,59 @@ class PlacedRedaction:
             if self._extended:
                 return self._redaction.extended_spans(text, hits, replace(self._context, key=key))
         return [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]
+
+
+_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""What every record has: all else was given as ``extra``."""
+
+
+class RedactingFilter(logging.Filter):
+    """Puts placeholders into log records: messages, tracebacks and what is given as ``extra``.
+
+    Add it to handlers: a logger's filters see nothing of what its children log. A record that
+    cannot be redacted passes without its text, which would be worse than a line that says so.
+
+    Args:
+        redact: the policy: as ``memcore.open`` takes it.
+        secret: what placeholders are made with; None: one of this filter's own, so that they are
+            the same for the same value in this process. ``Database.log_filter`` has the file's.
+
+    Raises:
+        InvalidOptionError: ``redact`` is no policy.
+    """
+
+    def __init__(self, redact: Any = "default", *, secret: bytes | None = None) -> None:
+        super().__init__()
+        policy = redaction_policy(redact)
+        if policy is None:
+            msg = "redact: expected a policy that looks for something"
+            raise InvalidOptionError(msg)
+        made = Redaction(policy, secret=secrets.token_bytes(32) if secret is None else secret)
+        self._redacts = made.for_place("", "", None)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Redact the record in its place; always True: none is left out."""
+        try:
+            self._redact(record)
+        except Exception as exc:  # noqa: BLE001 - a filter that raises would end whoever logs
+            record.msg = f"[a log record could not be redacted: {type(exc).__name__}]"
+            record.exc_text = record.stack_info = None
+            for name in vars(record).keys() - _RECORD:
+                delattr(record, name)
+        record.args = record.exc_info = None
+        return True
+
+    def _redact(self, record: logging.LogRecord) -> None:
+        redacts = self._redacts
+        record.msg = redacts.text(record.getMessage())
+        if record.exc_info and not record.exc_text:
+            record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+        if record.exc_text:
+            record.exc_text = redacts.text(record.exc_text)
+        if record.stack_info:
+            record.stack_info = redacts.text(record.stack_info)
+        for name in vars(record).keys() - _RECORD:
+            value = getattr(record, name)
+            plain = isinstance(value, str | int | float | bool | dict | list | tuple | None)
+            told = value if plain else str(value)
+            setattr(record, name, redacts.value({name: told})[0][name])

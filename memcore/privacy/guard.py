@@ -21,8 +21,8 @@ __all__ = [
     "judged",
 ]
 
-Verdict: TypeAlias = Literal["allow", "redact", "quarantine", "block"]
-VERDICTS: Final[tuple[Verdict, ...]] = ("allow", "redact", "quarantine", "block")
+Verdict: TypeAlias = Literal["allow", "redact", "quarantine", "drop", "block"]
+VERDICTS: Final[tuple[Verdict, ...]] = ("allow", "redact", "quarantine", "drop", "block")
 """From the mildest to the strictest; of several guards the strictest verdict counts."""
 _UNTOLD: Final = "no reason was given"
 _REASON_CHARS: Final = 200

@@ -13,15 +13,25 @@ from typing import Any, Final
 from memcore.errors import InvalidOptionError
 from memcore.options import checked_optional_int
 from memcore.privacy.engine import Redaction
-from memcore.privacy.guard import ALLOW, VERDICTS, Judgement, Verdict, WriteContext
+from memcore.privacy.guard import (
+    ALLOW,
+    VERDICTS,
+    Judgement,
+    Verdict,
+    WriteContext,
+    WriteGuard,
+)
 from memcore.privacy.policy import redaction_policy
 
 __all__ = [
     "INJECTION_PHRASES",
     "InjectionGuard",
     "LimitGuard",
+    "NoWrites",
     "ProtectedKeys",
     "SecretGuard",
+    "guard_mapping",
+    "read_guard",
 ]
 
 INJECTION_PHRASES: Final = (
@@ -117,6 +127,13 @@ class LimitGuard:
         self._clock = clock
         self._counts: OrderedDict[tuple[str, str, str | None], tuple[float, int]] = OrderedDict()
 
+    def options(self) -> dict[str, Any] | None:
+        """The arguments as JSON; None: with a clock, which is none."""
+        if self._clock is not time.monotonic:
+            return None
+        limits = {"most_bytes": self._bytes, "most_writes": self._writes}
+        return {**limits, "window_seconds": self._window}
+
     def judge(self, value: Any, write: WriteContext) -> Judgement:
         """Block what is above a limit."""
         if self._bytes is not None:
@@ -153,7 +170,14 @@ class SecretGuard:
         if found is None:
             msg = "policy: expected a policy that looks for something"
             raise InvalidOptionError(msg)
+        self._policy = found
         self._redacts = Redaction(found, secret=secrets.token_bytes(32)).for_place("", "", None)
+
+    def options(self) -> dict[str, Any] | None:
+        """The arguments as JSON; None: redactors are none, and names are not written down."""
+        if self._policy.redactors or self._policy.names:
+            return None
+        return {"verdict": self._verdict, "policy": self._policy.mapping()}
 
     def judge(self, value: Any, write: WriteContext) -> Judgement:  # noqa: ARG002 - wherever it comes from
         """The verdict, if there is one."""
@@ -186,7 +210,13 @@ class InjectionGuard:
     ) -> None:
         self._verdict = _checked_verdict(verdict)
         self._sources = frozenset(sources)
-        self._phrases = tuple(map(_plain, (*INJECTION_PHRASES, *phrases)))
+        self._own = tuple(phrases)
+        self._phrases = tuple(map(_plain, (*INJECTION_PHRASES, *self._own)))
+
+    def options(self) -> dict[str, Any]:
+        """The arguments as JSON."""
+        sources, phrases = sorted(self._sources), list(self._own)
+        return {"verdict": self._verdict, "sources": sources, "phrases": phrases}
 
     def judge(self, value: Any, write: WriteContext) -> Judgement:
         """The verdict, if a phrase is found."""
@@ -221,12 +251,64 @@ class ProtectedKeys:
                     msg = f"fields, namespaces: expected non-empty strings, got {name!r:.40}"
                     raise InvalidOptionError(msg)
 
+    def options(self) -> dict[str, Any]:
+        """The arguments as JSON."""
+        return {"fields": list(self._names["state"]), "namespaces": list(self._names["kv"])}
+
     def judge(self, value: Any, write: WriteContext) -> Judgement:  # noqa: ARG002 - the key tells
         """Block what somebody else than an operator writes there."""
         names = self._names.get(write.kind, ())
         if write.operator or not any(_matches(name, write.name) for name in names):
             return ALLOW
         return Judgement("block", "it is protected: only an operator may write it")
+
+
+class NoWrites:
+    """Blocks all content: for who opens a file whose guards they do not have, to care for it.
+
+    Deleting, erasing and holds without a reason go on; the file demands what it demanded.
+    """
+
+    def options(self) -> None:
+        """Nothing: a file cannot demand this one."""
+
+    def judge(self, value: Any, write: WriteContext) -> Judgement:  # noqa: ARG002 - whatever it is
+        """Block it."""
+        said = "the file demands a guard or redactor that this handle was opened without"
+        return Judgement("block", said)
+
+
+_KNOWN: Final = {
+    kind.__name__: kind for kind in (LimitGuard, SecretGuard, InjectionGuard, ProtectedKeys)
+}
+
+
+def guard_mapping(guard: WriteGuard) -> dict[str, Any]:
+    """What stands for a guard in a file: its name, and its options if they make it again.
+
+    One of your own is known by its ``guard_id``, a str, or else by the name of its class.
+    """
+    kind = type(guard)
+    if _KNOWN.get(kind.__name__) is kind:
+        return {"guard": kind.__name__, "options": guard.options()}  # type: ignore[attr-defined]
+    own = getattr(guard, "guard_id", None)
+    return {"guard": own if isinstance(own, str) else f"{kind.__module__}.{kind.__qualname__}"}
+
+
+def read_guard(found: Mapping[str, Any]) -> WriteGuard | None:
+    """The guard that ``guard_mapping`` described; None: it cannot be made again.
+
+    Raises:
+        InvalidOptionError: its options are none.
+    """
+    kind, options = _KNOWN.get(str(found.get("guard"))), found.get("options")
+    if kind is None or not isinstance(options, Mapping):
+        return None
+    try:
+        return kind(**options)
+    except TypeError as exc:
+        msg = f"the options of the guard {kind.__name__} are none: {exc}"
+        raise InvalidOptionError(msg) from exc
 
 
 def _matches(name: str, found: str | None) -> bool:

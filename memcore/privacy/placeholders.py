@@ -9,10 +9,11 @@ values of one class two share a placeholder with a probability of 0.0005.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-__all__ = ["LABEL", "PLACEHOLDER", "key_of_place", "placeholder"]
+__all__ = ["LABEL", "PLACEHOLDER", "key_of_place", "placeholder", "recognised"]
 
 LABEL: Final = re.compile(r"[A-Z](?:[A-Z_]{0,30}[A-Z])?")
 """What may stand before the hash. Without digits: nothing can hide in what looks like one."""
@@ -32,9 +33,20 @@ def key_of_place(secret: bytes, app: str, user: str, session: str | None) -> byt
     return made.digest()
 
 
-def placeholder(label: str, value: str, key: bytes) -> str:
+def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
+    """What finds placeholders: memcore's own, and those that templates make."""
+    own = []
+    for template in templates.values():
+        text = re.escape(template).replace(r"\{id\}", "[0-9A-HJKMNP-TV-Z]{6}")
+        own.append(text.replace(r"\{class\}", "[A-Z](?:[A-Z_]{0,30}[A-Z])?"))
+    return re.compile("|".join([PLACEHOLDER.pattern, *own])) if own else PLACEHOLDER
+
+
+def placeholder(label: str, value: str, key: bytes, template: str | None = None) -> str:
     """What stands for ``value`` of the class ``label`` (upper case)."""
     said = f"{label}:{value}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(said, key=key, digest_size=4).digest(), "big")
     chars = "".join(_ALPHABET[number >> 5 * at & 31] for at in range(_HASH_CHARS))
-    return f"[{label}_{chars}]"
+    if template is None:
+        return f"[{label}_{chars}]"
+    return template.replace("{id}", chars).replace("{class}", label)

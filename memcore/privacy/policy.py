@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -23,12 +24,14 @@ __all__ = [
     "redaction_policy",
 ]
 
-VERDICTS: Final = ("allow", "redact", "quarantine", "block")
+VERDICTS: Final = ("allow", "redact", "quarantine", "drop", "block")
 """What becomes of an item in which a class was found, lightest first."""
 _SECRETS: Final = ("api_key", "jwt", "private_key", "token", "password")
 _PERSONAL: Final = ("email", "cn_mobile", "phone", "cn_id", "student_id", "card")
 _ADDRESSES: Final = ("ipv4", "ipv6")
 _NAME_CHARS_MAX: Final = 1024
+_TEMPLATE_CHARS_MAX: Final = 64
+_FIELD: Final = re.compile(r"\{(?:id|class)\}")
 _RE2_MEMORY_BYTES: Final = 64 * 1024**2
 
 
@@ -48,6 +51,9 @@ class RedactionPolicy:
     verdicts: Mapping[str, str] = field(default_factory=dict)
     """By class, what a guard does with an item that has it: see ``VERDICTS``; else ``redact``.
     What is allowed is not looked for."""
+    placeholders: Mapping[str, str] | str = field(default_factory=dict)
+    """What stands in the place of a value, by class or (``"*"``, or one str) for all others: a text
+    with ``{id}`` (six characters, the same for the same value in a session) and ``{class}``."""
     allow_opaque: bool = False
     """Whether values that cannot be looked into may be stored: pickled ones of graph checkpoints,
     those that a serializer of your own encrypts."""
@@ -66,6 +72,7 @@ class RedactionPolicy:
                 msg = f"redactors: expected objects with redact(text, context): {redactor!r:.80}"
                 raise InvalidOptionError(msg)
         set_field(self, "redactors", redactors)
+        set_field(self, "placeholders", MappingProxyType(_checked_placeholders(self)))
         set_field(self, "verdicts", MappingProxyType(_checked_verdicts(self)))
 
     @property
@@ -79,6 +86,29 @@ class RedactionPolicy:
         return max(verdicts, key=VERDICTS.index, default="allow")
 
     @property
+    def templates(self) -> Mapping[str, str]:
+        """The placeholders of one's own by class; ``*`` are those of all others."""
+        assert not isinstance(self.placeholders, str)  # noqa: S101 - made a mapping above
+        return self.placeholders
+
+    @property
+    def redactor_ids(self) -> tuple[str, ...]:
+        """What stands for the redactors where they cannot be written down."""
+        return tuple(_identity(redactor) for redactor in self.redactors)
+
+    def mapping(self) -> dict[str, Any]:
+        """The policy as JSON, without its redactors: ``redaction_policy`` makes it again."""
+        return {
+            "classes": list(self.classes),
+            "names": list(self.names),
+            "names_ignore_case": self.names_ignore_case,
+            "patterns": dict(self.patterns),
+            "verdicts": dict(self.verdicts),
+            "placeholders": dict(self.templates),
+            "allow_opaque": self.allow_opaque,
+        }
+
+    @property
     def policy_id(self) -> str:
         """16 hexadecimal digits: equal for equal policies, in every process and version."""
         parts = [
@@ -89,6 +119,7 @@ class RedactionPolicy:
             *sorted(f"pattern {name} {text}" for name, text in self.patterns.items()),
             *(f"redactor {_identity(redactor)}" for redactor in self.redactors),
             *sorted(f"verdict {name} {verdict}" for name, verdict in self.verdicts.items()),
+            *sorted(f"placeholder {name} {text}" for name, text in self.templates.items()),
         ]
         said = b"".join(
             b"%d:%s" % (len(part), part)
@@ -169,6 +200,32 @@ def _checked_verdicts(policy: RedactionPolicy) -> dict[str, str]:
             msg = f"verdicts: {name!r} is your own: leave it out of the policy to allow it"
             raise InvalidOptionError(msg)
     return dict(given)
+
+
+def _checked_placeholders(policy: RedactionPolicy) -> dict[str, str]:
+    given: object = policy.placeholders
+    found = {"*": given} if isinstance(given, str) else given
+    if not isinstance(found, Mapping):
+        msg = f"placeholders: expected a str or a mapping of classes, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    for name, template in found.items():
+        if name != "*" and not (isinstance(name, str) and KIND.fullmatch(name)):
+            msg = f"placeholders: expected names of classes or '*', got {name!r:.80}"
+            raise InvalidOptionError(msg)
+        if not isinstance(template, str) or not 0 < len(template) <= _TEMPLATE_CHARS_MAX:
+            msg = (
+                f"placeholders: {name!r} expects a text of 1 to {_TEMPLATE_CHARS_MAX} characters, "
+                f"got {template!r:.80}"
+            )
+            raise InvalidOptionError(msg)
+        bare = _FIELD.sub("", template)
+        if "{" in bare or "}" in bare or not any(char.isprintable() for char in bare.split()):
+            msg = (
+                f"placeholders: {name!r} expects a text of its own with {{id}} and {{class}} at "
+                f"most, got {template!r:.80}"
+            )
+            raise InvalidOptionError(msg)
+    return dict(found)
 
 
 def compiled_patterns(policy: RedactionPolicy) -> tuple[tuple[str, Any], ...]:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import secrets
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import Final
 
 from memcore.errors import CorruptStoreError, NotFoundError, StoreAccessError
 
-__all__ = ["SUFFIX", "Secret", "secret_of"]
+__all__ = ["SUFFIX", "Secret", "secret_of", "unveiled", "veiled"]
 
 SUFFIX: Final = ".secret"
 """Behind the path of the database."""
 _BYTES: Final = 32
 _MODE: Final = 0o600
+_PROOF_BYTES: Final = 16
+_BLOCK_BYTES: Final = 64
 
 
 class Secret:
@@ -89,6 +92,37 @@ def secret_of(path: str, *, create: bool) -> bytes:
         )
         raise CorruptStoreError(msg)
     return found
+
+
+def veiled(secret: bytes, text: str) -> str:
+    """A text that only who has the secret reads again: hexadecimal digits, equal for equal texts.
+
+    A keyed digest of the text is both its proof and the nonce of the key stream (as in AES-SIV), so
+    that nothing has to be drawn, and nothing repeats.
+    """
+    packed = text.encode("utf-8", "surrogatepass")
+    proof = blake2b(packed, key=secret, person=b"memcore proof", digest_size=_PROOF_BYTES).digest()
+    return (proof + _streamed(secret, proof, packed)).hex()
+
+
+def unveiled(secret: bytes, sealed: str) -> str | None:
+    """The text that ``veiled`` was given; None: with another secret, or it was changed."""
+    try:
+        packed = bytes.fromhex(sealed)
+        proof, packed = packed[:_PROOF_BYTES], packed[_PROOF_BYTES:]
+        text = _streamed(secret, proof, packed).decode("utf-8", "surrogatepass")
+    except ValueError:
+        return None
+    return text if compare_digest(veiled(secret, text), sealed) else None
+
+
+def _streamed(secret: bytes, proof: bytes, packed: bytes) -> bytes:
+    """The bytes with a key stream laid over them; twice gives them back."""
+    stream = bytearray()
+    for count in range(0, len(packed), _BLOCK_BYTES):
+        block = proof + count.to_bytes(8, "big")
+        stream += blake2b(block, key=secret, person=b"memcore stream").digest()
+    return bytes(a ^ b for a, b in zip(packed, stream, strict=False))
 
 
 def _read(file: str) -> bytes | None:

@@ -84,7 +84,7 @@ def _difference(text: str, made: str) -> Span:
     return Span(start, max(stop, min(start + 1, len(text))), _TEXT_CLASS)
 
 
-def united(spans: list[Span], text: str) -> list[Span]:
+def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHOLDER) -> list[Span]:
     """The spans in order, without placeholders and empty ones; those that overlap are one.
 
     It has the class of the one that was found first: built-in ones come before names, names before
@@ -93,7 +93,7 @@ def united(spans: list[Span], text: str) -> list[Span]:
     kept = [span for span in spans if span.stop > span.start]
     if not kept:
         return kept
-    holes = [found.span() for found in PLACEHOLDER.finditer(text)]
+    holes = [found.span() for found in placeholders.finditer(text)]
     if holes:
         kept = [part for span in kept for part in _without(span, holes)]
     ranked = sorted(enumerate(kept), key=lambda entry: (entry[1].start, entry[0]))

@@ -25,6 +25,9 @@ __all__ = ["QUARANTINED", "Admitted", "admitted_event", "admitted_item", "told"]
 
 QUARANTINED: Final = "[QUARANTINED]"
 """What stands in the log in place of a quarantined text."""
+DROPPED: Final = "[DROPPED]"
+"""What stands in the log in place of a text of which nothing was kept."""
+_CLEAN, _REDACTED = Envelope(redacted=False), Envelope(redacted=True)
 _SOURCES: Final = ("other", "system", "user", "model", "model", "tool", "model", "event")
 """By the number of an ItemKind."""
 _STRUCTURE: Final = frozenset((
@@ -40,7 +43,8 @@ class Admitted(NamedTuple):
 
     message: Any
     meta: Mapping[str, Any] | None
-    redacted: bool
+    redacted: bool | None
+    """Whether something in it was replaced; None: nobody looked."""
     held: bytes | None
     original: Any = None
     """What a quarantined message would have been stored as."""
@@ -56,13 +60,15 @@ def admitted_item(
         InvalidItemError: it is not JSON.
     """
     if not isinstance(item, Mapping):
-        return Admitted(item, meta, redacted=False, held=None)  # whoever prepares it refuses it
+        return Admitted(item, meta, redacted=None, held=None)  # whoever prepares it refuses it
     message: Message = _plain(dict(item), "item")
     source = source or _SOURCES[classify(message)[0]]
     passed = passage.item(message, "item", source)
+    if passed.dropped:
+        return Admitted(placeholder(message, DROPPED), None, True, None)
     told, is_told = _meta(passage, meta, source)
     if passed.reason is None:
-        return Admitted(passed.value, told, passed.redacted or is_told, None)
+        return Admitted(passed.value, told, is_told or passed.redacted, None)
     held = _held(passed.value, source, passed.reason)
     return Admitted(placeholder(message), told, True, held, passed.value)
 
@@ -73,25 +79,30 @@ def admitted_event(
     """The payload of an event; raises what ``admitted_item`` raises."""
     plain = _plain(payload, "item")
     passed = passage.item({"type": event_type, "payload": plain}, "event", "event")
+    if passed.dropped:
+        return Admitted(DROPPED, None, True, None)
     told, is_told = _meta(passage, meta, "event")
     if passed.reason is None:
-        return Admitted(passed.value["payload"], told, passed.redacted or is_told, None)
+        return Admitted(passed.value["payload"], told, is_told or passed.redacted, None)
     held = _held(passed.value, "event", passed.reason)
     return Admitted(QUARANTINED, told, True, held, passed.value)
 
 
-def told(passage: Passage, envelope: Envelope | None, *, redacted: bool) -> Envelope | None:
+def told(passage: Passage, envelope: Envelope | None, *, redacted: bool | None) -> Envelope | None:
     """The envelope of an item as it may be stored; ``redacted``: something in it was replaced.
 
+    None: nobody looked; then it says what the caller says.
     Its status may be any text, and is redacted; who wrote it and with what are names, and stay.
     """
     if envelope is not None and envelope.status is not None:
         status = passage.again(envelope.status)
         if status != envelope.status:
             return replace(envelope, status=status, redacted=True)
-    if not redacted:
+    if redacted is None or (envelope is not None and envelope.redacted):
         return envelope
-    return Envelope(redacted=True) if envelope is None else replace(envelope, redacted=True)
+    if envelope is None:
+        return _REDACTED if redacted else _CLEAN
+    return replace(envelope, redacted=redacted)
 
 
 def _meta(
@@ -127,8 +138,8 @@ def _held(message: Any, source: str, reason: str) -> bytes:
 # --- placeholders ---------------------------------------------------------------------------------
 
 
-def placeholder(message: Message) -> Message:
-    """A message of the same calls and results that says nothing else.
+def placeholder(message: Message, said: str = QUARANTINED) -> Message:
+    """A message of the same calls and results that says nothing else than ``said``.
 
     Raises:
         BlockedError: it cannot be replaced without breaking a pair.
@@ -136,29 +147,29 @@ def placeholder(message: Message) -> Message:
     seed = bytes(16)
     edits: dict[Path, Any] = {}
     for result in results_of(message):
-        edits |= result.cleared(QUARANTINED)
+        edits |= result.cleared(said)
     for text in texts_of(message):
-        edits[text.path] = QUARANTINED
+        edits[text.path] = said
     for each in arguments_of(message):
-        edits[each.path] = {"json": "{}", "object": {}, "text": QUARANTINED}[each.form]
-    made: Message = _silenced(edited(message, edits) if edits else message)
+        edits[each.path] = {"json": "{}", "object": {}, "text": said}[each.form]
+    made: Message = _silenced(edited(message, edits) if edits else message, said)
     if pack_facts(made, seed) != pack_facts(message, seed):
         kind = ItemKind(classify(message)[0]).name.lower()
-        msg = (
-            f"an item ({kind}) cannot be quarantined without breaking its pair; nothing was stored"
+        msg = f"an item ({kind}) cannot be replaced without breaking its pair; nothing was stored"
+        raise BlockedError(
+            msg, verdict="quarantine" if said == QUARANTINED else "drop", reason="no placeholder"
         )
-        raise BlockedError(msg, verdict="quarantine", reason="no placeholder")
     return made
 
 
-def _silenced(value: Any, name: str = "") -> Any:
+def _silenced(value: Any, said: str, name: str = "") -> Any:
     """A copy in which only what builds the message is left."""
     if isinstance(value, dict):
-        return {key: _silenced(entry, key) for key, entry in value.items()}
+        return {key: _silenced(entry, said, key) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_silenced(entry, name) for entry in value]
+        return [_silenced(entry, said, name) for entry in value]
     if isinstance(value, bool) or value is None or name in _STRUCTURE:
         return value
     if isinstance(value, str):
-        return value if value in ("", "{}") else QUARANTINED
+        return value if value in ("", "{}") else said
     return 0

@@ -10,7 +10,16 @@ from xxhash import xxh3_64_intdigest
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import FORMAT_MAGIC, FORMAT_OLDEST, FORMAT_VERSION
 
-__all__ = ["AUDITED", "DURABILITIES", "ENCRYPTED", "FORMAT_KEY", "GRAPH_ROWS", "REDO_KEY", "Format"]
+__all__ = [
+    "AUDITED",
+    "DEMANDING",
+    "DURABILITIES",
+    "ENCRYPTED",
+    "FORMAT_KEY",
+    "GRAPH_ROWS",
+    "REDO_KEY",
+    "Format",
+]
 
 FORMAT_KEY: Final = b"\x00format"
 REDO_KEY: Final = b"\x00redo"
@@ -25,7 +34,9 @@ AUDITED: Final = 2
 """Feature: every write is noted in an audit chain: whoever writes without its key breaks it."""
 GRAPH_ROWS: Final = 4
 """Feature: rows of graph threads may carry stamps, and parts may be runs of atoms."""
-_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS
+DEMANDING: Final = 8
+"""Feature: what is stored is redacted or judged first, as a row says: nobody writes past it."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING
 _BODY = Struct("<8sHHQB3x16sQ")
 _CHECK = Struct("<Q")
 

@@ -239,7 +239,7 @@ def test_ids_stay_and_placeholders_are_stable(folder):
         assert db.session("other", user="u").get(1).message["content"] != kept
 
 
-def test_what_callers_gave_is_not_changed_and_clean_items_carry_no_flag(folder):
+def test_what_callers_gave_is_not_changed_and_clean_items_say_that_they_are(folder):
     given = {"role": "user", "content": [{"type": "text", "text": MAIL}]}
     meta = {"m": [MAIL]}
     with _open(folder) as db:
@@ -248,7 +248,7 @@ def test_what_callers_gave_is_not_changed_and_clean_items_carry_no_flag(folder):
         session.append({"role": "user", "content": "clean"})
         assert given["content"][0]["text"] == MAIL
         assert meta == {"m": [MAIL]}
-        assert session.get(2).envelope is None
+        assert session.get(2).envelope == memcore.Envelope(redacted=False)
 
 
 def test_the_secret_is_a_file_of_its_own(folder):

@@ -1,0 +1,58 @@
+"""``memcore demand``: what a file demands of who writes to it, shown and changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+import typer
+
+from memcore.cli.exits import ExitCode
+from memcore.cli.options import AsJson, StorePath, Yes, reading, writing
+from memcore.cli.output import complain, emit_json, escape, print_pairs
+
+__all__ = ["demand_of_store"]
+
+_NONE: Final = "none"
+
+
+def demand_of_store(
+    store: StorePath,
+    *,
+    redact: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET", help="Demand this redaction from now on, or 'none'."),
+    ] = None,
+    no_guards: Annotated[
+        bool, typer.Option("--no-guards", help="Demand no guards from now on.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which redaction and guards a file demands of who writes to it, or change them.
+
+    The first opening with redact= or guard= records them. A change needs --yes, is noted by the
+    audit, and holds from the next opening on.
+    """
+    if redact is None and not no_guards:
+        with reading(store) as db:
+            found = db.demands
+    else:
+        if not yes:
+            complain("what is stored from then on is redacted and judged otherwise: say --yes")
+            raise typer.Exit(ExitCode.REFUSED)
+        with writing(store) as db:
+            db.demand(
+                redact=False if redact == _NONE else redact, guard=False if no_guards else None
+            )
+            found = db.demands
+    if as_json:
+        emit_json("demand", found)
+        return
+    policy, guards = found["redact"], found["guards"]
+    rows: list[tuple[str, object]] = [
+        (name, value if isinstance(value, bool | str) else json.dumps(value, ensure_ascii=False))
+        for name, value in ({} if policy is None else policy).items()
+    ]
+    rows += [("guard", json.dumps(guard)) for guard in guards]
+    print_pairs([(name, escape(str(value))) for name, value in rows] or [("demands", "nothing")])
