@@ -408,7 +408,7 @@ FORBIDDEN = (Database, Backing, LmdbStore, memcore.aio.AsyncDatabase)
 
 def public(thing: Any) -> Iterator[tuple[str, Any]]:
     """What attributes without an underscore lead to."""
-    for name in dir(thing):
+    for name in object.__dir__(thing):
         if name.startswith("_"):
             continue
         try:
