@@ -158,6 +158,7 @@ _MISREAD: Final = (
 )  # fmt: skip
 _PYTHONS: Final = ("builtins", StructError.__module__)
 _OURS: Final = str(Path(__file__).parent) + os.sep
+_ADAPTERS: Final = f"{_OURS}adapters{os.sep}"
 _BENEATH: Final = (str(Path(os.__file__).parent) + os.sep, f"{_OURS}store{os.sep}")
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
@@ -200,7 +201,8 @@ def misread(error: Exception) -> Exception:
         trace = trace.tb_next
     while files and files[-1].startswith(_BENEATH) and _INSTALLED not in files[-1]:
         files.pop()
-    if not files or not files[-1].startswith(_OURS):
+    # An adapter raises what its framework's users expect of it, a bare ValueError among it.
+    if not files or not files[-1].startswith(_OURS) or files[-1].startswith(_ADAPTERS):
         return error
     typed = CorruptValueError(
         f"a row holds what memcore never writes ({type(error).__name__}: {error}): it was written "

@@ -565,7 +565,7 @@ def test_checkpoints_are_exported_with_the_items_that_they_refer_to(
         ({"meta": {"x": "y" * 100_000}}, "at most 65536"),
         ({"meta": [1]}, "expected an object"),
         ({"name": ""}, "checkpoint name"),
-        ({"name": 7}, "checkpoint name"),
+        ({"name": 7}, "checkpoint.name"),
         ({"name": "x" * 100_000}, "checkpoint name"),
         ({"created_ms": 2**63 - 1}, "created_ms"),
     ],
