@@ -89,9 +89,10 @@ def need_free(txn: ReadTxn, scope: int, session: int | None = None, *, what: str
     holds = rows_of(txn, scope)
     first = next(row for row in holds if session is None or row.session in (0, session))
     reason, place = first.reason, "session.release()" if first.session else "scope.release()"
+    option = " --session SESSION" if first.session else ""
     msg = (
         f"{what} is under a legal hold ({reason[:80]!r}) and was not deleted: {place} or "
-        "'memcore hold release' ends the hold"
+        f"'memcore hold USER{option} --release --yes' ends the hold"
     )
     raise HeldError(msg, reason=reason)
 

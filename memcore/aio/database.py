@@ -198,6 +198,14 @@ class AsyncDatabase(AsyncGuarded):
         """As ``Database.holds``, in a thread."""
         return await asyncio.to_thread(self._database.holds, user=user, app=app)
 
+    async def hold(self, user: str, **options: Any) -> list[str]:
+        """As ``Database.hold``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.hold(user, **options))
+
+    async def release(self, user: str, **options: Any) -> list[str]:
+        """As ``Database.release``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.release(user, **options))
+
     @property
     def demands(self) -> dict[str, Any]:
         """As ``Database.demands``."""

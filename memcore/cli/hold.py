@@ -8,7 +8,7 @@ import typer
 
 from memcore.cli.exits import ExitCode
 from memcore.cli.options import App, AsJson, StorePath, Yes, reading, writing
-from memcore.cli.output import complain, emit_json, print_table, timestamp
+from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
 __all__ = ["hold_data"]
 
@@ -30,7 +30,10 @@ def hold_data(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show legal holds, or set or end one. What is held is neither deleted nor erased."""
+    """Show legal holds, or set or end one, in all applications of the user or in one (--app).
+
+    What is held is neither deleted nor erased.
+    """
     if reason is None and not release:
         _show(store, user, app, as_json=as_json)
         return
@@ -41,16 +44,18 @@ def hold_data(
         complain("a release lets the data be deleted: say --yes")
         raise typer.Exit(ExitCode.REFUSED)
     with writing(store) as db:
-        scope = db.scope(user=user, app=app or "default")
-        handle = scope if session is None else scope.session(session, create=False)
-        changed = handle.release() if reason is None else handle.hold(reason=reason)
+        if reason is None:
+            covered = db.release(user, app=app, session=session)
+        else:
+            covered = db.hold(user, reason=reason, app=app, session=session)
     if as_json:
-        emit_json("hold", {"released": release, "changed": changed})
-    elif release:
-        print("the hold was released" if changed else "there was no such hold")
+        emit_json("hold", {"released": release, "apps": covered})
+    elif not covered:
+        print("there was no such hold")
     else:
-        print("the hold was set" if changed else "the hold has another reason now")
-    if release and not changed:
+        done = "released" if release else "set"
+        print(escape(f"the hold was {done} in {len(covered)} app(s): {', '.join(covered)}"))
+    if release and not covered:
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 

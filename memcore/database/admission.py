@@ -252,7 +252,7 @@ def _recorded(txn: ReadTxn, path: str, given: Admission) -> Demand:
 
 def _merged(store: LmdbStore, known: Demand, given: Admission) -> Admission:
     if any(isinstance(guard, NoWrites) for guard in given.guards):
-        return Admission(None, given.guards)
+        return Admission(_policy_of_care(store, known.policy), given.guards)
     policy, guards = given.policy, given.guards
     if known.policy is not None:
         policy = _policy_for(store, known.policy, policy)
@@ -316,6 +316,16 @@ def _policy_for(
     found = redaction_policy(made)
     assert found is not None  # noqa: S101 - a mapping makes a policy
     return found
+
+
+def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
+    """What of a policy can be made again, for the little that NoWrites lets pass: reasons."""
+    if recorded is None:
+        return None
+    told = unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
+    made = {**recorded, "names": json.loads(told or "[]")}
+    del made["redactors"]
+    return redaction_policy({**made, "verdicts": {}})
 
 
 def _written(store: LmdbStore, held: Admission) -> Demand:

@@ -99,6 +99,33 @@ class Forgetting(Permitted):
         self._need("holds", app=app, user=user)
         return retention.holds(self._backing, app, user)
 
+    def hold(
+        self, user: str, *, reason: str, app: str | None = None, session: str | None = None
+    ) -> list[str]:
+        """Put what a user has under a legal hold; the applications that it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+
+        Args:
+            user: whose.
+            reason: a text of 1 to 1,000 characters.
+            app: only in this application; None: in all of them.
+            session: only sessions of this name; None: all that the user has.
+
+        Raises:
+            InvalidOptionError, NotFoundError, ReadOnlyError, StorageError: nothing was changed.
+        """
+        self._need("hold", app=app, user=user, name=session)
+        done = retention.hold_user(self._backing, user, app, session, reason=reason)
+        return [own for own, _ in done]
+
+    def release(
+        self, user: str, *, app: str | None = None, session: str | None = None
+    ) -> list[str]:
+        """End holds as ``hold`` sets them; the applications in which there was one."""
+        self._need("release", app=app, user=user, name=session)
+        return retention.release_user(self._backing, user, app, session)
+
     @property
     def receipt_key(self) -> bytes:
         """What receipts are signed with if the caller gives no key. Keep it secret."""

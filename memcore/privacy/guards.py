@@ -266,7 +266,7 @@ class ProtectedKeys:
 class NoWrites:
     """Blocks all content: for who opens a file whose guards they do not have, to care for it.
 
-    Deleting, erasing and holds without a reason go on; the file demands what it demanded.
+    Deleting, erasing and holds go on; the file demands what it demanded.
     """
 
     def options(self) -> None:

@@ -11,7 +11,7 @@ from memcore.retention.erasing import (
     resume_erasures,
     would_erase,
 )
-from memcore.retention.hold import Hold, hold, holds, release
+from memcore.retention.hold import Hold, hold, hold_user, holds, release, release_user
 from memcore.retention.keeping import Retention
 from memcore.retention.opting import memories, opt_in, opt_out, opted_out
 from memcore.retention.receipt import ErasureReceipt, verify_receipt
@@ -43,6 +43,7 @@ __all__ = [
     "erase",
     "finish_erasures",
     "hold",
+    "hold_user",
     "holds",
     "marking_gone",
     "memories",
@@ -53,6 +54,7 @@ __all__ = [
     "read_rules",
     "receipt_key",
     "release",
+    "release_user",
     "resume_erasures",
     "retention_rules",
     "sweep",

@@ -11,7 +11,7 @@ from memcore.held import HoldRow, put_hold, release_hold
 from memcore.session.backing import Backing
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["hold", "release"]
+__all__ = ["checked_reason", "hold", "hold_in", "release", "release_in"]
 
 _REASON_CHARS_MAX: Final = 1000
 
@@ -23,20 +23,44 @@ def hold(backing: Backing, app: str, user: str, session: str | None, *, reason: 
         InvalidOptionError: the reason is no text of 1 to 1,000 characters.
         NotFoundError: there is no such session.
     """
-    if not isinstance(reason, str) or not 0 < len(reason) <= _REASON_CHARS_MAX:
-        msg = f"reason: expected a text of 1 to {_REASON_CHARS_MAX} characters, got {reason!r:.80}"
-        raise InvalidOptionError(msg)
+    told = checked_reason(reason)
+    if backing.border is not None:  # a reason is content; who sets a hold is no guard's business
+        told = backing.border.at(app, user, session).again(told)
     now_ms = backing.now_ms()
 
     def closure(txn: Txn) -> bool:
         if session is None:
-            scope, number = names.ensure_scope(txn, app, user), 0
-        else:
-            scope, number = _place(txn, app, user, session) or _unknown(session)
-        record_event(txn, scope, "hold", {"session": number})
-        return put_hold(txn, HoldRow(scope, number, reason, now_ms))
+            return hold_in(txn, names.ensure_scope(txn, app, user), 0, told, now_ms)
+        place = _place(txn, app, user, session) or _unknown(session)
+        return hold_in(txn, *place, told, now_ms)
 
     return backing.store.transact(closure)
+
+
+def checked_reason(reason: object) -> str:
+    """The reason of a hold, if it is one.
+
+    Raises:
+        InvalidOptionError: it is no text of 1 to 1,000 characters.
+    """
+    if not isinstance(reason, str) or not 0 < len(reason) <= _REASON_CHARS_MAX:
+        msg = f"reason: expected a text of 1 to {_REASON_CHARS_MAX} characters, got {reason!r:.80}"
+        raise InvalidOptionError(msg)
+    return reason
+
+
+def hold_in(txn: Txn, scope: int, session: int, reason: str, now_ms: int) -> bool:
+    """Put a scope (session 0) or a session under a hold; whether that is new."""
+    record_event(txn, scope, "hold", {"session": session})
+    return put_hold(txn, HoldRow(scope, session, reason, now_ms))
+
+
+def release_in(txn: Txn, scope: int, session: int) -> bool:
+    """End a hold on a scope (session 0) or a session; whether there was one."""
+    found = release_hold(txn, scope, session)
+    if found:
+        record_event(txn, scope, "release", {"session": session})
+    return found
 
 
 def release(backing: Backing, app: str, user: str, session: str | None) -> bool:
@@ -48,10 +72,7 @@ def release(backing: Backing, app: str, user: str, session: str | None) -> bool:
             place = None if scope is None else (scope, 0)
         else:
             place = _place(txn, app, user, session)
-        if place is None or not release_hold(txn, *place):
-            return False
-        record_event(txn, place[0], "release", {"session": place[1]})
-        return True
+        return place is not None and release_in(txn, *place)
 
     return backing.store.transact(closure, makes_room=True)
 

@@ -96,6 +96,8 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "would_erase",
         "pending_erasures",
         "holds . . count",
+        "hold",
+        "release",
         "demands",
         "demand",
         "log_filter . handle",

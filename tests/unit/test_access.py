@@ -92,6 +92,8 @@ CARE: dict[str, Callable[[memcore.Database], Any]] = {
     "finish_erasures": lambda db: db.finish_erasures(),
     "pending_erasures": lambda db: db.pending_erasures(),
     "holds": lambda db: db.holds(),
+    "hold": lambda db: db.hold("ann", reason="r"),
+    "release": lambda db: db.release("ann"),
     "demands": lambda db: db.demands,
     "demand": lambda db: db.demand(redact="default"),
     "log_filter": lambda db: db.log_filter(),

@@ -69,10 +69,44 @@ def test_holds_are_set_shown_and_released(store):
     assert [(each["session"], each["reason"]) for each in shown] == [
         (None, "case 9"), ("s", "case 10"),
     ]  # fmt: skip
-    run(store, "erase", "bob", "--yes", code=6)
+    assert "memcore hold USER --release --yes" in run(store, "erase", "bob", "--yes", code=6)
     run(store, "hold", "bob", "--release", code=6)
     assert "released" in run(store, "hold", "bob", "--release", "--yes")
     run(store, "hold", "bob", "--release", "--yes", code=3)
     run(store, "hold", "bob", "--session", "none", "--reason", "x", code=3)
     run(store, "hold", "--reason", "x", code=2)
     assert "bytes gone" in run(store, "erase", "bob", "--yes", "--override-hold")
+
+
+def test_a_hold_reaches_as_far_as_an_erasure(store):
+    with memcore.open(store) as db:
+        db.session("s", user="bob", app="shop").append(said("I am bob"))
+    assert "in 2 app(s): default, shop" in run(store, "hold", "bob", "--reason", "case 11")
+    with memcore.open(store) as db:
+        for application in ("default", "shop"):
+            with pytest.raises(memcore.HeldError):
+                db.erase("bob", app=application)
+            with pytest.raises(memcore.HeldError):
+                db.delete_session("s", user="bob", app=application)
+        assert db.release("bob", app="shop") == ["shop"]
+        assert db.hold("bob", session="s", reason="case 12") == ["default", "shop"]
+        with pytest.raises(
+            memcore.HeldError, match=r"memcore hold USER --session SESSION --release"
+        ):
+            db.delete_session("s", user="bob", app="shop")
+        assert db.release("bob", session="s") == ["default", "shop"]
+        assert db.release("bob") == ["default"]
+        assert db.hold("nobody", reason="case 13") == ["default"]
+        assert db.check() == []
+
+
+@pytest.mark.as_stored
+def test_the_reason_of_a_hold_is_content(store):
+    with memcore.open(store, redact="default") as db:
+        db.hold("bob", reason="asked for by eve@example.com")
+        db.scope(user="bob").session("s").hold(reason="asked for by eve@example.com")
+        assert all("[EMAIL_" in hold.reason for hold in db.holds())
+        with pytest.raises(memcore.HeldError) as told:
+            db.erase("bob")
+        assert "eve@" not in str(told.value)
+    assert b"eve@" not in store.read_bytes()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {
@@ -113,6 +116,47 @@ def test_every_verb_and_exit_code_is_documented() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
     listed = {int(code) for row in rows for code in row.split(",")}
     assert listed == set(ExitCode)
+
+
+def _commands_named() -> list[tuple[str, str, str]]:
+    """File, verb and rest of each command that a message or a document names."""
+    named = []
+    for path in sorted((ROOT / "memcore").rglob("*.py")):
+        # A message of several lines is one text.
+        text = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
+        found = re.findall(r"(?:'|``)memcore ([a-z][a-z-]*)([^'`]*)", text)
+        named += [(str(path), *each) for each in found]
+    for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]:
+        text = path.read_text(encoding="utf-8")
+        found = re.findall(r"`memcore ([a-z][a-z-]*)([^`\n]*)`", text)
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+            found += re.findall(r"^memcore ([a-z][a-z-]*)([^#\n]*)", block, re.MULTILINE)
+        named += [(str(path), *each) for each in found]
+    return named
+
+
+def _takes(command: Any, rest: str) -> list[str]:
+    """What of the words behind a verb it does not know."""
+    below = getattr(command, "commands", {})
+    params = [*command.params, *(param for each in below.values() for param in each.params)]
+    known = {text for param in params for text in (*param.opts, *param.secondary_opts)}
+    wrong = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)) - known - {"--help"})
+    given = inspect.signature(command.callback).parameters.values() if command.callback else ()
+    choices = set(below) | {each.default for each in given if isinstance(each.default, StrEnum)}
+    choices = choices.union(*(type(each) for each in choices if isinstance(each, StrEnum)))
+    word = re.match(r" ([a-z]+)(?= |$)", rest)  # what a user puts in stands in capitals
+    return wrong if word is None or word[1] in choices else [*wrong, word[1]]
+
+
+def test_every_command_that_a_message_or_document_names_is_there() -> None:
+    from memcore.cli.app import app
+
+    commands = typer.main.get_command(app).commands
+    named = _commands_named()
+    assert len(named) > 150
+    assert [each for each in named if each[1] not in commands] == []
+    wrong = [(each, _takes(commands[each[1]], each[2])) for each in named]
+    assert [each for each in wrong if each[1]] == []
 
 
 def test_every_policy_and_repair_is_documented() -> None:
