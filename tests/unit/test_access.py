@@ -92,8 +92,6 @@ CARE: dict[str, Callable[[memcore.Database], Any]] = {
     "finish_erasures": lambda db: db.finish_erasures(),
     "pending_erasures": lambda db: db.pending_erasures(),
     "holds": lambda db: db.holds(),
-    "hold": lambda db: db.hold("ann", reason="r"),
-    "release": lambda db: db.release("ann"),
     "demands": lambda db: db.demands,
     "demand": lambda db: db.demand(redact="default"),
     "log_filter": lambda db: db.log_filter(),
@@ -475,3 +473,12 @@ def test_a_handle_tells_of_no_other_scope(db: memcore.Database) -> None:
         said.append(str(refused.value))
     for word in ("hidden-user", "hidden-app", "hidden-name", "hidden-space", "hidden-text"):
         assert not any(word in text for text in said)
+
+
+def test_holds_of_a_user_are_asked_for(guarded: memcore.Database, guard: Guard) -> None:
+    guard.answer = False
+    with pytest.raises(AccessDeniedError):
+        guarded.hold("ann", reason="r", app="a", session="s")
+    with pytest.raises(AccessDeniedError):
+        guarded.release("ann", app="a", session="s")
+    assert guard.take() == [("boss", "a", "ann", what, "s") for what in ("hold", "release")]
