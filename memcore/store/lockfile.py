@@ -151,14 +151,17 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
         # Else LMDB knows which of these it can do without, and says what is the matter.
         return not (read_only and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS))
     try:
-        _give_to_owner(fd, path)
-        if os.fstat(fd).st_size == 0:
-            os.posix_fallocate(fd, 0, readers * _READER_BYTES + _FIRST_READER)
-    except OSError as error:
-        if error.errno in FULL:
-            raise StoreFullError(
-                f"{path}: no space is left on the device for its lock file; free some"
-            ) from error
+        try:
+            if os.fstat(fd).st_size == 0:
+                os.posix_fallocate(fd, 0, readers * _READER_BYTES + _FIRST_READER)
+        except OSError as error:
+            if error.errno in FULL:
+                raise StoreFullError(
+                    f"{path}: no space is left on the device for its lock file; free some"
+                ) from error
+        # Last, for it may be refused: the data of a file that is being made is not there yet.
+        with suppress(OSError):
+            _give_to_owner(fd, path)
     finally:
         os.close(fd)
     return True

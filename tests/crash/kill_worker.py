@@ -20,10 +20,10 @@ RESEALS = 0.02
 
 
 def main() -> None:
-    path, folder, name, threads, map_bytes, seed, sealed = sys.argv[1:]
+    path, folder, name, threads, map_bytes, seed, *sealed = sys.argv[1:]
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.getLogger("memcore").setLevel(logging.ERROR)  # short chats refuse a summary
-    db = open_any(Path(path), sealed=sealed == "1", map_bytes=int(map_bytes))
+    db = open_any(Path(path), sealed=sealed == ["1"], map_bytes=int(map_bytes))
     stop = threading.Event()
     failed = threading.Lock()
 
@@ -35,7 +35,7 @@ def main() -> None:
             random = Random(f"{seed}.{ledger.owner}.{ledger.number}")
             while not stop.is_set():
                 ledger.step(db, random)
-                if sealed == "1" and random.random() < RESEALS:
+                if sealed == ["1"] and random.random() < RESEALS:
                     # The others have the file open, so the older keys stay; all goes on.
                     db.rotate_data_keys()
         except BaseException:  # noqa: BLE001 - whatever it is, it is a finding
