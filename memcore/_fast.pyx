@@ -487,6 +487,27 @@ def classify(item):
     return found & 0xFF, tuple(opens), tuple(closes), found >> 8
 
 
+def has_long_id(list messages not None, Py_ssize_t most):
+    """Whether a message makes a call whose id has more than ``most`` characters."""
+    cdef list opens = []
+    cdef list closes = []
+    cdef object message
+    cdef object role
+    cdef tuple key
+    for message in messages:
+        _need_dict(message)
+        role = _text(<dict>message, "role")
+        if role is not None and (<str>role == "user" or <str>role == "tool"):
+            continue  # makes no calls
+        _scan_item(<dict>message, opens, closes)
+        for key in opens:
+            if PyUnicode_GET_LENGTH(key[1]) > most and not <int>key[0] & BY_NAME:
+                return True
+        opens.clear()
+        closes.clear()
+    return False
+
+
 # --- call keys as 64-bit hashes -------------------------------------------------------------------
 
 cdef inline uint64_t _rotl(uint64_t x, int b) noexcept nogil:

@@ -336,7 +336,7 @@ def fit(
             pins=[Entry(at, found[at]) for at in range(first)],
             tokens=counts[:first] + counts[choice.cut :],
         )
-        if is_regular(ledger, rules, choice.cut):
+        if is_regular(ledger, rules, choice.cut) and rules.takes_ids(found[choice.cut :]):
             material.plain = found[choice.cut :]
         else:
             material.suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]

@@ -20,6 +20,7 @@ MODEL, MIXED, THINKING, ABANDON, TURN = 1, 2, 4, 8, 16
 FUNCTION, CUSTOM, LOCAL_SHELL, SHELL, APPLY_PATCH, COMPUTER = range(6)
 TOOL_SEARCH, PROGRAM, MCP_APPROVAL, SERVER = range(6, 10)
 BY_NAME, SECOND = 0x40, 0x80
+ID_CHARS_MAX = {"openai_chat": 40, "openai_responses": 64}
 
 Key = tuple[int, str]
 
@@ -676,6 +677,7 @@ def brute_force_violations(messages: list[dict[str, Any]], policy: str) -> list[
     """
     items = [classify(message) for message in messages]
     found = list(_bad_reasoning(items))
+    found += _long_ids(items, ID_CHARS_MAX.get(policy))
     if policy in {"anthropic", "gemini"}:
         found += _bad_turns(messages, items)
         found += _bad_server_calls(items)
@@ -688,6 +690,12 @@ def brute_force_violations(messages: list[dict[str, Any]], policy: str) -> list[
         found += _bad_adjacent(items)
         found += _bad_server_calls(items)
     return sorted(found)
+
+
+def _long_ids(items: list[Facts], most: int | None) -> Iterable[Violation]:
+    for i, item in enumerate(items):
+        if most and any(len(name) > most for cls, name in item.opens if not cls & BY_NAME):
+            yield Violation(i, "a call id that is too long")
 
 
 def _bad_reasoning(items: list[Facts]) -> Iterable[Violation]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from memcore._fast import Ledger
+from memcore._fast import Ledger, has_long_id
 from memcore.errors import InvalidOptionError
-from memcore.model import ItemKind
+from memcore.model import ItemKind, Message
 
 __all__ = ["POLICIES", "PairPolicy", "get_policy", "policy_name"]
 
@@ -57,6 +57,10 @@ class PairPolicy:
             expect_items=expect_items,
             expect_calls=expect_items // 2,
         )
+
+    def takes_ids(self, messages: list[Message]) -> bool:
+        """Whether no call has an id that is too long for the provider."""
+        return self.id_chars_max is None or not has_long_id(messages, self.id_chars_max)
 
     @property
     def mended(self) -> PairPolicy:

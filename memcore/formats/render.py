@@ -24,7 +24,7 @@ from memcore.formats.binding import (
 )
 from memcore.formats.policy import PairPolicy
 from memcore.formats.rendered import Rendered
-from memcore.formats.unique import rename_repeated_ids
+from memcore.formats.unique import rename_repeated_ids, shorten_ids
 from memcore.formats.wire import BLOCK_SHAPES, shape_of, synthetic_results
 from memcore.model import ItemKind, Message, Repair
 
@@ -47,6 +47,8 @@ def render(entries: Sequence[Entry], policy: PairPolicy) -> Rendered:
         renderer.render_next_message()
     if policy.unique_ids:
         rename_repeated_ids(renderer.out, entries)
+    if policy.id_chars_max is not None and not policy.takes_ids(renderer.out.messages):
+        shorten_ids(renderer.out, entries, policy.id_chars_max)
     return renderer.out
 
 

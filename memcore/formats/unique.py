@@ -1,20 +1,34 @@
-"""Call ids that come again: some providers accept an id once in a request.
+"""Call ids that a provider refuses: those that come again, and those that are too long.
 
-The later calls get other ids, and their results with them, in the shown copies only. The new id is
-a function of the old one and of how often it came before, so equal histories give equal ids.
+The calls get other ids, and their results with them, in the shown copies only. The new id is a
+function of the old one and of how often it came before, so equal histories give equal ids. What is
+too long ends in its digest, so that it is the same wherever a context starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
 
 from memcore._fast import classify
 from memcore.formats.binding import BY_NAME, SECOND, Binding, CallSlot, Entry, Key, bind
 from memcore.formats.rendered import Rendered
 from memcore.model import Message, Repair
 
-__all__ = ["rename_repeated_calls", "rename_repeated_ids"]
+__all__ = ["rename_repeated_calls", "rename_repeated_ids", "shorten_ids"]
+
+_DIGEST_BYTES: Final = 16
+_ID_FIELDS: Final = frozenset(
+    ("id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "caller_id")
+)
+_BODIES: Final = ("data", "kwargs", "additional_kwargs", "caller")
+"""Fields of a message that hold what names calls."""
+_PARTS: Final = ("tool_calls", "invalid_tool_calls", "content", "parts")
+"""Lists of what makes or answers calls."""
+_CALLS_OF_PARTS: Final = (
+    "functionCall", "function_call", "functionResponse", "function_response",
+)  # fmt: skip
 
 
 def rename_repeated_calls(
@@ -78,12 +92,19 @@ def _keys(slot: CallSlot, entries: Sequence[Entry]) -> set[Key]:
 def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
     """The first name for a call that no other has; its own unless it comes ``again``."""
     cls, name = key
-    found, times = name[:chars_max], 1
+    found, times = _fitting(name, chars_max), 1
     while (cls, found) in used or (again and times == 1):
         times += 1
-        tail = f"_{times}"
-        found = (name if chars_max is None else name[: chars_max - len(tail)]) + tail
+        found = _fitting(f"{name}_{times}", chars_max)
     return found
+
+
+def _fitting(name: str, chars_max: int | None) -> str:
+    """An id; one of more than so many characters ends in its digest instead."""
+    if chars_max is None or len(name) <= chars_max:
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{name[: chars_max - len(digest) - 1]}_{digest}"
 
 
 def _renamed(message: Message, old: str, new: str) -> Message:
@@ -173,3 +194,54 @@ def _with_ids(
         name = _names(block, kinds, field)
         found.append({**block, field: ids[name]} if name in ids else block)
     return {**message, "content": found}
+
+
+def shorten_ids(out: Rendered, entries: Sequence[Entry], chars_max: int) -> None:
+    """Give every call of a legal list an id of at most so many characters."""
+    ids = [
+        {name for cls, name in (*opens, *closes) if not cls & BY_NAME}
+        for _, opens, closes, _ in map(classify, out.messages)
+    ]
+    used: set[Key] = {(0, name) for names in ids for name in names if len(name) <= chars_max}
+    shorter: dict[str, str] = {}
+    for at, names in enumerate(ids):
+        long = sorted(name for name in names if len(name) > chars_max)
+        if not long:
+            continue
+        for name in long:
+            if name not in shorter:
+                shorter[name] = _free((0, name), used, chars_max, again=False)
+                used.add((0, shorter[name]))
+        source = out.sources[at]
+        made = {name for _, name in classify(out.messages[at])[1]}
+        seq = None if source is None else entries[source].seq
+        out.repairs += [Repair("renamed", seq, name) for name in long if name in made]
+        out.messages[at] = _with_shorter(out.messages[at], shorter)
+        out.sources[at] = None
+
+
+def _with_shorter(message: Message, ids: Mapping[str, str]) -> Message:
+    """A message in which all that names a call does so by its shorter id."""
+    found = _named(message, ids)
+    for name in _BODIES:
+        if isinstance(body := message.get(name), dict):
+            found[name] = _with_shorter(body, ids)
+    for name in _PARTS:
+        if isinstance(parts := message.get(name), list):
+            found[name] = [_part(part, ids) if isinstance(part, dict) else part for part in parts]
+    return found
+
+
+def _part(part: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    found = _named(part, ids)
+    for name in _CALLS_OF_PARTS:
+        if isinstance(call := part.get(name), dict):
+            found[name] = _named(call, ids)
+    return found
+
+
+def _named(value: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        key: ids.get(each, each) if key in _ID_FIELDS and isinstance(each, str) else each
+        for key, each in value.items()
+    }

@@ -173,12 +173,14 @@ class Picking:
             altered = any(map(_is_altered, stored_after, after))
             if regular and not beside and not altered:
                 shown = [item for item in after if item is not None]
-                return Material(
-                    pins=[_entry(item) for item in before],
-                    plain=[item.message for item in shown],
-                    tokens=[item.tokens for item in (*before, *shown)],
-                    summary=summary,
-                )
+                plain = [item.message for item in shown]
+                if policy.takes_ids(plain):
+                    return Material(
+                        pins=[_entry(item) for item in before],
+                        plain=plain,
+                        tokens=[item.tokens for item in (*before, *shown)],
+                        summary=summary,
+                    )
             kept_items = [item for item in beside if item is not None]
             suffix = [item for item in after if item is not None]
             return Material(

@@ -16,7 +16,7 @@ from memcore._fast import pack_facts
 from memcore.context import Material, Picked, choose, fixed_cost, is_regular, open_from
 from memcore.envelope import RESULT_TYPES
 from memcore.errors import CorruptValueError, InvalidOptionError
-from memcore.formats import Entry
+from memcore.formats import Entry, PairPolicy
 from memcore.formats.binding import Binder
 from memcore.formats.policy import GLUE_REASONING
 from memcore.log import SessionLog
@@ -218,7 +218,7 @@ class Voicing:
         self.shown = [history.seq_at(at) for at in suffix]
         kept = [at for at in kept if at < start]
         parts = [self._rows(log, txn, places) for places in (pins, kept, suffix)]
-        regular = is_regular(shown.ledger, policy, choice.cut)
+        plain_by = policy if is_regular(shown.ledger, policy, choice.cut) else None
         is_repaired = stored is not None and stored.view.repair is not None
         rest = (
             choice,
@@ -230,7 +230,7 @@ class Voicing:
             head.epoch,
             ask.budget,
         )
-        return lambda: Picked(_material(parts, frame.masks, summary, regular=regular), *rest)
+        return lambda: Picked(_material(parts, frame.masks, summary, plain_by=plain_by), *rest)
 
     def _rows(self, log: SessionLog, txn: ReadTxn, places: list[int]) -> list[Any]:
         """The rows at these positions, read in runs."""
@@ -281,9 +281,16 @@ class _Shown:
 
 
 def _material(
-    parts: list[list[Any]], masks: dict[int, Mask], summary: str | None, *, regular: bool
+    parts: list[list[Any]],
+    masks: dict[int, Mask],
+    summary: str | None,
+    *,
+    plain_by: PairPolicy | None,
 ) -> Material:
-    """What is shown of the rows of pins, kept items and the suffix."""
+    """What is shown of the rows of pins, kept items and the suffix.
+
+    ``plain_by`` is the policy if the pairs of the suffix need no repair by it.
+    """
     pins, kept, suffix = (list(decoded(rows)) for rows in parts)
     beside = [seen for item in kept if (seen := seen_item(item, masks)) is not None]
     after = [seen for item in suffix if (seen := seen_item(item, masks)) is not None]
@@ -292,9 +299,11 @@ def _material(
         tokens=[item.tokens for item in (*pins, *beside, *after)],
         summary=summary,
     )
-    if regular and not beside and not masks:
-        found.plain = [item.message for item in after]
-        return found
+    if plain_by is not None and not beside and not masks:
+        plain = [item.message for item in after]
+        if plain_by.takes_ids(plain):
+            found.plain = plain
+            return found
     found.kept = [Entry(item.seq, item.message) for item in beside]
     found.suffix = [Entry(item.seq, item.message) for item in after]
     found.altered = bool(masks)

@@ -63,6 +63,25 @@ def test_a_context_is_legal_and_within_its_budget(case, share):
 
 
 @relaxed
+@given(cases(), st.permutations((39, 40, 41, 64, 65)), st.integers(30, 100))
+def test_long_ids_are_shortened_alike_in_calls_and_results(case, sizes, share):
+    policy, messages = case
+    text = json.dumps(messages)
+    for name, size in zip(strategies.IDS, sizes, strict=True):
+        text = text.replace(f'"{name}"', f'"{name[0] * (size - 1)}{name[1]}"')
+    messages = json.loads(text)
+    whole = memcore.fit(messages, policy=policy)
+    shorter = attempt(memcore.fit, messages, max(1, whole.tokens * share // 100), policy=policy)
+    for context in (whole, shorter):
+        if isinstance(context, memcore.Context):
+            assert found_wrong(context.messages, messages, policy) == []
+            assert recount(context.messages, None) == context.tokens
+    with memcore.open(":memory:") as db:
+        session = stored(db, policy, messages)
+        assert session.context().messages == whole.messages
+
+
+@relaxed
 @given(cases())
 def test_without_a_budget_nothing_but_orphans_and_older_answers_is_left_out(case):
     policy, messages = case

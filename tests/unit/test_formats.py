@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import memcore
+from legality import found_wrong
 from memcore.formats import (
     POLICIES,
     Entry,
@@ -16,7 +18,8 @@ from memcore.formats import (
     render,
     summary_message,
 )
-from messages import Message, assistant, call, illegal, result, system, user
+from messages import Message, assistant, call, illegal, recount, result, system, user
+from oracle import classify
 
 NO_RESULT = "[no result: this tool call was not answered]"
 
@@ -362,8 +365,75 @@ def test_what_is_fixed_keeps_its_id():
 
 
 def test_a_long_id_is_shortened():
-    found = renamed([fn("x" * 70), out("x" * 70), fn("x" * 71), out("x" * 71)], chars_max=64)
-    assert found == [fn("x" * 64), out("x" * 64), fn("x" * 62 + "_2"), out("x" * 62 + "_2")]
+    turns = [fn("x" * 70), out("x" * 70), fn("x" * 71), out("x" * 71)]
+    found = renamed(turns, chars_max=64)
+    short, other = found[0]["call_id"], found[2]["call_id"]
+    assert found == [fn(short), out(short), fn(other), out(other)]
+    assert len(short) == len(other) == 64
+    assert short != other
+    assert renamed(turns[2:], chars_max=64) == found[2:]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("late", [False, True])
+def test_no_context_has_an_id_that_is_too_long(policy, late):
+    limit = POLICIES[policy].id_chars_max or 40
+    names = ["x" * limit, "x" * (limit + 1), "x" * (limit + 2), "y" * 5_000]
+    make = {
+        "openai_responses": lambda i: [fn(i), out(i)],
+        "anthropic": lambda i: [uses(i), answers(i)],
+        "gemini": lambda i: [
+            {"role": "model", "parts": [{"functionCall": {"id": i, "name": "f"}}]},
+            {"role": "user", "parts": [{"functionResponse": {"id": i, "name": "f"}}]},
+        ],
+        "langchain": lambda i: [
+            {"type": "ai", "data": {"content": "", "tool_calls": [{"id": i, "name": "f"}]}},
+            {"type": "tool", "data": {"content": "ok", "tool_call_id": i}},
+        ],
+    }.get(policy, lambda i: [call(i), result(i)])
+    messages = [user()]
+    for name in [*names, names[1]]:
+        made, answered = make(name)
+        messages += [made, user("wait"), answered] if late else [made, answered]
+    whole = memcore.fit(messages, policy=policy)
+    assert rules(whole.messages, policy) == []
+    assert found_wrong(whole.messages, messages, policy) == []
+    ids = [name for m in whole.messages for _, name in classify(m).opens]
+    if POLICIES[policy].id_chars_max:
+        assert ids[0] == names[0]
+        assert ids[1] == ids[4] != ids[2]
+        assert len(set(ids)) == 4
+    else:
+        assert len(set(ids)) == 4 + (policy == "anthropic")
+    with memcore.open(":memory:") as db:
+        session = db.session("chat", policy=policy)
+        session.extend(messages)
+        assert session.context().messages == whole.messages
+        assert session.context().tokens == whole.tokens
+        assert session.context(authors=["somebody"]).messages == whole.messages
+        session.append(user("more"))
+        end = session.context().messages
+        assert end[: len(whole.messages)] == whole.messages
+
+
+def test_a_shortened_id_is_no_id_that_is_there():
+    messages = [user(), call("x" * 41), result("x" * 41)]
+    taken = shown(messages)[1]["tool_calls"][0]["id"]
+    for other in ([call(taken), result(taken), *messages], [*messages, call(taken), result(taken)]):
+        ids = [m["tool_calls"][0]["id"] for m in shown(other) if "tool_calls" in m]
+        assert len(set(ids)) == 2
+        assert taken in ids
+        assert max(map(len, ids)) == 40
+
+
+def test_a_message_with_a_long_id_is_shortened_in_a_copy():
+    messages = [user(), {**call("x" * 41, "b"), "name": "x"}, result("x" * 41), result("b")]
+    before = json.dumps(messages)
+    context = memcore.fit(messages)
+    assert json.dumps(messages) == before
+    assert context.repairs == (memcore.Repair("renamed", 1, "x" * 41),)
+    assert context.messages[3] is messages[3]
+    assert recount(context.messages, None) == context.tokens
 
 
 def test_every_kind_of_call_is_renamed_with_all_that_names_it():

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, cast
 
-from memcore._fast import Ledger, classify, pack_facts
+from memcore._fast import Ledger, classify, has_long_id, pack_facts
 from memcore.adapters.openai_agents.ids import MODEL_KINDS, settle_ids
 from memcore.context import UNLIMITED, checked_budget
 from memcore.formats import POLICIES, Entry, Rendered, rename_repeated_calls, render
@@ -24,7 +24,8 @@ from memcore.tokens import TokenCounter, get_counter
 __all__ = ["Frame", "Shown", "Terms", "legal_window", "opening_of"]
 
 _log = logging.getLogger("memcore.openai_agents")
-_POLICY: Final = POLICIES["openai_responses"]
+_POLICY: Final = replace(POLICIES["openai_responses"], id_chars_max=None)
+"""Long ids are shortened before rendering, but where an item must stay as it is."""
 _SEED: Final = b"memcore-no-seed."
 _OPAQUE: Final = cast("bytes", pack_facts({}, _SEED))
 _TOKENS_MAX: Final = 2**32 - 1
@@ -159,7 +160,7 @@ class _Fitting:
             (at for at, entry in enumerate(entries) if entry.message.get("type") == "compaction"),
             default=-1,
         )
-        self.long_ids = any(_has_long_id(entry.message) for entry in entries)
+        self.long_ids = has_long_id([entry.message for entry in entries], _ID_CHARS_MAX)
 
     def _measured(self) -> Ledger:
         """The ledger. What lies so far back that it cannot fit is not counted, only too much."""
@@ -263,8 +264,3 @@ class _Fitting:
             for message, source in zip(found.messages, found.sources, strict=True)
         )
         return found, tokens
-
-
-def _has_long_id(item: Message) -> bool:
-    ids = (item.get("call_id"), item.get("id"))
-    return any(isinstance(name, str) and len(name) > _ID_CHARS_MAX for name in ids)
