@@ -4,6 +4,9 @@
 # they stand for, all else 0x80 (0x81: invisible). So offsets in it are offsets in the text. A table
 # says at which bytes something may begin. What is looked at there is bounded, or is not looked
 # at again, so that no text takes more than linear time; `work` counts the steps, for the tests.
+#
+# A text with escapes (\u0040, %40, &#64;) or invisible characters is scanned twice: as it is, and
+# decoded without what is invisible, with a map that leads back. What either pass finds counts.
 
 cdef enum:
     # Classes: memcore/privacy/classes.py has the names.
@@ -26,11 +29,10 @@ cdef enum:
     T_DIGIT = 1
     T_LETTER = 2        # the first of a key, or of "Bearer"; the J of a web token
     T_AT = 3
-    T_PERCENT = 4
-    T_COLON = 5
-    T_EQUAL = 6
-    T_BRACKET = 7
-    T_SIGN = 8          # -, _ or . in the prefix of a key; a private key
+    T_COLON = 4
+    T_EQUAL = 5
+    T_BRACKET = 6
+    T_SIGN = 7          # -, _ or . in the prefix of a key; a private key
 
 cdef enum:
     # Properties of a byte.
@@ -53,28 +55,37 @@ cdef enum:
     GIL_HELD_CHARS = 16384
     KEY_BODY_MAX = 16384
     PREFIX_MAX = 10
+    WRAPPED_LEAST = 6       # of a key that goes on in the next line
+    BACKSLASHES_MAX = 8     # before an escape: JSON in JSON in JSON
 
 cdef extern from *:
     """
     /* Keys of known providers: the prefix ('?' is any small letter), how many characters of which
        alphabet follow at least (0 alphanumeric, 1 also _ and -, 2 also -, 3 capitals and digits),
        and whether there are exactly so many. By first letter: an A, an L, or one with a sign among
-       the next ten. */
+       the next ten (a dot: see _sign). */
     typedef struct { const char *prefix; int size, least, alphabet, exact; } memcore_key;
     #define KEY(prefix, least, alphabet, exact) {prefix, sizeof(prefix) - 1, least, alphabet, exact}
     static const memcore_key MEMCORE_KEYS[] = {
-        KEY("ABIA", 16, 3, 1), KEY("ACCA", 16, 3, 1), KEY("AIza", 30, 1, 0),
-        KEY("AKIA", 16, 3, 1), KEY("AKID", 28, 0, 0), KEY("ASIA", 16, 3, 1),
-        KEY("GOCSPX-", 20, 1, 0), KEY("LTAI", 12, 0, 0),
-        KEY("dop_v1_", 32, 0, 0),
+        KEY("ABIA", 16, 3, 1), KEY("ACCA", 16, 3, 1), KEY("AGE-SECRET-KEY-1", 50, 3, 0),
+        KEY("AIza", 30, 1, 0), KEY("AKIA", 16, 3, 1), KEY("AKID", 28, 0, 0),
+        KEY("AKLT", 28, 0, 0), KEY("ASIA", 16, 3, 1), KEY("ATATT3", 40, 1, 0),
+        KEY("GOCSPX-", 20, 1, 0), KEY("LTAI", 12, 0, 0), KEY("PMAK-", 40, 2, 0),
+        KEY("csk-", 30, 0, 0), KEY("dckr_pat_", 20, 1, 0), KEY("dop_v1_", 32, 0, 0),
+        KEY("e2b_", 30, 0, 0), KEY("figd_", 30, 1, 0),
         KEY("gh?_", 30, 0, 0), KEY("github_pat_", 22, 1, 0), KEY("gldt-", 20, 1, 0),
         KEY("glpat-", 20, 1, 0), KEY("glptt-", 20, 1, 0), KEY("glrt-", 20, 1, 0),
-        KEY("gsk_", 30, 0, 0), KEY("hf_", 20, 0, 0), KEY("npm_", 30, 0, 0),
-        KEY("pplx-", 30, 0, 0), KEY("pypi-", 40, 1, 0), KEY("r8_", 30, 0, 0),
-        KEY("rk_live_", 16, 0, 0), KEY("rk_test_", 16, 0, 0), KEY("shpat_", 30, 0, 0),
-        KEY("sk-", 20, 1, 0), KEY("sk_live_", 16, 0, 0), KEY("sk_test_", 16, 0, 0),
+        KEY("glsa_", 30, 1, 0), KEY("gsk_", 30, 0, 0), KEY("hf_", 20, 0, 0),
+        KEY("hvs.", 20, 1, 0), KEY("jina_", 30, 1, 0), KEY("lin_api_", 30, 0, 0),
+        KEY("lsv2_", 30, 1, 0), KEY("npm_", 30, 0, 0), KEY("ntn_", 30, 0, 0),
+        KEY("nvapi-", 40, 1, 0), KEY("pcsk_", 40, 1, 0), KEY("pplx-", 30, 0, 0),
+        KEY("pscale_", 30, 1, 0), KEY("pypi-", 40, 1, 0), KEY("r8_", 30, 0, 0),
+        KEY("rk_live_", 16, 0, 0), KEY("rk_test_", 16, 0, 0), KEY("rubygems_", 40, 0, 0),
+        KEY("sbp_", 30, 0, 0), KEY("shp??_", 30, 0, 0), KEY("sk-", 20, 1, 0),
+        KEY("sk_live_", 16, 0, 0), KEY("sk_test_", 16, 0, 0), KEY("sntry?_", 40, 1, 0),
         KEY("tvly-", 20, 1, 0), KEY("whsec_", 16, 0, 0), KEY("xai-", 30, 0, 0),
-        KEY("xapp-", 10, 2, 0), KEY("xox?-", 10, 2, 0), KEY("ya29.", 20, 1, 0),
+        KEY("xapp-", 10, 2, 0), KEY("xkeysib-", 40, 2, 0), KEY("xox?-", 10, 2, 0),
+        KEY("ya29.", 20, 1, 0),
     };
     enum { MEMCORE_KEYS_COUNT = sizeof(MEMCORE_KEYS) / sizeof(MEMCORE_KEYS[0]) };
     """
@@ -107,6 +118,7 @@ ctypedef struct Scan:
     Py_ssize_t count
     Py_ssize_t room
     Py_ssize_t floor        # the end of what an address may not swallow
+    Py_ssize_t judged       # up to where it is known which words are announced as secrets
     Py_ssize_t footer_from      # from there on, the next footer of a private key was sought
     Py_ssize_t footer
     Py_ssize_t footer_stop
@@ -150,7 +162,6 @@ cdef void _fill_tables() noexcept:
     for c in b"-_.":
         _TRIGGER[c] = T_SIGN
     _TRIGGER[c'@'] = T_AT
-    _TRIGGER[c'%'] = T_PERCENT
     _TRIGGER[c':'] = T_COLON
     _TRIGGER[c'='] = T_EQUAL
     _TRIGGER[c'['] = T_BRACKET
@@ -251,7 +262,7 @@ cdef Py_ssize_t _placeholder(const Scan *s, Py_ssize_t i) noexcept nogil:
 cdef Py_ssize_t _local(Scan *s, Py_ssize_t at) noexcept nogil:
     """Where the part before the @ begins; ``at`` if there is none."""
     cdef Py_ssize_t start = at
-    while start > s.floor and _has(s, start - 1, P_LOCAL) and not _says(s, start - 3, b"%40", 3):
+    while start > s.floor and _has(s, start - 1, P_LOCAL):
         start -= 1
     s.work += at - start
     if start < at and _escape_before(s, start):
@@ -290,17 +301,17 @@ cdef Py_ssize_t _domain(Scan *s, Py_ssize_t i) noexcept nogil:
     return end
 
 
-cdef Py_ssize_t _email(Scan *s, Py_ssize_t at, Py_ssize_t width) noexcept nogil:
-    """Where to go on after an @ (``width`` 3: %40): behind the address, if it is one."""
+cdef Py_ssize_t _email(Scan *s, Py_ssize_t at) noexcept nogil:
+    """Where the address ends whose @ is at an offset, -1 if it is none; it is emitted."""
     cdef Py_ssize_t start, stop
     if not _on(s, C_EMAIL):
-        return at + width
+        return -1
     start = _local(s, at)
     if start == at or s.t[at - 1] == c'.':
-        return at + width
-    stop = _domain(s, at + width)
+        return -1
+    stop = _domain(s, at + 1)
     if stop < 0:
-        return at + width
+        return -1
     while s.count and s.found[s.count - 1].start >= start:
         s.count -= 1    # a number in the address
     if s.count and s.found[s.count - 1].stop > start:
@@ -408,30 +419,93 @@ cdef inline bint _of_alphabet(const Scan *s, Py_ssize_t i, int alphabet) noexcep
     return _has(s, i, P_UPPER | P_DIGIT)
 
 
+cdef bint _has_prefix(const Scan *s, Py_ssize_t i, const memcore_key *key) noexcept nogil:
+    """Whether the prefix of a key stands at an offset."""
+    cdef int k = 0
+    while k < key.size and i + k < s.n:
+        if key.prefix[k] == c'?':
+            if not _has(s, i + k, P_LOWER):
+                return False
+        elif <uint8_t>key.prefix[k] != s.t[i + k]:
+            return False
+        k += 1
+    return k == key.size
+
+
+cdef bint _is_prefix(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether any prefix stands at an offset."""
+    cdef int at = _FIRST_KEY[_byte(s, i)]
+    while 0 <= at < MEMCORE_KEYS_COUNT and <uint8_t>MEMCORE_KEYS[at].prefix[0] == s.t[i]:
+        if _has_prefix(s, i, &MEMCORE_KEYS[at]):
+            return True
+        at += 1
+    return False
+
+
+cdef Py_ssize_t _next_line(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where the next line begins if one ends at an offset, in JSON that is text too; else -1."""
+    cdef Py_ssize_t at = i
+    if _byte(s, at) == c'\\' and _byte(s, at + 1) == c'r':
+        at += 2
+    elif _byte(s, at) == c'\r':
+        at += 1
+    if _byte(s, at) == c'\\' and _byte(s, at + 1) == c'n':
+        at += 2
+    elif _byte(s, at) == c'\n':
+        at += 1
+    else:
+        return -1
+    while _byte(s, at) == c' ' and at - i < 16:
+        at += 1
+    return at
+
+
+cdef Py_ssize_t _wrapped(
+    Scan *s, Py_ssize_t body, Py_ssize_t stop, const memcore_key *key
+) noexcept nogil:
+    """Where a key ends that goes on in the next line; -1 if it does not."""
+    cdef Py_ssize_t line = _next_line(s, stop), at, least = key.least
+    cdef int seen = 0
+    if line < 0 or stop - body < (2 if key.exact else WRAPPED_LEAST):
+        return -1
+    at = line
+    while _of_alphabet(s, at, key.alphabet):
+        seen |= _PROPERTY[s.t[at]] & P_ALNUM
+        at += 1
+    s.work += at - stop
+    if key.exact:
+        return at if at - line + stop - body == least and not _has(s, at, P_LOWER) else -1
+    if at - line < WRAPPED_LEAST or at - line + stop - body < least or _is_prefix(s, line):
+        return -1
+    if not (seen & P_DIGIT and seen & P_LETTER):
+        return -1       # rather a word
+    if stop - body >= least and at - line < 2 * WRAPPED_LEAST and seen != P_ALNUM:
+        return -1       # rather the next word
+    if at < s.n and not _has(s, at, P_END) and s.t[at] != c'\\' and s.t[at] != c'.':
+        return -1       # rather a name that something is assigned to
+    return at
+
+
 cdef Py_ssize_t _provider_key(Scan *s, Py_ssize_t i) noexcept nogil:
     """The end of a provider's key that begins at an offset, -1 if none does."""
     cdef int at = _FIRST_KEY[s.t[i]], k
     cdef const memcore_key *key
-    cdef Py_ssize_t j
+    cdef Py_ssize_t j, stop
     if at < 0:
         return -1
     while at < MEMCORE_KEYS_COUNT and <uint8_t>MEMCORE_KEYS[at].prefix[0] == s.t[i]:
         key = &MEMCORE_KEYS[at]
         at += 1
-        k = 1
-        while k < key.size and i + k < s.n:
-            if key.prefix[k] == c'?':
-                if not _has(s, i + k, P_LOWER):
-                    break
-            elif <uint8_t>key.prefix[k] != s.t[i + k]:
-                break
-            k += 1
-        if k < key.size:
+        if not _has_prefix(s, i, key):
             continue
+        k = key.size
         j = i + k
         while _of_alphabet(s, j, key.alphabet):
             j += 1
         s.work += j - i
+        stop = _wrapped(s, i + k, j, key) if j - i - k != key.least or not key.exact else -1
+        if stop > 0 and _is_mixed(s, i + k, stop):
+            return stop
         if j - i - k < key.least:
             continue
         if key.exact:
@@ -479,6 +553,18 @@ cdef Py_ssize_t _key_at(Scan *s, Py_ssize_t i, int *number) noexcept nogil:
     return _provider_key(s, i)
 
 
+cdef bint _is_authorization(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether an Authorization header, or a key of that name, is what an offset is the value of."""
+    cdef Py_ssize_t at = i
+    cdef int k
+    for k in range(8):
+        if _has(s, at - 1, P_QUOTE) or _byte(s, at - 1) == c' ' or _byte(s, at - 1) == c':' or (
+            _byte(s, at - 1) == c'=' or _byte(s, at - 1) == c'\\'
+        ):
+            at -= 1
+    return at < i and _says(s, at - 13, b"authorization", 13)
+
+
 cdef Py_ssize_t _bearer(Scan *s, Py_ssize_t i) noexcept nogil:
     """Where to go on after a B or b: behind the token that follows, -1 if none does."""
     cdef Py_ssize_t at, stop
@@ -487,9 +573,7 @@ cdef Py_ssize_t _bearer(Scan *s, Py_ssize_t i) noexcept nogil:
         return -1
     if _says(s, i, b"bearer", 6):
         at = i + 6
-    elif _says(s, i, b"basic", 5) and _says(s, i - 15, b"authorization: ", 15):
-        at, least = i + 5, 8
-    elif _says(s, i, b"basic", 5) and _says(s, i - 17, b"authorization\": \"", 17):
+    elif _says(s, i, b"basic", 5) and _is_authorization(s, i):
         at, least = i + 5, 8
     else:
         return -1
@@ -535,7 +619,9 @@ cdef Py_ssize_t _sign(Scan *s, Py_ssize_t i) noexcept nogil:
     cdef int number = 0
     if s.t[i] == c'-' and _byte(s, i + 1) == c'-':
         return _private_key(s, i) if _on(s, C_PRIVATE_KEY) else i + 1
-    if s.t[i] == c'.' and _byte(s, i - 1) != c'G' and _byte(s, i - 1) != c'9':
+    if s.t[i] == c'.' and _byte(s, i - 1) != c'G' and _byte(s, i - 1) != c'9' and (
+        not _says(s, i - 3, b"hvs", 3)
+    ):
         return i + 1
     while start > s.floor and i - start < PREFIX_MAX and _has(s, start - 1, P_ALNUM):
         start -= 1
@@ -618,9 +704,10 @@ cdef void _scan_range(Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nogil:
         elif trigger == T_DIGIT:
             i = _number(s, i)
         elif trigger == T_AT:
-            i = _email(s, i, 1)
-        elif trigger == T_PERCENT:
-            i = _email(s, i, 3) if _says(s, i, b"%40", 3) else i + 1
+            end = _email(s, i)
+            if end < 0:
+                end = _spoken(s, i)
+            i = end if end > 0 else i + 1
         elif trigger == T_COLON:
             i = _colon(s, i)
         elif trigger == T_EQUAL:
@@ -665,23 +752,49 @@ cdef Py_ssize_t _colon(Scan *s, Py_ssize_t i) noexcept nogil:
     end = _assigned(s, i)
     if end < 0 and _on(s, C_IPV6):
         end = _ipv6(s, i)
+    if end < 0 and _on(s, C_PASSWORD):
+        end = _login(s, i)
     return end if end > 0 else i + 1
+
+
+cdef Py_ssize_t _login(Scan *s, Py_ssize_t colon) noexcept nogil:
+    """Where the password ends of a -u user:password, whose colon is at an offset; -1 if none is."""
+    cdef Py_ssize_t at = colon, stop
+    if _has(s, colon + 1, P_END):
+        return -1
+    while at > 0 and colon - at < 64 and _has(s, at - 1, P_LOCAL | P_KEY):
+        at -= 1
+    s.work += colon - at
+    if at == colon:
+        return -1
+    if _has(s, at - 1, P_QUOTE):
+        at -= 1
+    if not (_says(s, at - 4, b" -u ", 4) or _says(s, at - 7, b"--user ", 7)):
+        return -1
+    stop = _value_stop(s, colon + 1, 0, False)
+    if stop - colon - 1 < 4 or _is_template(s, colon + 1, stop) or _byte(s, colon + 1) == c'/':
+        return -1
+    return _emit_whole(s, colon + 1, stop, C_PASSWORD)
 
 
 cdef inline uint8_t _plain(uint32_t c) noexcept nogil:
     """The byte of a code point: ASCII, what another form of it stands for, or 0x80 and 0x81."""
     if c < 128:
         return <uint8_t>c
-    if c >= 0x3001 and c < 0xFE50:
-        return 0x80
+    if 0x3001 <= c < 0xFE00:
+        return INVISIBLE if c == 0x3164 else 0x80
     if 0xFF01 <= c <= 0xFF5E:
         return <uint8_t>(c - 0xFEE0)
     if c == 0xA0 or c == 0x3000 or 0x2000 <= c <= 0x200A or c == 0x202F or c == 0x205F:
         return c' '
     if 0x2010 <= c <= 0x2015 or c == 0x2212 or c == 0xFE63 or c == 0xFE58:
         return c'-'
-    if 0x200B <= c <= 0x200F or c == 0xAD or c == 0xFEFF or 0x2060 <= c <= 0x2064:
+    if _is_invisible(c):
         return INVISIBLE
+    if c == 0x2018 or c == 0x2019:
+        return c"'"
+    if c == 0x201C or c == 0x201D:
+        return c'"'
     if c == 0xFE6B:
         return c'@'
     if c == 0xFE52:
@@ -690,7 +803,21 @@ cdef inline uint8_t _plain(uint32_t c) noexcept nogil:
         return <uint8_t>(c'0' + (c & 15))
     if 0x1D7CE <= c <= 0x1D7FF:
         return <uint8_t>(c'0' + (c - 0x1D7CE) % 10)
+    if 0x1D400 <= c <= 0x1D6A3:
+        c = (c - 0x1D400) % 52
+        return <uint8_t>(c'A' + c if c < 26 else c'a' + c - 26)
     return 0x80
+
+
+cdef inline bint _is_invisible(uint32_t c) noexcept nogil:
+    """Whether Unicode calls it Default_Ignorable: it is shown as nothing at all."""
+    return (
+        c == 0xAD or c == 0x34F or c == 0x61C or c == 0x115F or c == 0x1160 or c == 0x17B4
+        or c == 0x17B5 or 0x180B <= c <= 0x180F or 0x200B <= c <= 0x200F or 0x202A <= c <= 0x202E
+        or 0x2060 <= c <= 0x206F or c == 0x3164 or 0xFE00 <= c <= 0xFE0F or c == 0xFEFF
+        or c == 0xFFA0 or 0xFFF0 <= c <= 0xFFF8 or 0x1BCA0 <= c <= 0x1BCA3
+        or 0x1D173 <= c <= 0x1D17A or 0xE0000 <= c <= 0xE0FFF
+    )
 
 
 cdef void _flatten(const void *data, int kind, Py_ssize_t n, uint8_t *out) noexcept nogil:
@@ -706,12 +833,86 @@ cdef void _flatten(const void *data, int kind, Py_ssize_t n, uint8_t *out) noexc
             out[i] = _plain((<const uint32_t *>data)[i])
 
 
-cdef void _scan_text(Scan *s, uint8_t *copy) noexcept nogil:
-    if copy != NULL:
-        _flatten(s.raw, s.kind, s.n, copy)
+include "_scan_escapes.pxi"
+
+
+# --- the text, and what escapes and invisible characters hide -------------------------------------
+
+cdef void _scan_decoded(Scan *s) noexcept nogil:
+    """Add what is found once a text is decoded, at the offsets of the text itself."""
+    cdef Scan d = s[0]
+    cdef size_t size = <size_t>s.n
+    cdef Py_ssize_t *origin = <Py_ssize_t *>malloc((size + 1) * sizeof(Py_ssize_t))
+    cdef uint32_t *points = <uint32_t *>malloc((size + 1) * sizeof(uint32_t))
+    cdef uint8_t *copy = <uint8_t *>malloc(size + 1)
+    cdef Py_ssize_t i, stop
+    d.found, d.count, d.room = NULL, 0, 0
+    if origin == NULL or points == NULL or copy == NULL:
+        s.failed = True
+    else:
+        d.n = _decode(s, points, origin)
+        _flatten(points, 4, d.n, copy)
+        d.t, d.raw, d.kind = copy, points, 4
+        _scan_plain(&d)
+        for i in range(d.count):
+            stop = origin[d.found[i].stop]
+            while s.t[stop - 1] == INVISIBLE:   # behind the value
+                stop -= 1
+            d.found[i].start, d.found[i].stop = origin[d.found[i].start], stop
+        s.work += s.n + d.work
+        s.failed = s.failed or d.failed
+        if not s.failed and d.count:
+            _unite(s, &d)
+    free(origin)
+    free(points)
+    free(copy)
+    free(d.found)
+
+
+cdef void _unite(Scan *s, Scan *d) noexcept nogil:
+    """Merge what two scans found; of findings that overlap the longer says what they are."""
+    cdef Scan both
+    cdef Found found
+    cdef Found *last
+    cdef Py_ssize_t i = 0, k = 0
+    both.found, both.count, both.room, both.failed = NULL, 0, 0, False
+    while i < s.count or k < d.count:
+        if k == d.count or (i < s.count and s.found[i].start <= d.found[k].start):
+            found = s.found[i]
+            i += 1
+        else:
+            found = d.found[k]
+            k += 1
+        if both.count == 0 or both.found[both.count - 1].stop <= found.start:
+            _emit(&both, found.start, found.stop, found.number)
+            if both.failed:
+                break
+            continue
+        last = &both.found[both.count - 1]
+        if found.stop - found.start > last.stop - last.start:
+            last.number = found.number
+        last.stop = max(last.stop, found.stop)
+    free(s.found)
+    s.found, s.count, s.room, s.failed = both.found, both.count, both.room, both.failed
+
+
+# --- one text -------------------------------------------------------------------------------------
+
+cdef void _scan_plain(Scan *s) noexcept nogil:
+    """Scan a text as its bytes say."""
+    s.floor = s.judged = s.footer_from = 0
+    s.footer = s.footer_stop = -1
     s.work = s.n
     if not _whole_secret(s):
         _scan_range(s, 0, s.n)
+
+
+cdef void _scan_text(Scan *s, uint8_t *copy) noexcept nogil:
+    if copy != NULL:
+        _flatten(s.raw, s.kind, s.n, copy)
+    _scan_plain(s)
+    if not s.failed and _is_disguised(s):
+        _scan_decoded(s)
 
 
 cdef object _scanned(str text, int classes, int context, int64_t *work):
@@ -748,8 +949,7 @@ cdef void _begin(Scan *s, str text, int classes, int context) noexcept:
     s.t, s.n = <const uint8_t *>s.raw, PyUnicode_GET_LENGTH(text)
     s.classes, s.context = classes, context
     s.found, s.count, s.room = NULL, 0, 0
-    s.floor, s.work, s.failed = 0, 0, False
-    s.footer_from, s.footer, s.footer_stop = 0, -1, -1
+    s.work, s.failed = 0, False
 
 
 def find_sensitive(str text not None, int classes, int context=0):

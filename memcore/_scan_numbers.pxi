@@ -14,26 +14,22 @@ ctypedef struct Chain:
 
 cdef Py_ssize_t _read_chain(Scan *s, Py_ssize_t i, Chain *chain) noexcept nogil:
     """Read the groups from an offset on; where the first ends. No groups if it is too long."""
-    cdef Py_ssize_t at = i, first = i, begun
+    cdef Py_ssize_t at = i, first = i
     cdef int size, total = 0
     chain.groups = 0
     while chain.groups < GROUPS_MAX:
-        begun = at
         size = 0
-        while _has(s, at, P_DIGIT) or (_byte(s, at) == INVISIBLE and size):
-            if s.t[at] != INVISIBLE:
-                if total + size < DIGITS_MAX:
-                    chain.digit[total + size] = s.t[at] - c'0'
-                size += 1
-                if chain.groups and total + size > DIGITS_MAX:
-                    break
+        while _has(s, at, P_DIGIT):
+            if total + size < DIGITS_MAX:
+                chain.digit[total + size] = s.t[at] - c'0'
+            size += 1
+            if chain.groups and total + size > DIGITS_MAX:
+                break
             at += 1
         if chain.groups == 0:
             first = at
         if size == 0 or total + size > DIGITS_MAX:
             break
-        while at > begun and s.t[at - 1] == INVISIBLE:
-            at -= 1
         total += size
         chain.upto[chain.groups] = total
         chain.stop[chain.groups] = at
@@ -331,6 +327,10 @@ cdef Py_ssize_t _number(Scan *s, Py_ssize_t i) noexcept nogil:
     cdef Chain chain
     cdef Py_ssize_t first = _read_chain(s, i, &chain), stop, start = i
     cdef int size
+    if s.classes & (1 << C_PASSWORD | 1 << C_TOKEN):
+        stop = _spoken(s, i)
+        if stop > 0:
+            return stop
     if chain.groups == 0:
         return first
     size = chain.upto[0]

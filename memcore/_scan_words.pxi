@@ -4,24 +4,31 @@ cdef extern from *:
     """
     enum {
         W_PHONE = 1, W_CARD = 2, W_STUDENT = 4, W_PASSWORD = 8, W_SECRET = 16,
-        W_VETO = 32,    /* takes a shorter word back: "page token" is no secret */
-        W_LOOSE = 64    /* also at the end of a longer word */
+        W_CODE = 32,    /* of digits: a PIN, a code that is sent */
+        W_VETO = 64,    /* takes a shorter word back: "page token" is no secret */
+        W_LOOSE = 128,  /* also at the end of a longer word */
+        W_SURE = 256,   /* names nothing else: client_secret, and not "token" */
+        W_FINDS = 127   /* those that are looked for by the last letter */
     };
     /* By last letter. A blank stands for a separator or none: phone_number, phoneNumber. */
     typedef struct { const char *text; int size, groups; } memcore_word;
     #define WORD(text, groups) {text, sizeof(text) - 1, groups}
     static const memcore_word MEMCORE_WORDS[] = {
-        WORD("visa", W_CARD),
-        WORD("cc", W_CARD),
+        WORD("visa", W_CARD), WORD("senha", W_PASSWORD), WORD("cc", W_CARD), WORD("cvc", W_CODE),
         WORD("bank card", W_CARD), WORD("card", W_CARD), WORD("credit card", W_CARD),
         WORD("debit card", W_CARD), WORD("mastercard", W_CARD), WORD("pwd", W_PASSWORD),
         WORD("passwd", W_PASSWORD | W_LOOSE), WORD("password", W_PASSWORD | W_LOOSE),
-        WORD("stu id", W_STUDENT), WORD("student id", W_STUDENT),
-        WORD("call me", W_PHONE), WORD("passcode", W_PASSWORD),
-        WORD("passphrase", W_PASSWORD), WORD("cell phone", W_PHONE),
-        WORD("hotline", W_PHONE), WORD("mobile", W_PHONE), WORD("mobile phone", W_PHONE),
-        WORD("phone", W_PHONE), WORD("telephone", W_PHONE), WORD("student code", W_STUDENT),
-        WORD("cell", W_PHONE), WORD("dial", W_PHONE), WORD("tel", W_PHONE),
+        WORD("stu id", W_STUDENT), WORD("student id", W_STUDENT), WORD("pswd", W_PASSWORD),
+        WORD("pass word", W_PASSWORD), WORD("call me", W_PHONE), WORD("passcode", W_PASSWORD),
+        WORD("passphrase", W_PASSWORD), WORD("cell phone", W_PHONE), WORD("hotline", W_PHONE),
+        WORD("mobile", W_PHONE), WORD("mobile phone", W_PHONE), WORD("phone", W_PHONE),
+        WORD("telephone", W_PHONE), WORD("student code", W_STUDENT),
+        WORD("secret key base", W_SECRET | W_SURE), WORD("mot de passe", W_PASSWORD),
+        WORD("verification code", W_CODE), WORD("security code", W_CODE),
+        WORD("one time code", W_CODE), WORD("login code", W_CODE),
+        WORD("authentication code", W_CODE), WORD("two factor code", W_CODE),
+        WORD("access code", W_CODE), WORD("unlock code", W_CODE), WORD("door code", W_CODE),
+        WORD("sig", W_SECRET), WORD("cell", W_PHONE), WORD("dial", W_PHONE), WORD("tel", W_PHONE),
         WORD("card num", W_CARD), WORD("phone num", W_PHONE), WORD("student num", W_STUDENT),
         WORD("pan", W_CARD), WORD("access token", W_SECRET), WORD("api token", W_SECRET),
         WORD("auth token", W_SECRET), WORD("bearer token", W_SECRET),
@@ -32,32 +39,42 @@ cdef extern from *:
         WORD("max token", W_VETO), WORD("new token", W_VETO), WORD("next token", W_VETO),
         WORD("pad token", W_VETO), WORD("page token", W_VETO), WORD("per token", W_VETO),
         WORD("special token", W_VETO), WORD("stop token", W_VETO), WORD("sync token", W_VETO),
-        WORD("unk token", W_VETO),
+        WORD("unk token", W_VETO), WORD("authorization", W_SECRET), WORD("pin", W_CODE),
         WORD("account no", W_CARD), WORD("card no", W_CARD), WORD("cell no", W_PHONE),
         WORD("contact no", W_PHONE), WORD("fax no", W_PHONE), WORD("mobile no", W_PHONE),
         WORD("phone no", W_PHONE), WORD("tel no", W_PHONE), WORD("matriculation no", W_STUDENT),
-        WORD("stu no", W_STUDENT), WORD("student no", W_STUDENT),
-        WORD("whatsapp", W_PHONE),
-        WORD("account number", W_CARD), WORD("card number", W_CARD), WORD("cell number", W_PHONE),
-        WORD("contact number", W_PHONE), WORD("fax number", W_PHONE),
-        WORD("mobile number", W_PHONE), WORD("phone number", W_PHONE),
-        WORD("telephone number", W_PHONE), WORD("matriculation number", W_STUDENT),
-        WORD("student number", W_STUDENT),
+        WORD("stu no", W_STUDENT), WORD("student no", W_STUDENT), WORD("whatsapp", W_PHONE),
+        WORD("otp", W_CODE), WORD("account number", W_CARD), WORD("card number", W_CARD),
+        WORD("cell number", W_PHONE), WORD("contact number", W_PHONE),
+        WORD("fax number", W_PHONE), WORD("mobile number", W_PHONE),
+        WORD("phone number", W_PHONE), WORD("telephone number", W_PHONE),
+        WORD("matriculation number", W_STUDENT), WORD("student number", W_STUDENT),
         WORD("call us", W_PHONE), WORD("american express", W_CARD), WORD("cards", W_CARD),
-        WORD("db pass", W_PASSWORD), WORD("user pass", W_PASSWORD),
-        WORD("mobiles", W_PHONE), WORD("phone numbers", W_PHONE), WORD("phones", W_PHONE),
-        WORD("sms", W_PHONE), WORD("student ids", W_STUDENT),
-        WORD("account", W_CARD), WORD("acct", W_CARD), WORD("credit", W_CARD),
-        WORD("debit", W_CARD), WORD("app secret", W_SECRET), WORD("client secret", W_SECRET),
-        WORD("secret", W_SECRET),
-        WORD("amex", W_CARD), WORD("fax", W_PHONE),
-        WORD("unionpay", W_CARD), WORD("access key", W_SECRET), WORD("api key", W_SECRET),
-        WORD("encryption key", W_SECRET), WORD("private key", W_SECRET),
-        WORD("secret access key", W_SECRET), WORD("secret key", W_SECRET),
-        WORD("signing key", W_SECRET),
+        WORD("db pass", W_PASSWORD), WORD("user pass", W_PASSWORD), WORD("mobiles", W_PHONE),
+        WORD("phone numbers", W_PHONE), WORD("phones", W_PHONE), WORD("sms", W_PHONE),
+        WORD("student ids", W_STUDENT), WORD("sas", W_SECRET), WORD("admin pass", W_PASSWORD),
+        WORD("ftp pass", W_PASSWORD), WORD("mail pass", W_PASSWORD),
+        WORD("mysql pass", W_PASSWORD), WORD("redis pass", W_PASSWORD),
+        WORD("root pass", W_PASSWORD), WORD("smtp pass", W_PASSWORD), WORD("account", W_CARD),
+        WORD("acct", W_CARD), WORD("credit", W_CARD), WORD("debit", W_CARD),
+        WORD("app secret", W_SECRET | W_SURE), WORD("client secret", W_SECRET | W_SURE),
+        WORD("secret", W_SECRET), WORD("access key secret", W_SECRET | W_SURE),
+        WORD("api secret", W_SECRET | W_SURE), WORD("consumer secret", W_SECRET | W_SURE),
+        WORD("jwt secret", W_SECRET | W_SURE), WORD("oauth secret", W_SECRET | W_SURE),
+        WORD("shared secret", W_SECRET | W_SURE), WORD("signing secret", W_SECRET | W_SURE),
+        WORD("webhook secret", W_SECRET | W_SURE), WORD("passwort", W_PASSWORD | W_LOOSE),
+        WORD("cvv", W_CODE), WORD("amex", W_CARD), WORD("fax", W_PHONE), WORD("unionpay", W_CARD),
+        WORD("access key", W_SECRET | W_SURE), WORD("api key", W_SECRET | W_SURE),
+        WORD("encryption key", W_SECRET | W_SURE), WORD("private key", W_SECRET | W_SURE),
+        WORD("secret access key", W_SECRET | W_SURE), WORD("secret key", W_SECRET | W_SURE),
+        WORD("signing key", W_SECRET | W_SURE), WORD("app key", W_SECRET | W_SURE),
+        WORD("account key", W_SECRET | W_SURE), WORD("auth key", W_SECRET | W_SURE),
+        WORD("consumer key", W_SECRET | W_SURE), WORD("master key", W_SECRET | W_SURE),
+        WORD("service key", W_SECRET | W_SURE),
+        WORD("subscription key", W_SECRET | W_SURE),
     };
     enum { MEMCORE_WORDS_COUNT = sizeof(MEMCORE_WORDS) / sizeof(MEMCORE_WORDS[0]) };
-    typedef struct { int size, groups; unsigned point[4]; } memcore_sign;
+    typedef struct { int size, groups; unsigned point[5]; } memcore_sign;
     static const memcore_sign MEMCORE_SIGNS[] = {
         /* 手机 电话 座机 固话 热线 传真 致电 拨打 来电 联系方式 手機 電話 座機 熱線 傳真 聯繫方式 聯絡方式 */
         {2, W_PHONE, {0x624B, 0x673A}}, {2, W_PHONE, {0x7535, 0x8BDD}},
@@ -80,17 +97,27 @@ cdef extern from *:
         {4, W_STUDENT, {0x5B66, 0x751F, 0x8BC1, 0x53F7}}, {3, W_STUDENT, {0x5B66, 0x751F, 0x53F7}},
         {2, W_STUDENT, {0x5B78, 0x865F}}, {3, W_STUDENT, {0x5B78, 0x7C4D, 0x865F}},
         {4, W_STUDENT, {0x5B78, 0x751F, 0x8B49, 0x865F}},
-        /* 密码 口令 密碼 */
+        /* 密码 口令 密碼 授权码 パスワード 비밀번호 */
+        {3, W_PASSWORD, {0x6388, 0x6743, 0x7801}},
+        {5, W_PASSWORD, {0x30D1, 0x30B9, 0x30EF, 0x30FC, 0x30C9}},
+        {4, W_PASSWORD, {0xBE44, 0xBC00, 0xBC88, 0xD638}},
         {2, W_PASSWORD, {0x5BC6, 0x7801}}, {2, W_PASSWORD, {0x53E3, 0x4EE4}},
         {2, W_PASSWORD, {0x5BC6, 0x78BC}},
-        /* 密钥 令牌 私钥 密鑰 私鑰 */
+        /* 验证码 校验码 动态码 驗證碼 校驗碼 動態碼 安全码 */
+        {3, W_CODE, {0x9A8C, 0x8BC1, 0x7801}}, {3, W_CODE, {0x6821, 0x9A8C, 0x7801}},
+        {3, W_CODE, {0x52A8, 0x6001, 0x7801}}, {3, W_CODE, {0x9A57, 0x8B49, 0x78BC}},
+        {3, W_CODE, {0x6821, 0x9A57, 0x78BC}}, {3, W_CODE, {0x52D5, 0x614B, 0x78BC}},
+        {3, W_CODE, {0x5B89, 0x5168, 0x7801}},
+        /* 密钥 令牌 私钥 密鑰 私鑰 秘钥 */
+        {2, W_SECRET, {0x79D8, 0x94A5}},
         {2, W_SECRET, {0x5BC6, 0x94A5}}, {2, W_SECRET, {0x4EE4, 0x724C}},
         {2, W_SECRET, {0x79C1, 0x94A5}}, {2, W_SECRET, {0x5BC6, 0x9470}},
         {2, W_SECRET, {0x79C1, 0x9470}},
     };
     enum { MEMCORE_SIGNS_COUNT = sizeof(MEMCORE_SIGNS) / sizeof(MEMCORE_SIGNS[0]) };
     """
-    int W_PHONE, W_CARD, W_STUDENT, W_PASSWORD, W_SECRET, W_VETO, W_LOOSE
+    int W_PHONE, W_CARD, W_STUDENT, W_PASSWORD, W_SECRET
+    int W_CODE, W_VETO, W_LOOSE, W_SURE, W_FINDS
     ctypedef struct memcore_word:
         const char *text
         int size
@@ -110,6 +137,13 @@ cdef enum:
     CARD_BEFORE_MAX = 40
     CARD_BEHIND_MAX = 16
     SECRET_CHARS_MAX = 256  # of which it is asked whether they look like a secret
+    SPOKEN_GAP_MAX = 24     # between a word and the "is" behind it
+    SPOKEN_CHARS_MAX = 64   # of a value behind such words
+
+cdef enum:
+    # Contexts that a key gives, beside bits of classes.
+    K_CODE = 1 << 21
+    K_SURE = 1 << 22
 
 cdef uint8_t _LAST_LETTER[256]
 cdef uint8_t _FIRST_WORD[256]
@@ -124,11 +158,11 @@ cdef void _fill_words() noexcept:
         c = MEMCORE_WORDS[at].text[MEMCORE_WORDS[at].size - 1]
         if not _LAST_LETTER[c]:
             _FIRST_WORD[c] = <uint8_t>at
-        _LAST_LETTER[c] |= <uint8_t>(MEMCORE_WORDS[at].groups & 63)
+        _LAST_LETTER[c] |= <uint8_t>(MEMCORE_WORDS[at].groups & W_FINDS)
     for c in range(c'a', c'z' + 1):
         _LAST_LETTER[c - 32] = _LAST_LETTER[c]
         _FIRST_WORD[c - 32] = _FIRST_WORD[c]
-    _LAST_LETTER[0x80] = 63
+    _LAST_LETTER[0x80] = <uint8_t>W_FINDS
 
 
 _fill_words()
@@ -201,7 +235,7 @@ cdef int _context_of(Scan *s) noexcept:
     cdef int found = 0, classes = 0
     for i in range(1, s.n + 1):
         found |= _groups_at(s, i, W_PHONE | W_CARD | W_STUDENT)
-    found |= _groups_at(s, s.n, W_PASSWORD | W_SECRET)
+    found |= _groups_at(s, s.n, W_PASSWORD | W_SECRET | W_CODE | W_SURE)
     if found & W_PHONE:
         classes |= 1 << C_PHONE | 1 << C_CN_MOBILE
     if found & W_CARD:
@@ -212,6 +246,10 @@ cdef int _context_of(Scan *s) noexcept:
         classes |= 1 << C_PASSWORD
     if found & W_SECRET:
         classes |= 1 << C_TOKEN
+    if found & W_CODE:
+        classes |= K_CODE
+    if found & W_SURE:
+        classes |= K_SURE
     return classes
 
 
@@ -297,7 +335,12 @@ cdef bint _is_word_of(const Scan *s, Py_ssize_t i, Py_ssize_t stop) noexcept nog
     """Whether a value only names what it should be: a type, nothing, a description."""
     cdef Py_ssize_t n = stop - i, k
     if (
-        (n == 4 and (_says(s, i, b"none", 4) or _says(s, i, b"null", 4) or _says(s, i, b"true", 4)))
+        (n == 6 and (_says(s, i, b"sha256", 6) or _says(s, i, b"sha512", 6)
+                     or _says(s, i, b"aes256", 6) or _says(s, i, b"base64", 6)
+                     or _says(s, i, b"base32", 6) or _says(s, i, b"pbkdf2", 6)))
+        or (n == 7 and (_says(s, i, b"sha-256", 7) or _says(s, i, b"aes-256", 7)))
+        or (n == 4 and (_says(s, i, b"none", 4) or _says(s, i, b"null", 4)
+                        or _says(s, i, b"true", 4)))
         or (n == 5 and (_says(s, i, b"false", 5) or _says(s, i, b"input", 5)))
         or (n == 6 and (_says(s, i, b"string", 6) or _says(s, i, b"secret", 6)
                         or _says(s, i, b"bearer", 6) or _says(s, i, b"hidden", 6)))
@@ -363,6 +406,10 @@ cdef bint _is_secret(
         return False
     if not quoted and called:
         return False
+    if group & W_SURE and n >= 8 and not (dotted and not quoted):
+        if seen & P_DIGIT or special:
+            return True
+        return quoted or (near and not under) or (n >= 16 and not under)
     if group & W_SECRET:
         if n < (8 if quoted or near else 12) or not seen & P_DIGIT:
             return False
@@ -412,8 +459,10 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
             at -= 1
     if at < i:
         near = near and not (s.t[at] == c' ')
-    group = _groups_at(s, at, W_PASSWORD | W_SECRET)
-    if not group or not _on(s, C_PASSWORD if group & W_PASSWORD else C_TOKEN):
+    group = _groups_at(s, at, W_PASSWORD | W_SECRET | W_SURE)
+    if not group & (W_PASSWORD | W_SECRET) or (
+        not _on(s, C_PASSWORD if group & W_PASSWORD else C_TOKEN)
+    ):
         return -1
     near = near or (s.t[at - 1] == 0x80)
     at = i + 1
@@ -429,6 +478,8 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
     if _has(s, at, P_QUOTE):
         quote = s.t[at]
         at += 1
+    if _says(s, at, b"token ", 6) and s.t[i] == c':':
+        at += 6     # Authorization: token ...
     if at >= s.n or _key_at(s, at, &number) > 0:
         return -1
     stop = _value_stop(s, at, quote, escaped)
@@ -445,7 +496,10 @@ cdef bint _whole_secret(Scan *s) noexcept nogil:
     if s.context >> C_PASSWORD & 1 and _on(s, C_PASSWORD):
         group = W_PASSWORD
     elif s.context >> C_TOKEN & 1 and _on(s, C_TOKEN):
-        group = W_SECRET
+        group = W_SECRET | W_SURE if s.context & K_SURE else W_SECRET
+    elif s.context & K_CODE and _on(s, C_PASSWORD) and _code_stop(s, 0) == s.n > 0:
+        _emit(s, 0, s.n, C_PASSWORD)
+        return True
     if group == 0 or s.n == 0 or _key_at(s, 0, &number) == s.n:
         return False
     for i in range(min(s.n, SECRET_CHARS_MAX)):
@@ -455,3 +509,205 @@ cdef bint _whole_secret(Scan *s) noexcept nogil:
         return False
     _emit(s, 0, s.n, C_PASSWORD if group == W_PASSWORD else C_TOKEN)
     return True
+
+
+# --- values that are said: "my password is hunter2", 验证码是 482913 ------------------------------
+
+cdef Py_ssize_t _code_stop(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where a code of 4 to 8 digits ends, or one of two groups of three; -1 if there is none."""
+    cdef Py_ssize_t at = i
+    while at - i < 9 and _has(s, at, P_DIGIT):
+        at += 1
+    if at - i == 3 and (_byte(s, at) == c' ' or _byte(s, at) == c'-'):
+        at += 1
+        while at - i < 8 and _has(s, at, P_DIGIT):
+            at += 1
+        return at if at - i == 7 and not _has(s, at, P_ALNUM) else -1
+    return at if 4 <= at - i <= 8 else -1
+
+
+cdef bint _is_counted(const Scan *s, Py_ssize_t stop) noexcept nogil:
+    """Whether digits that end at an offset are a number of something: bits, days, 位."""
+    cdef Py_ssize_t at = stop
+    cdef uint32_t c
+    if _byte(s, at) == c' ' or _byte(s, at) == c'-':
+        at += 1
+    if _byte(s, at) == c'%':
+        return True
+    if _byte(s, at) == 0x80:
+        c = _point(s, at)
+        # 位 個 个 字 次 天 分 秒 年 月 元 小 条 種 种
+        return (
+            c == 0x4F4D or c == 0x500B or c == 0x4E2A or c == 0x5B57 or c == 0x6B21 or c == 0x5929
+            or c == 0x5206 or c == 0x79D2 or c == 0x5E74 or c == 0x6708 or c == 0x5143
+            or c == 0x5C0F or c == 0x6761 or c == 0x7A2E or c == 0x79CD
+        )
+    return (
+        _says(s, at, b"bit", 3) or _says(s, at, b"byte", 4) or _says(s, at, b"char", 4)
+        or _says(s, at, b"day", 3) or _says(s, at, b"digit", 5) or _says(s, at, b"hour", 4)
+        or _says(s, at, b"item", 4) or _says(s, at, b"letter", 6) or _says(s, at, b"min", 3)
+        or _says(s, at, b"sec", 3) or _says(s, at, b"time", 4) or _says(s, at, b"user", 4)
+    )
+
+
+cdef Py_ssize_t _before_quotes(
+    const Scan *s, Py_ssize_t i, bint *colon, bint *broken
+) noexcept nogil:
+    """What stands before quotes, brackets, blanks, one line break and a colon or an equals sign."""
+    cdef Py_ssize_t at = i
+    cdef uint32_t point
+    cdef uint8_t c
+    cdef int k
+    for k in range(8):
+        c = _byte(s, at - 1)
+        if c == c':' or c == c'=':
+            colon[0] = True
+        elif c == c'\n' and not broken[0]:
+            broken[0] = True
+        elif c == 0x80:
+            point = _point(s, at - 1)
+            if point != 0x300C and point != 0x300E and point != 0x3010:     # 「 『 【
+                break
+        elif c != c' ' and c != c'(' and c != c'*' and c != c'[' and c != c'\\' and (
+            not _has(s, at - 1, P_QUOTE)
+        ):
+            break
+        at -= 1
+    return at
+
+
+cdef Py_ssize_t _before_verb(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """What stands before "is", "'s", "was", "to", 是, 为, 改成了 and the like; ``i`` if none does."""
+    cdef Py_ssize_t at = i
+    cdef uint32_t c
+    cdef int k
+    if _byte(s, at - 1) == 0x80:
+        for k in range(4):
+            if _byte(s, at - 1) != 0x80:
+                break
+            c = _point(s, at - 1)
+            # 是 为 為 成 叫 了 到 就 改 设 設 は 는 은
+            if not (
+                c == 0x662F or c == 0x4E3A or c == 0x70BA or c == 0x6210 or c == 0x53EB
+                or c == 0x4E86 or c == 0x5230 or c == 0x5C31 or c == 0x6539 or c == 0x8BBE
+                or c == 0x8A2D or c == 0x306F or c == 0xB294 or c == 0xC740
+            ):
+                break
+            at -= 1
+        return at
+    if _says(s, at - 2, b"'s", 2):
+        return at - 2
+    if _says(s, at - 3, b" is", 3) or _says(s, at - 3, b" be", 3) or _says(s, at - 3, b" as", 3):
+        return at - 3
+    if _says(s, at - 4, b" was", 4) or _says(s, at - 4, b" ist", 4) or _says(s, at - 4, b" est", 4):
+        return at - 4
+    if _says(s, at - 3, b" to", 3):
+        at = i - 3 - SPOKEN_GAP_MAX - 8
+        while at < i - 3:
+            if (
+                _says(s, at, b"chang", 5) or _says(s, at, b"reset", 5)
+                or _says(s, at, b" set", 4) or _says(s, at, b"updat", 5)
+            ):
+                return i - 3
+            at += 1
+    return i
+
+
+cdef int _announced(Scan *s, Py_ssize_t i, bint *bare) noexcept nogil:
+    """The groups of the words that say what stands at an offset; ``bare``: right before it."""
+    cdef int groups = W_PASSWORD | W_SECRET | W_CODE | W_SURE, found
+    cdef bint colon = False, broken = False
+    cdef Py_ssize_t at = _before_quotes(s, i, &colon, &broken), verb = _before_verb(s, at), end
+    cdef uint8_t c
+    s.work += i - verb
+    bare[0] = not colon and verb == at
+    if broken and bare[0]:
+        return 0
+    end = at = verb
+    found = _groups_at(s, at, groups)
+    if found or bare[0]:
+        return found
+    while at > 0 and end - at < SPOKEN_GAP_MAX:
+        at -= 1
+        c = s.t[at]
+        if _PROPERTY[c] & P_DIGIT or c == c'\n' or c == c']' or c == c'.' or c == c',' or (
+            c == c';' or c == c':' or c == c'?' or c == c'!'
+        ):
+            break
+        if c == 0x80:
+            if end - at > 6 or _point(s, at) == 0x3002 or _point(s, at) == 0x3001:
+                break
+        elif not _says(s, at, b" for ", 5) and not _says(s, at, b" of ", 4) and (
+            not _says(s, at, b" on ", 4) and not _says(s, at, b" to ", 4)
+            and not _says(s, at, b" will be", 8) and not _says(s, at, b" now", 4)
+        ):
+            continue
+        found = _groups_at(s, at, groups)
+        if found:
+            break
+    s.work += end - at
+    return found
+
+
+cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where to go on after the digit or the @ at an offset: behind the value that it belongs to.
+
+    -1 if no words before it say that it is a secret.
+    """
+    cdef Py_ssize_t start = i, floor = max(s.floor, s.judged), stop, end
+    cdef int group
+    cdef bint bare = False
+    if s.count and s.found[s.count - 1].stop > floor:
+        floor = s.found[s.count - 1].stop
+    s.judged = i + 1
+    if i < floor:
+        return -1
+    while start > floor and i - start < SPOKEN_CHARS_MAX and not _has(s, start - 1, P_END) and (
+        s.t[start - 1] != c':' and s.t[start - 1] != c'=' and s.t[start - 1] != c'['
+        and s.t[start - 1] != c'(' and s.t[start - 1] != c'*' and s.t[start - 1] != c'\\'
+    ):
+        start -= 1
+    s.work += i - start
+    if start < i and _escape_before(s, start):
+        start += 1
+    if start == 0 or (_has(s, start - 1, P_KEY) and not _escape_before(s, start - 1)):
+        return -1
+    group = _announced(s, start, &bare)
+    if not group:
+        return -1
+    stop = _value_stop(s, start, 0, False)
+    end = stop
+    while end > start and (s.t[end - 1] == c'.' or s.t[end - 1] == c'*' or s.t[end - 1] == c'!'
+                           or s.t[end - 1] == c'?' or s.t[end - 1] == c':'):
+        end -= 1
+    if stop - start > SPOKEN_CHARS_MAX:
+        return -1
+    if _on(s, C_PASSWORD) and group & (W_CODE | W_PASSWORD):
+        if start == i and (group & W_CODE or not bare) and not _is_counted(s, _code_stop(s, i)):
+            if _code_stop(s, i) >= end:
+                return _emit_whole(s, start, _code_stop(s, i), C_PASSWORD)
+        if group & W_PASSWORD and _is_said(s, start, end, bare):
+            return _emit_whole(s, start, stop if s.t[stop - 1] == c'!' else end, C_PASSWORD)
+    if group & W_SECRET and _on(s, C_TOKEN) and _is_secret(s, start, end, W_SECRET, False, False):
+        return _emit_whole(s, start, end, C_TOKEN)
+    return -1
+
+
+cdef bint _is_said(const Scan *s, Py_ssize_t i, Py_ssize_t stop, bint bare) noexcept nogil:
+    """Whether a value behind a word for passwords is one: letters with digits, or with an @."""
+    cdef Py_ssize_t k
+    cdef int seen = 0
+    cdef bint at = False, dashed = False
+    for k in range(i, stop):
+        seen |= _PROPERTY[s.t[k]]
+        at = at or s.t[k] == c'@'
+        dashed = dashed or s.t[k] == c'-' or s.t[k] == c'/'
+    if not seen & P_DIGIT:
+        return at and seen & P_LETTER != 0 and stop - i >= 6 and not dashed
+    if not seen & P_LETTER:
+        return stop - i >= 6 and not bare and not dashed and seen & (P_SPACE | P_END) == 0 and (
+            not _is_counted(s, stop)
+        )
+    if dashed and seen & (P_UPPER | P_LOWER) != P_LETTER:
+        return False        # rather a name: step-2, 2024-rules
+    return _is_secret(s, i, stop, W_PASSWORD, False, not bare and stop - i >= 5)

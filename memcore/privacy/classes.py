@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CLASSES", "CLASS_NAMES", "ID_CONTEXT", "NUMBERS", "NUMERIC", "canonical", "mask_of"]
+__all__ = [
+    "CLASSES",
+    "CLASS_NAMES",
+    "CODE_CONTEXT",
+    "ID_CONTEXT",
+    "NUMBERS",
+    "NUMERIC",
+    "canonical",
+    "mask_of",
+]
 
 CLASSES: Final = {
     "email": 0,
@@ -27,6 +36,8 @@ NUMERIC: Final = frozenset(("cn_mobile", "phone", "cn_id", "student_id", "card")
 """Classes whose values are the same however their digits are grouped."""
 ID_CONTEXT: Final = 1 << 30
 """The context of a key that says: this is an id."""
+CODE_CONTEXT: Final = 1 << 21
+"""The context of a key for codes of digits: otp, 验证码."""
 NUMBERS: Final = ("cn_mobile", "phone", "student_id", "card")
 """Classes that an id may look like."""
 _MOBILE_DIGITS: Final = 11

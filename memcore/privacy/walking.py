@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from memcore._fast import key_context
 from memcore.errors import InvalidItemError
-from memcore.privacy.classes import CLASSES, ID_CONTEXT
+from memcore.privacy.classes import CLASSES, CODE_CONTEXT, ID_CONTEXT
 from memcore.privacy.embedded import redact_text
 from memcore.privacy.placeholders import PLACEHOLDER
 from memcore.privacy.protected import (
@@ -38,7 +38,7 @@ _KEY_CHARS_MAX: Final = 128
 _FIELD_CHARS_MAX: Final = 19
 _NUMBER_LEAST: Final = 1_000
 _ID_LEAST: Final = 10**17
-_NUMBERS: Final = sum(
+_NUMBERS: Final = CODE_CONTEXT | sum(
     1 << CLASSES[name] for name in ("cn_mobile", "phone", "student_id", "card", "password")
 )
 

@@ -30,7 +30,9 @@ PIECES = [
     "Bearer ",
     "4111111111111111", "4111 1111 1111 1111", "20230001", "１３８", "，", "汉", "🎉", "\u200b",
     "\ud800", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "{", "}", "1.2.3.4",
-    "fe80::1", "张三",
+    "fe80::1", "张三", "\\u0040", "%40", "&#64;", "&amp;", "\\_", "\ufeff", " is ", "是", "hunter2",
+    "验证码",
+    "482913", "client_secret", "sk-a1B2c3D4", "\\u200b",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join) | st.text(max_size=30)
 values = st.recursive(

@@ -15,7 +15,8 @@ from memcore.privacy.classes import CLASS_NAMES, CLASSES
 EVERY = (1 << len(CLASSES)) - 1
 DEFAULT = EVERY & ~(1 << CLASSES["ipv4"] | 1 << CLASSES["ipv6"])
 STEPS_MAX = 60
-"""A character, whatever the text: 26 is the most that any of these texts takes."""
+"""A character, whatever the text: 26 is the most that any of these takes in one pass, and a text
+with escapes or invisible characters takes two."""
 
 
 def found(text: str, classes: int = DEFAULT, context: int = 0) -> list[tuple[str, str]]:
@@ -89,6 +90,81 @@ FOUND = [
     (r"{\"password\": \"hunter\"}", "hunter", "password"),
     ("PGPASSWORD=correcthorse psql", "correcthorse", "password"),
     ("密码：abc123，请", "abc123", "password"),
+    # invisible characters
+    ("to bo\u00adb@exa\u200bmple.c\ufeffom.", "bo\u00adb@exa\u200bmple.c\ufeffom", "email"),
+    ("bob\u2060@\u200dexample\ufe0f.com", "bob\u2060@\u200dexample\ufe0f.com", "email"),
+    ("AKIAIOSF\u200bODNN7EXAMPLE", "AKIAIOSF\u200bODNN7EXAMPLE", "api_key"),
+    ("sk-proj-a1\U000e0041" + "b" * 30, "sk-proj-a1\U000e0041" + "b" * 30, "api_key"),
+    ("pass\u200bword=hun\u200bter2", "hun\u200bter2", "password"),
+    ("密\u200b码：abc123", "abc123", "password"),
+    ("4111\u200b1111\u200b11111111 card", "4111\u200b1111\u200b11111111", "card"),
+    # escapes
+    (r"mail bob\u0040example.com now", r"bob\u0040example.com", "email"),
+    (r"mail bob\\u0040example\\u002ecom now", r"bob\\u0040example\\u002ecom", "email"),
+    (r"mail bob\x40example.com", r"bob\x40example.com", "email"),
+    (r"mail bob\u{40}example.com", r"bob\u{40}example.com", "email"),
+    ("to=bob%2540example.com", "bob%2540example.com", "email"),
+    ("to=bob%u0040example.com", "bob%u0040example.com", "email"),
+    ("mail bob&#64;example.com", "bob&#64;example.com", "email"),
+    ("mail bob&#x40;example&period;com", "bob&#x40;example&period;com", "email"),
+    ("mail bob&amp;commat;example.com", "bob&amp;commat;example.com", "email"),
+    (r"mail bob\_smith@example.com", r"bob\_smith@example.com", "email"),
+    (r"https:\/\/u:s3cr3t@db\/x", "s3cr3t", "password"),
+    ("%22password%22%3A%22hunter2%22", "hunter2", "password"),
+    ("%E5%AF%86%E7%A0%81%EF%BC%9Ahunter2 x", "hunter2", "password"),
+    (r"\u5bc6\u7801: hunter2", "hunter2", "password"),
+    ("{&quot;password&quot;:&quot;hunter2&quot;}", "hunter2", "password"),
+    ("𝐛𝐨𝐛@𝐞𝐱𝐚𝐦𝐩𝐥𝐞.com", "𝐛𝐨𝐛@𝐞𝐱𝐚𝐦𝐩𝐥𝐞.com", "email"),
+    # keys that go on in the next line
+    ("AKIAIOSF\nODNN7EXAMPLE", "AKIAIOSF\nODNN7EXAMPLE", "api_key"),
+    ("sk-a1b2c3d4e5f6g7\n  h8i9j0k1l2m3", "sk-a1b2c3d4e5f6g7\n  h8i9j0k1l2m3", "api_key"),
+    (r"sk-a1b2c3d4e5f6g7\nh8i9j0k1l2m3", r"sk-a1b2c3d4e5f6g7\nh8i9j0k1l2m3", "api_key"),
+    (
+        "sk-a1b2c3d4e5f6g7h8i9j0k1\r\nh8i9j0K1l2m3",
+        "sk-a1b2c3d4e5f6g7h8i9j0k1\r\nh8i9j0K1l2m3",
+        "api_key",
+    ),
+    # names that mean nothing else
+    ("client_secret: 8f3b2c1d9e", "8f3b2c1d9e", "token"),
+    ("clientSecret: correcthorsebattery", "correcthorsebattery", "token"),
+    ("client-secret=correcthorse&x", "correcthorse", "token"),
+    ("CLIENT_SECRET=correcthorse", "correcthorse", "token"),
+    ('"client_secret": "correcthorse"', "correcthorse", "token"),
+    (
+        "AccountKey=Eby8vdM02xNOcqFlq/K1SZFPTOtr+Kw==;End",
+        "Eby8vdM02xNOcqFlq/K1SZFPTOtr+Kw==",
+        "token",
+    ),
+    ("?sv=2022&sig=abcDEF%2B123456ghiJKL%3D", "abcDEF%2B123456ghiJKL%3D", "token"),
+    ("Ocp-Apim-Subscription-Key: 0123456789abcdef", "0123456789abcdef", "token"),
+    ("authorization: token abcdef1234567890", "abcdef1234567890", "token"),
+    ("{'Authorization': 'Basic dXNlcjpwYXNzMTIz'}", "dXNlcjpwYXNzMTIz", "token"),
+    ("curl -u admin:hunter2 https://x.example", "hunter2", "password"),
+    ("hvs.CAESIa1" + "b" * 24, "hvs.CAESIa1" + "b" * 24, "api_key"),
+    ("lsv2_pt_a1" + "b" * 30, "lsv2_pt_a1" + "b" * 30, "api_key"),
+    # said in a sentence
+    ("我的密码是 hunter2，别忘了", "hunter2", "password"),
+    ("密码改成了abc12345。", "abc12345", "password"),
+    ("密码hunter2", "hunter2", "password"),
+    ("口令 hunter2", "hunter2", "password"),
+    ("密码是：“hunter2”", "hunter2", "password"),
+    ("银行卡密码是123456", "123456", "password"),
+    ("验证码是 482913，五分钟内有效", "482913", "password"),
+    ("【银行】验证码：482913", "482913", "password"),
+    ("パスワードは hunter2", "hunter2", "password"),
+    ("my password is hunter2.", "hunter2", "password"),
+    ("My password is Hunter2!", "Hunter2!", "password"),
+    ("the passcode's 4711", "4711", "password"),
+    ("the passcode’s 4711", "4711", "password"),
+    ("pwd: 1234", "1234", "password"),
+    ("password is **hunter2**", "hunter2", "password"),
+    ("my password is p@ssword", "p@ssword", "password"),
+    ("username bob and password 'hunter22'", "hunter22", "password"),
+    ("I changed the password to Tr0ub4dor", "Tr0ub4dor", "password"),
+    ("password for the admin account is hunter2", "hunter2", "password"),
+    ("Your verification code is 482 913.", "482 913", "password"),
+    ("OTP: 482913", "482913", "password"),
+    ("the api key is abcdefgh12345678", "abcdefgh12345678", "token"),
 ]
 
 CLEAN = [
@@ -107,6 +183,16 @@ CLEAN = [
     "[EMAIL_7K2M9Q] password=[PASSWORD_7K2M9Q] 学号 [STUDENT_ID_123456]",
     "1.2.3.4 fe80::1 12:34:56 std::vector",
     "+12345678 +++++ 1+1380013800 C++11",
+    "the password is 8 characters, password is 2048 bits, a password is 10-12 characters",
+    "密码长度是 1024 位，密码 sha256 加密，密码学 101，密码是必填的，密码错误 3 次",
+    "the password is required. password reset in 2024 password step2, password is sha256",
+    "passwords since 2019, status code is 404, code: 482913, pin 13, the token is short1",
+    "send the password to jsmith2000, the token count is 128000tokens, key is f5",
+    r"100%25 a\u0020b \d+\.\d+ C:\users\x &amp;c=1 %zz \uzzzz &#; \\\\ %",
+    "client_secret: your_client_secret client_secret = settings.oauth.value clientSecret=None",
+    "sk-learn\nis-a-library-of-python AKIA\nIOSFODNN7EXAMPLE sk-learning\nrate=1234567890abc",
+    "a\u200bb \u200b \ufeff ❤️ 1\ufe0f\u20e3",
+    "time 12:30 -u a:b ratio -u :x",
 ]
 
 
@@ -173,6 +259,8 @@ def test_offsets_hold_behind_every_kind_of_character():
         ("联系电话", {"cn_mobile", "phone"}), ("cardNumber", {"card"}), ("银行卡号", {"card"}),
         ("studentId", {"student_id"}), ("学号", {"student_id"}), ("db_password", {"password"}),
         ("密码", {"password"}), ("apiKey", {"token"}), ("access_token", {"token"}),
+        ("client_secret", {"token"}), ("AccountKey", {"card", "token"}),
+        ("otp", set()), ("pinCode", set()),
         ("discard", set()), ("hotel", set()), ("nextPageToken", set()), ("token_count", set()),
         ("password_hint", set()), ("tool_call", set()), ("", set()),
     ],
@@ -187,6 +275,10 @@ def test_a_key_gives_the_context():
     assert found("20230001", context=key_context("学号")) == [("20230001", "student_id")]
     assert found("hunter", context=key_context("password")) == [("hunter", "password")]
     assert found("[PASSWORD_7K2M9Q]", context=key_context("password")) == []
+    assert found("correcthorse", context=key_context("clientSecret")) == [("correcthorse", "token")]
+    assert found("correcthorse", context=key_context("token")) == []
+    assert found("482913", context=key_context("验证码")) == [("482913", "password")]
+    assert found("enabled", context=key_context("otp")) == []
 
 
 EVIL = [
@@ -195,6 +287,12 @@ EVIL = [
     "-----BEGIN PRIVATE KEY-----\n", "-----END", "://", "://a:b@", "password=", 'password="',
     'token=\\"', "x_password=" * 23 + " ", "密码：", "学号1", "卡4", "card 4111 1111 1111 1112 ",
     "phone 1", "phone 123-4567 ", "(1", "[", "[A_", "[EMAIL_ABCDEF]", "bearer ", "\\n", "A", "::",
+    "\\", "\\u", "\\u0040", "a\\u0040b.", "%", "%25", "%2540", "&", "&amp;", "&#64", "a\u200b",
+    "a1", "x@",
+    "a.b@1", "is 1", " is a1", "密码是1", "码1", "password is a1 ", "password to 1", " -u a:",
+    "a:1", "sk-a1b2c3\n",
+    "sk-a1b2c3d4e5f6g7h8i9j0\n", "AKIA1234\n", "client_secret: ", "(1", "**1", "密",
+    "\u200b" * 3 + "1",
     "1:", "1.1.1.1", "f1391234567", "xn--", "\u200b1", "１－", "110105 19491231 002", "62284800",
 ]  # fmt: skip
 
