@@ -433,3 +433,60 @@ def test_events_of_resumable_runs(service: MemcoreSessionService, path: Path) ->
         cold.close()
 
     run(work())
+
+
+# --- what is mended where it is read --------------------------------------------------------------
+
+
+def test_calls_without_ids_are_read_with_ids(service: MemcoreSessionService) -> None:
+    plain = MemcoreSessionService(service.database, mend=False)
+    steps = [said("q"), event(*two_calls()), answered(None), answered(None), said("a", "agent")]
+    steps += [called(None), answered(None), said("b", "agent")]
+
+    async def work() -> None:
+        await grown(service, steps)
+        exact = await got(plain)
+        assert exact.events == steps
+        session = await got(service)
+        ids = [
+            (call or answer).id
+            for each in session.events
+            for part in each.content.parts
+            for call, answer in [(part.function_call, part.function_response)]
+            if call or answer
+        ]
+        assert all(id_.startswith("adk-") for id_ in ids)
+        assert ids[:2] == ids[2:4]  # each response answers the call that waited longest
+        assert ids[4] == ids[5]
+        assert len(set(ids)) == 3
+        again = await got(MemcoreSessionService(service.database), num_recent_events=7)
+        assert again.events == session.events[1:]
+        # ADK shows both responses; without ids it shows one of them, for two calls.
+        assert prompt(session) == ["q", *(f"C{id_}" for id_ in ids[:2]),
+                                   *(f"R{id_}" for id_ in ids[:2]), "a",
+                                   f"C{ids[4]}", f"R{ids[4]}", "b"]  # fmt: skip
+        for each in session.events:  # an event that was read is the one that is stored
+            await service.append_event(session, each)
+        assert (await got(plain)).events == steps
+
+    run(work())
+
+
+def two_calls() -> list[types.Part]:
+    return [
+        types.Part(function_call=types.FunctionCall(name="look", args={"q": q})) for q in ("x", "y")
+    ]
+
+
+def test_what_a_summary_says_is_the_users(service: MemcoreSessionService) -> None:
+    """ADK's own summarizer makes summaries of the model, and no prompt may begin with the model."""
+
+    async def work() -> None:
+        made = await grown(service, [at(1), at(2), at(3), 2])
+        for session in (made, await got(service), await got(service, num_recent_events=2)):
+            contents = _get_contents(None, session.events, "agent")
+            assert [content.role for content in contents][:1] == ["user"]
+        told = (await got(MemcoreSessionService(service.database, mend=False))).events[-1].actions
+        assert told.compaction.compacted_content.role == "model"  # as it was stored
+
+    run(work())

@@ -10,6 +10,7 @@ from memcore.adapters import on_first_use
 if TYPE_CHECKING:
     from memcore.adapters.adk.artifacts import MemcoreArtifactService
     from memcore.adapters.adk.memory import MemcoreMemoryService
+    from memcore.adapters.adk.mending import MemcorePlugin, mend_contents, mend_request
     from memcore.adapters.adk.sessions import MemcoreSessionService
     from memcore.adapters.adk.summaries import MemcoreEventSummarizer
 
@@ -17,14 +18,20 @@ __all__ = [
     "MemcoreArtifactService",
     "MemcoreEventSummarizer",
     "MemcoreMemoryService",
+    "MemcorePlugin",
     "MemcoreSessionService",
+    "mend_contents",
+    "mend_request",
 ]
 
 _HOMES = {
     "MemcoreArtifactService": "artifacts",
     "MemcoreEventSummarizer": "summaries",
     "MemcoreMemoryService": "memory",
+    "MemcorePlugin": "mending",
     "MemcoreSessionService": "sessions",
+    "mend_contents": "mending",
+    "mend_request": "mending",
 }
 if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
     __getattr__, __dir__ = on_first_use(

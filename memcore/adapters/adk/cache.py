@@ -9,13 +9,15 @@ from typing import Final, NamedTuple
 
 from google.adk.events.event import Event
 
-__all__ = ["Entry", "EventCache", "Known", "Summary"]
+__all__ = ["Entry", "EventCache", "Known", "Summary", "Waiting", "lacks_ids", "size_of"]
 
 _OBJECTS_BYTES: Final = 6_000
 """What an event takes in memory beside its texts, about."""
 _OTHER_BYTES: Final = 200
 _SUMMARY_BYTES: Final = 500
 _SUMMARY_SHARE: Final = 4
+_WAITING_MAX: Final = 4096
+"""Sessions whose waiting calls are remembered."""
 
 Span = tuple[int, int]
 Place = tuple[int, int]
@@ -33,11 +35,27 @@ class Entry(NamedTuple):
     """What it takes in memory, about."""
     covers: Span | None = None
     """Of a compaction the first and the last seq that its summary stands for."""
+    lacks_ids: bool = False
+    """Whether it makes or answers calls that have no ids."""
 
     @property
     def is_compaction(self) -> bool:
         """Whether it is a summary of other events."""
         return self.event is not None and self.event.actions.compaction is not None
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether it may have to be shown otherwise than it is stored, or to change what is."""
+        return self.lacks_ids or self.is_compaction
+
+
+def lacks_ids(event: Event | None) -> bool:
+    """Whether an event makes or answers calls that have no ids."""
+    for part in (event and event.content and event.content.parts) or ():
+        told = part.function_call or part.function_response
+        if told is not None and not told.id:
+            return True
+    return False
 
 
 def size_of(event: Event | None, stored_bytes: int) -> int:
@@ -63,6 +81,14 @@ class Summary(NamedTuple):
         return _SUMMARY_BYTES + len(self.head) + len(self.state[0])
 
 
+class Waiting(NamedTuple):
+    """The calls up to a position that take long and that no user answered, and where they are."""
+
+    epoch: int
+    stop: int
+    calls: dict[str, int]
+
+
 @dataclass(slots=True)
 class _Run:
     """The entries of a session from a position to the end of its history, as of one moment."""
@@ -71,7 +97,7 @@ class _Run:
     start: int
     entries: list[Entry]
     size_bytes: int
-    has_compaction: bool
+    is_odd: bool
 
 
 class Known(NamedTuple):
@@ -80,7 +106,7 @@ class Known(NamedTuple):
     start: int
     stop: int
     entries: list[Entry]
-    has_compaction: bool = False
+    is_odd: bool = False
 
     def between(self, start: int, stop: int) -> list[Entry]:
         """The entries at positions, all of which are known."""
@@ -91,7 +117,7 @@ class EventCache:
     """Runs of entries, and summaries, by the place of their session. For any thread."""
 
     __slots__ = (
-        "_lock", "_most_bytes", "_runs", "_summaries", "_summary_bytes", "_total_bytes",
+        "_lock", "_most_bytes", "_runs", "_summaries", "_summary_bytes", "_total_bytes", "_waiting",
     )  # fmt: skip
 
     def __init__(self, most_bytes: int) -> None:
@@ -100,6 +126,7 @@ class EventCache:
         self._total_bytes = 0
         self._summaries: OrderedDict[Place, Summary] = OrderedDict()
         self._summary_bytes = 0
+        self._waiting: OrderedDict[Place, Waiting] = OrderedDict()
         self._lock = Lock()
 
     def get(self, place: Place, epoch: int, count: int) -> Known:
@@ -110,12 +137,12 @@ class EventCache:
                 return Known(count, count, [])
             self._runs.move_to_end(place)
             stop = min(found.start + len(found.entries), count)
-            return Known(found.start, stop, found.entries, found.has_compaction)
+            return Known(found.start, stop, found.entries, found.is_odd)
 
     def put(self, place: Place, epoch: int, start: int, entries: list[Entry]) -> None:
         """Remember the entries from a position on, or the end of them, unless more is known."""
         size = sum(entry.size_bytes for entry in entries)
-        compacted = any(entry.is_compaction for entry in entries)
+        compacted = any(entry.is_odd for entry in entries)
         run = _Run(epoch, start, entries, size, compacted)
         with self._lock:
             now = self._runs.get(place)
@@ -140,7 +167,7 @@ class EventCache:
                 return
             run.entries.append(entry)
             run.size_bytes += entry.size_bytes
-            run.has_compaction |= entry.is_compaction
+            run.is_odd |= entry.is_odd
             self._total_bytes += entry.size_bytes
             self._runs.move_to_end(place)
             self._shrink()
@@ -150,7 +177,20 @@ class EventCache:
         with self._lock:
             self._runs.clear()
             self._summaries.clear()
+            self._waiting.clear()
             self._total_bytes = self._summary_bytes = 0
+
+    def waiting(self, place: Place) -> Waiting | None:
+        """What was found of a session's calls that wait; whether it holds is for the reader."""
+        return self._waiting.get(place)
+
+    def wait(self, place: Place, found: Waiting) -> None:
+        """Remember the calls of a session that wait."""
+        with self._lock:
+            self._waiting.pop(place, None)
+            self._waiting[place] = found
+            if len(self._waiting) > _WAITING_MAX:
+                self._waiting.popitem(last=False)
 
     def summary(self, place: Place) -> Summary | None:
         """What was listed of a session last; whether it still holds is for the reader to see."""

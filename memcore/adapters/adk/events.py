@@ -222,6 +222,15 @@ class Stored(NamedTuple):
         found: dict[str, Any] = codec.decode_json(told, self.flags)
         return found
 
+    def answered(self) -> list[str]:
+        """The ids of the calls that its content answers."""
+        if self.body[0] == ItemKind.EVENT:
+            return []
+        _, message = stored_json(self.body, self.flags, self.payload)
+        parts = codec.decode_json(message, self.flags).get("parts") or ()
+        answers = (part.get("functionResponse") or {} for part in parts)
+        return [answer["id"] for answer in answers if answer.get("id")]
+
     def timestamp(self) -> float | None:
         """When a row was that is no event; None if it belongs to another row."""
         if self.rest() is not None:

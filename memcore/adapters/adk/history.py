@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from memcore.adapters.adk.cache import Entry, EventCache, Known, size_of
-from memcore.adapters.adk.events import COVERS, Stored
+from memcore.adapters.adk.cache import Entry, EventCache, Known, Waiting, lacks_ids, size_of
+from memcore.adapters.adk.events import COVERS, REST, Stored
 from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.markers import marker_of
+from memcore.codec import FLAG_BLOB
 from memcore.errors import CorruptValueError
-from memcore.log import SessionLog
+from memcore.log import Head, SessionLog
+from memcore.log.history import StoredRow
+from memcore.model import ItemKind
 from memcore.session import Session
 from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn
@@ -24,6 +29,12 @@ logger = logging.getLogger("memcore.adk")
 _PAGE: Final = 128
 """Events that are decoded before other tasks of the loop have their turn."""
 _ALL: Final = 2**62
+_WAITING_MAX: Final = 32
+"""Calls that take long and wait for an answer: of more, the newest are brought to a window."""
+_LONG: Final = b'"longRunningToolIds":["'
+_ANSWER: Final = b'"functionResponse":'
+_BY_USER: Final = b'"author":"user"'
+_REST: Final = REST.encode()
 _Row: TypeAlias = Stored | CorruptValueError
 
 
@@ -39,9 +50,11 @@ class Snapshot:
     start: int
     """The position of the first row or entry that was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
+    ahead: list[list[_Row]] = field(default_factory=list)
+    """What was read of what stands before the start: turns in which calls wait for an answer."""
     state: dict[str, Any] = field(default_factory=dict)
-    has_compaction: bool = False
-    """Whether there may be a compaction among its entries, once these are made."""
+    is_odd: bool = False
+    """Whether entries may have to be shown otherwise than they are stored, once these are made."""
     created: float = 0.0
     """When the session was created, in seconds."""
     changed: float = 0.0
@@ -67,7 +80,8 @@ class History:
 
         Args:
             wanted: how many events.
-            pair_safe: and before them what holds the calls that they answer.
+            pair_safe: legal as Gemini has it: they begin with the user, hold the calls that they
+                answer, and before them stand the turns of calls that take long and still wait.
 
         Returns:
             None if there is no such session.
@@ -84,17 +98,52 @@ class History:
         found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count)
         while found.start and wanted > 0:
             wanted -= _extend(found, (log, txn), wanted)
-        if pair_safe and found.start:
-            recent = log.covering(txn, head, found.start)
-            cut = recent.ledger.cut_at_most(found.start - recent.offset)
-            safe = recent.offset + max(cut, 0)
-            while found.start > safe:
-                _extend(found, (log, txn), found.start - safe)
         found.parts.reverse()
+        if pair_safe:
+            self._make_legal(found, log, txn, head)
         found.state = state_of(self._session.state.read(txn))
         found.created = head.created_ms / 1000
         found.changed = head.updated_ms / 1000
         return found
+
+    def _make_legal(self, found: Snapshot, log: SessionLog, txn: ReadTxn, head: Head) -> None:
+        """Let the window begin with the user, and bring what its last events may have to answer."""
+        start = _legal_start(log, txn, head, found.start)
+        while found.start > start:
+            parts = found.parts
+            found.parts = []
+            _extend(found, (log, txn), found.start - start)
+            found.parts += parts
+        _leave_out(found, start - found.start)
+        waiting = [at for at in self._waiting(log, txn, head) if at < found.start]
+        if not waiting:
+            return
+        ledger = log.full(txn, head).ledger
+        starts, cuts = ledger.safe_cuts(starts=True), ledger.safe_cuts()
+        stop = 0
+        for at in waiting[-_WAITING_MAX:]:
+            first = bisect_right(starts, at) - 1
+            if at < stop or first < 0:
+                continue
+            start = max(starts[first], stop)
+            stop = min(cuts[bisect_right(cuts, at)], found.start)
+            rows = _rows(log, txn, start, stop)
+            if _is_split(rows[0]):
+                rows[:0] = _rows(log, txn, start - 1, start)
+            found.ahead.append(rows)
+
+    def _waiting(self, log: SessionLog, txn: ReadTxn, head: Head) -> list[int]:
+        """Where the calls are that take long and that no user answered; each row is read once."""
+        known = self._cache.waiting(log.place)
+        if known is None or known.epoch != head.epoch or known.stop > log.history.count:
+            known = Waiting(head.epoch, 0, {})
+        if known.stop < log.history.count:
+            calls = dict(known.calls)
+            rows = log.rows(txn, known.stop, log.history.count)
+            _follow(calls, rows, (txn, log.scope))
+            known = Waiting(head.epoch, log.history.count, calls)
+            self._cache.wait(log.place, known)
+        return sorted(set(known.calls.values()))
 
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
         """What the rows turned out to be; remembered for the next time if ``keep`` says so.
@@ -105,28 +154,15 @@ class History:
         Raises:
             CorruptValueError: a row is damaged.
         """
-        found.has_compaction = found.known.has_compaction
+        found.is_odd = found.known.is_odd
+        ahead = [
+            entry for rows in found.ahead for entry in await self._made(rows, found, keep=True)
+        ]
         if len(found.parts) == 1 and found.parts[0] and isinstance(found.parts[0][0], Entry):
-            return found.parts[0]
+            return ahead + found.parts[0] if ahead else found.parts[0]
         entries: list[Entry] = []
         for part in found.parts:
-            if part and isinstance(part[0], Entry):
-                entries += part
-                continue
-            rest: bytes | None = None
-            for at, row in enumerate(part, 1):
-                if isinstance(row, CorruptValueError):
-                    if keep:
-                        raise row
-                    logger.warning("the last event of a session is damaged: %s", row)
-                    entries.append(Entry(0, None, found.changed, 0))
-                    continue
-                assert isinstance(row, Stored)  # noqa: S101 - an entry is never among rows
-                entries.append(self._entry(row, rest))
-                rest = row.rest()
-                if not at % _PAGE:
-                    await asyncio.sleep(0)
-            found.has_compaction |= any(entry.is_compaction for entry in entries)
+            entries += await self._made(part, found, keep=keep)
         if not keep:
             return entries
         start, run = found.start, entries.copy()  # the cache goes on with its own
@@ -134,6 +170,29 @@ class History:
             start = found.known.start
             run = found.known.between(start, found.start) + entries
         self._cache.put(found.place, found.epoch, start, run)
+        return ahead + entries
+
+    async def _made(
+        self, part: list[Entry] | list[_Row], found: Snapshot, *, keep: bool
+    ) -> list[Entry]:
+        """The entries of rows, or what was known of them."""
+        entries: list[Entry] = []
+        rest: bytes | None = None
+        for at, row in enumerate(part, 1):
+            if isinstance(row, Entry):
+                entries.append(row)
+                continue
+            if isinstance(row, CorruptValueError):
+                if keep:
+                    raise row
+                logger.warning("the last event of a session is damaged: %s", row)
+                entries.append(Entry(0, None, found.changed, 0))
+                continue
+            entries.append(self._entry(row, rest))
+            rest = row.rest()
+            if not at % _PAGE:
+                await asyncio.sleep(0)
+        found.is_odd |= any(entry.is_odd for entry in entries)
         return entries
 
     def _entry(self, row: Stored, rest: bytes | None) -> Entry:
@@ -143,7 +202,7 @@ class History:
             covers = None
             if event.actions.compaction is not None:
                 covers = self._proven(row.said(rest).get(COVERS))
-            return Entry(row.seq, event, event.timestamp, size, covers)
+            return Entry(row.seq, event, event.timestamp, size, covers, lacks_ids(event))
         return Entry(row.seq, None, row.timestamp(), size)
 
     def _proven(self, told: Any) -> tuple[int, int] | None:
@@ -177,6 +236,69 @@ def _extend(found: Snapshot, at: tuple[SessionLog, ReadTxn], wanted: int) -> int
     found.start = start
     found.parts.append(rows)
     return sum(_is_event(row) for row in rows)
+
+
+def _legal_start(log: SessionLog, txn: ReadTxn, head: Head, position: int) -> int:
+    """The last place up to a position at which a context may start; else the first behind it.
+
+    Of a history without such a place: the last at which no pair is torn.
+    """
+    recent = log.covering(txn, head, position)
+    ledger, at = recent.ledger, position - recent.offset
+    first = at
+    while first < len(ledger) and ledger.kind_at(first) == ItemKind.EVENT:
+        first += 1
+    starts = ledger.safe_cuts(starts=True)
+    found = bisect_right(starts, at) - 1
+    is_start = first < len(ledger) and ledger.kind_at(first) == ItemKind.USER
+    if first == len(ledger) or (is_start and ledger.is_safe(at) and ledger.is_safe(first)):
+        return position
+    if found >= 0 or starts:
+        return recent.offset + starts[max(found, 0)]
+    return recent.offset + max(ledger.cut_at_most(at), 0)
+
+
+def _leave_out(found: Snapshot, count: int) -> None:
+    """Take away the first rows or entries that were read, but for what belongs to the next."""
+    while count > 0:
+        part = found.parts[0]
+        if count >= len(part):
+            del found.parts[0]
+        else:
+            following = part[count]
+            if isinstance(following, Stored) and following.is_split:
+                count -= 1
+            found.parts[0] = part[count:]
+            found.start += count
+            return
+        found.start += len(part)
+        count -= len(part)
+
+
+def _follow(
+    calls: dict[str, int],
+    rows: Iterable[StoredRow | CorruptValueError],
+    at: tuple[ReadTxn, int],
+) -> None:
+    """Note the calls of rows that take long, and take out those that the user answered."""
+    rest: bytes | None = None
+    for row in rows:
+        if isinstance(row, CorruptValueError):
+            continue
+        position, _, flags, body = row
+        is_large = bool(flags & FLAG_BLOB)
+        by_user = _BY_USER in body and (is_large or _ANSWER in body)
+        if rest is None and not (by_user or _LONG in body or _REST in body):
+            continue
+        stored = Stored.of(*at, row)
+        told, rest = rest, stored.rest()
+        if rest is not None or not stored.is_event:
+            continue
+        said = stored.said(told)
+        calls.update(dict.fromkeys(said.get("longRunningToolIds", ()), position))
+        if said.get("author") == "user":
+            for id_ in stored.answered():
+                calls.pop(id_, None)
 
 
 def _rows(log: SessionLog, txn: ReadTxn, start: int, stop: int) -> list[_Row]:

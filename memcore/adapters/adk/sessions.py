@@ -66,8 +66,12 @@ class MemcoreSessionService(Opened, BaseSessionService):
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: how a file that is made here acknowledges (see ``memcore.open``).
-        pair_safe_recent: ``num_recent_events`` also brings the calls that the events answer, so it
-            may bring more.
+        pair_safe_recent: what ``num_recent_events`` brings is legal for Gemini: it begins with the
+            user and holds the calls that its events answer, and the turns of calls that take long
+            and still wait; so it may bring more.
+        mend: events are handed out so that ADK makes legal prompts of them: calls without ids and
+            their responses have ids, and a summary that a model wrote is the user's. False: as
+            they are stored.
         cache_bytes: memory for decoded events, about.
         copies: False hands out the events of the cache themselves, which is many times faster: for
             readers that change nothing of what they get.
@@ -82,10 +86,12 @@ class MemcoreSessionService(Opened, BaseSessionService):
         *,
         durability: str | None = None,
         pair_safe_recent: bool = False,
+        mend: bool = True,
         cache_bytes: int = _CACHE_BYTES,
         copies: bool = True,
     ) -> None:
         self._pair_safe = checked_bool("pair_safe_recent", pair_safe_recent)
+        self._mend = checked_bool("mend", mend)
         self._cache = EventCache(checked_int("cache_bytes", cache_bytes))
         self._copies = Copies() if checked_bool("copies", copies) else None
         self.database, self._owned = database_of(source, durability=durability)
@@ -174,8 +180,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
         if after is not None:
             entries = [entry for entry in entries if (entry.timestamp or 0.0) >= after]
         events = [entry.event for entry in entries if entry.event is not None]
-        if found.has_compaction:
-            present(events, [entry for entry in entries if entry.event is not None])
+        if found.is_odd:
+            present(events, [each for each in entries if each.event is not None], mend=self._mend)
         if self._copies is None:
             return events
         copied: list[Event] = []
@@ -295,7 +301,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             self._update_session_state(session, event)
         session.last_update_time = event.timestamp
         put_marker(session, done.marker)
-        show_event(session, event, storing.covered)
+        show_event(session, event, storing.covered, mend=self._mend)
         if self._copies is not None and self._cache.wants(done.place):
             storing.remember(self._copies, self._cache)
 

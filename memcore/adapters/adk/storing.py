@@ -10,13 +10,14 @@ from google.adk.events.event import Event
 from google.adk.sessions.session import Session as AdkSession
 
 from memcore.adapters.adk.appending import Appended, Appending, View
-from memcore.adapters.adk.cache import Entry, EventCache, size_of
+from memcore.adapters.adk.cache import Entry, EventCache, lacks_ids, size_of
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.events import COVERS, encode_event
 from memcore.adapters.adk.history import History
 from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.ranges import Span, covered_once
 from memcore.adapters.adk.rewinding import rewound
+from memcore.adapters.adk.showing import present
 from memcore.adapters.adk.staging import in_thread
 from memcore.aio.commit import commit_to, settled
 from memcore.blobs import StagedBlobLost
@@ -85,7 +86,10 @@ class Storing:
             return
         entries = await history.entries(found)
         seqs = {entry.event.id: entry.seq for entry in entries if entry.event is not None}
-        lo, hi = (seqs.get(shown.events[at].id) for at in self.covered)
+        first, last = self.covered
+        covered = (seqs.get(event.id) for event in shown.events[first : last + 1])
+        lo = next((seq for seq in covered if seq is not None), None)  # a window may have gaps
+        hi = seqs.get(shown.events[last].id)
         chain = None if hi is None else history.chain_at(hi)
         if lo is not None and chain is not None:
             self._identify(self.encoded.rest)
@@ -136,12 +140,17 @@ class Storing:
         return bool(events) and events[-1].id == self.event.id
 
     async def is_stored(self, cache: EventCache) -> bool:
-        """Whether the event of this id that is stored says the same in other words."""
+        """Whether the event of this id that is stored says the same, or is shown so."""
         history = History(self.session, cache)
         found = history.look(None)
-        entries = [] if found is None else await history.entries(found)
+        read = [] if found is None else await history.entries(found)
+        entries = [entry for entry in read if entry.event is not None]
+        events = [entry.event for entry in entries if entry.event is not None]
         given = self.encoded.event()
-        return any(entry.event is not None and entry.event == given for entry in entries)
+        if given in events:
+            return True
+        present(events, entries, mend=True)
+        return given in events
 
     def remember(self, copies: Copies, cache: EventCache) -> None:
         """Keep a copy of the event for the next reader, if it is sure what that would read."""
@@ -156,5 +165,5 @@ class Storing:
         copied = copies.as_stored(self.event, self.encoded)
         if copied is not None:
             size = size_of(copied, len(row.body) + len(row.payload or b""))
-            entry = Entry(done.seq, copied, copied.timestamp, size)
+            entry = Entry(done.seq, copied, copied.timestamp, size, None, lacks_ids(copied))
             cache.add(done.place, done.epoch, done.items - 1, entry)

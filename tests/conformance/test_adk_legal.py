@@ -1,0 +1,430 @@
+"""Whatever compacts, cuts or cancels: what the model is shown is a history that Gemini accepts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig
+from google.adk.apps.app import App, EventsCompactionConfig
+from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.runners import Runner
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.genai import types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memcore.adapters.adk import (
+    MemcoreEventSummarizer,
+    MemcorePlugin,
+    MemcoreSessionService,
+    mend_contents,
+    mend_request,
+)
+from messages import illegal
+from oracle import USER, OracleLedger
+from oracle import Event as NoMessage
+from tests.conformance.adk_agent import TOOLS, Scripted
+
+EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
+AT = {"user_id": "ann", "session_id": "s"}
+APP = {"app_name": "app", **AT}
+pytestmark = pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning")
+
+
+@pytest.fixture
+def durability() -> str:
+    return "none"
+
+
+def wrong(contents: list[dict[str, Any]]) -> list[Any]:
+    """What Gemini would refuse in contents, by the specification and by counting parts."""
+    found: list[Any] = list(illegal(contents, "gemini"))
+    for at, content in enumerate(contents):
+        if not content.get("parts"):
+            found.append((at, "no parts"))
+            continue
+        calls = _count(content, "functionCall")
+        behind = contents[at + 1] if at + 1 < len(contents) else {}
+        if calls and (content["role"] != "model" or calls != _count(behind, "functionResponse")):
+            found.append((at, f"{calls} calls, other responses"))
+        if content["role"] == "model" and (not at or contents[at - 1]["role"] == "model"):
+            found.append((at, "the model's turn does not follow the user's"))
+    return found
+
+
+def _count(content: dict[str, Any], key: str) -> int:
+    return sum(key in part for part in content.get("parts", ()))
+
+
+def shown(contents: list[types.Content]) -> list[dict[str, Any]]:
+    return [each.model_dump(mode="json", exclude_none=True, by_alias=True) for each in contents]
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def part_of(word: str) -> types.Part:
+    """``T`` a text, ``C1`` a call, ``R1`` its response; ``c`` and ``r`` without ids."""
+    kind, id_ = word[0], word[1:]
+    if kind == "T":
+        return types.Part(text=f"text {id_}")
+    given = {"id": id_, "name": "f"} if kind in "CR" else {"name": id_}
+    if kind in "Cc":
+        return types.Part(function_call=types.FunctionCall(**given, args={}))
+    return types.Part(function_response=types.FunctionResponse(**given, response={"ok": 1}))
+
+
+def contents_of(text: str) -> list[types.Content]:
+    """Contents in words: ``u:`` or ``m:`` and parts joined by ``+``."""
+    found = []
+    for word in text.split():
+        role, _, parts = word.partition(":")
+        found.append(
+            types.Content(
+                role={"u": "user", "m": "model"}[role],
+                parts=[part_of(part) for part in parts.split("+") if part],
+            )
+        )
+    return found
+
+
+def words_of(contents: list[types.Content]) -> str:
+    return " ".join(
+        f"{(content.role or '-')[0]}:{'+'.join(map(_word, content.parts or ()))}"
+        for content in contents
+    )
+
+
+def _word(part: types.Part) -> str:
+    if part.function_call:
+        call = part.function_call
+        return f"C{call.id}" if call.id else f"c{call.name}"
+    if part.function_response:
+        told = part.function_response
+        letter = "R" if told.id else "r"
+        mark = "" if told.response == {"ok": 1} else "!" if "error" in told.response else "?"
+        return f"{letter}{told.id or told.name}{mark}"
+    return f"T{part.text.removeprefix('text ')}"
+
+
+LED_IN = "u:T[The earlier part of this conversation is not shown.]"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("m:T1 u:T2", "L m:T1 u:T2"),
+        ("m:T1 m:C1 u:R1", "L m:T1+C1 u:R1"),
+        ("u:T m:C1 u:R1 m:T1", None),
+        ("u:T m:C1 u:T2", "u:T m:C1 u:R1! u:T2"),
+        ("u:T m:C1", "u:T m:C1 u:R1!"),
+        ("u:T m:cslow", "u:T m:cslow u:rslow?"),
+        ("u:T m:cslow u:T2 u:rslow", "u:T m:cslow u:rslow u:T2"),
+        ("u:T m:cf+cf u:rf m:T", "u:T m:cf+cf u:rf+rf! m:T"),
+        ("u:T m:cf+cf u:rf u:rf m:T", "u:T m:cf+cf u:rf+rf m:T"),
+        ("u:T m:C1+C2 u:R2 u:T2 u:R1", "u:T m:C1+C2 u:R2+R1 u:T2"),
+        ("u:T u:R1 m:T2", "u:T m:T2"),
+        ("u:R1 m:T2", "L m:T2"),
+        ("u:T m:C1 u:R1 u:R1 m:T", "u:T m:C1 u:R1 m:T"),
+        ("u:T m:C1+C1 u:R1+R1 m:T", "u:T m:C1+C1-2 u:R1+R1-2 m:T"),
+        ("u:T m:C1+C1 u:R1 m:T", "u:T m:C1+C1-2 u:R1+R1-2! m:T"),
+        ("u:T m:C1 u:T2+R1", "u:T m:C1 u:R1 u:T2"),
+        ("u:T m:T1 m:T2 u:T3", "u:T m:T1+T2 u:T3"),
+        ("u:T m:C1 m:R1 m:T2", "u:T m:C1 u:R1 m:T2"),
+        ("u:T m: u:T2", "u:T u:T2"),
+        ("", None),
+    ],
+)
+def test_what_is_illegal_is_mended_and_nothing_else_is_touched(given, expected) -> None:
+    contents = contents_of(given)
+    before = shown(contents)
+    mended = mend_contents(contents, pending=["slow"])
+    if expected is None:
+        assert mended is contents
+    else:
+        assert words_of(mended) == expected.replace("L", LED_IN)
+    assert wrong(shown(mended)) == []
+    assert shown(contents) == before
+    assert mend_contents(mended, pending=["slow"]) is mended
+
+
+words = st.sampled_from("T C1 C2 R1 R2 cf cg rf rg".split())  # noqa: SIM905 - letters to read
+drawn = st.lists(
+    st.tuples(st.sampled_from("um"), st.lists(words, max_size=3)), max_size=12
+)  # fmt: skip
+
+
+@settings(max_examples=EXAMPLES * 20, deadline=None)
+@given(drawn)
+def test_any_list_becomes_legal_and_keeps_what_was_said(drawn) -> None:
+    contents = []
+    for role, parts in drawn:
+        swaps = str.maketrans("Cc", "Rr") if role == "u" else str.maketrans("Rr", "Cc")
+        contents += contents_of(f"{role}:{'+'.join(parts).translate(swaps)}")
+    mended = mend_contents(contents)
+    assert wrong(shown(mended)) == []
+    assert mend_contents(mended) is mended
+    texts, calls = told_by(mended)
+    assert [text for text in texts if text in told_by(contents)[0]] == told_by(contents)[0]
+    assert calls == told_by(contents)[1]
+
+
+def told_by(contents: list[types.Content]) -> tuple[list[str], list[str]]:
+    parts = [part for content in contents for part in content.parts]
+    calls = [part.function_call.name for part in parts if part.function_call]
+    return [part.text for part in parts if part.text], calls
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+STEPS = "T T A A C1 C1 C2 C1+C2 R1 R2 R1+R2 L1 L1 P1 U1 L2 P2 U2 cf cf+cf rf x - S".split()  # noqa: SIM905
+
+
+def event_of(word: str) -> Event:
+    """``T`` the user says something, ``A`` the model, ``x`` hands over, ``-`` says nothing.
+
+    ``L1`` a call that takes long, ``P1`` the response that it was begun, ``U1`` the user's answer.
+    """
+    made = Event(author="agent", invocation_id="i")
+    if word == "-":
+        made.actions = EventActions(state_delta={"k": 1})
+        return made
+    if word == "x":
+        word = "Cx"
+        made.actions = EventActions(transfer_to_agent="other")
+    parts = []
+    for each in word.split("+"):
+        if each[0] == "L":
+            made.long_running_tool_ids = {"l" + each[1:]}
+        if each[0] in "LPU":
+            each = {"L": "C", "P": "R", "U": "R"}[each[0]] + "l" + each[1:]  # noqa: PLW2901
+        parts.append(part_of("T" + each if each[0] in "TA" else each))
+    role = "model" if word[0] in "ACLc" else "user"
+    if word[0] in "TU":
+        made.author = "user"
+    made.content = types.Content(role=role, parts=parts)
+    if word == "S":  # a row of its own before its content
+        made.content = types.Content(role="user", parts=[types.Part(text="T large")])
+        made.custom_metadata = {"large": "x" * 300_000}
+    return made
+
+
+def raw(events: list[Event]) -> list[dict[str, Any]]:
+    return shown([event.content for event in events if event.content])
+
+
+def waiting_in(words: list[str]) -> set[str]:
+    """The ids of the calls among words that take long and that no user answered."""
+    found: set[str] = set()
+    for word in words:
+        if word[0] == "L":
+            found.add("l" + word[1:])
+        elif word[0] == "U":
+            found.discard("l" + word[1:])
+    return found
+
+
+@settings(max_examples=EXAMPLES * 2, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=25), st.integers(1, 12), st.booleans())
+def test_a_window_is_legal_and_holds_the_calls_that_wait(words, count, warm) -> None:
+    async def main() -> None:
+        with MemcoreSessionService(":memory:", pair_safe_recent=True, mend=False) as service:
+            made = await service.create_session(**APP)
+            events = [event_of(word) for word in words]
+            for at, event in enumerate(events):
+                await service.append_event(made, event)
+                if warm and not at % 5:
+                    await service.get_session(**APP)
+            config = GetSessionConfig(num_recent_events=count)
+            session = await service.get_session(**APP, config=config)
+            again = await service.get_session(**APP, config=config)
+            whole = await service.get_session(**APP)
+        assert whole.events == events
+        judge(words, count, session.events, events)
+        assert again.events == session.events
+
+    asyncio.run(main())
+
+
+def judge(words: list[str], count: int, window: list[Event], events: list[Event]) -> None:
+    places = [events.index(event) for event in window]
+    assert places == sorted(set(places))
+    ledger = OracleLedger(start_mask=1 << USER, orphan=2)
+    for event in events:
+        content = event.content
+        ledger.push(shown([content])[0] if content else NoMessage(), 0)
+    starts = ledger.safe_cuts(starts=True)
+    contents = raw(window)
+    if starts and contents:
+        assert contents[0]["role"] == "user"
+        assert "functionResponse" not in contents[0]["parts"][0]
+    if starts:
+        assert set(range(max(len(events) - count, starts[0]), len(events))) <= set(places)
+    before, after = (
+        Counter(each[1] for each in illegal(found, "gemini")) for found in (raw(events), contents)
+    )
+    assert after <= before
+    calls = {call.id for event in window for call in event.get_function_calls()}
+    assert waiting_in(words[starts[0] :] if starts else []) <= calls
+
+
+# --- runners --------------------------------------------------------------------------------------
+
+
+def summarizer_of(kind: str, rng: random.Random) -> Any:
+    if kind == "ours":
+        return MemcoreEventSummarizer()
+    return LlmEventSummarizer(llm=Summarizing(answers=[]))
+
+
+class Summarizing(Scripted):
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+        self.answers.append("what was said before")
+        async for each in super().generate_content_async(llm_request, stream):
+            yield each
+
+
+class Talk:
+    """Random turns of two agents that share a model, on one session."""
+
+    def __init__(self, source: Any, kind: str, seed: int, *, mends: str | None) -> None:
+        self.rng = rng = random.Random(seed)
+        tokens = rng.choice([None, 10, 5_000])
+        self.llm, second = (
+            Scripted(answers=[partial(self.answer, goal)] * 1_000, tokens=tokens)
+            for goal in ("other", "agent")
+        )
+        self.llms = [self.llm, second]
+        callback = mend_request if mends == "callback" else None
+        other = LlmAgent(name="other", model=second, tools=[*TOOLS], before_model_callback=callback)
+        agent = LlmAgent(
+            name="agent",
+            model=self.llm,
+            tools=[*TOOLS],
+            sub_agents=[other],
+            before_model_callback=callback,
+        )
+        config = None
+        if kind != "none":
+            by_turns = {"compaction_interval": rng.randint(1, 3), "overlap_size": rng.randint(0, 2)}
+            by_size = {"token_threshold": rng.choice([50, 400]),
+                       "event_retention_size": rng.randint(0, 6)}  # fmt: skip
+            chosen = rng.choice([by_turns, by_size, {**by_turns, **by_size}])
+            config = EventsCompactionConfig(summarizer=summarizer_of(kind, rng), **chosen)
+        self.service = MemcoreSessionService(source, pair_safe_recent=True)
+        self.runner = Runner(
+            app=App(
+                name="app",
+                root_agent=agent,
+                events_compaction_config=config,
+                plugins=[MemcorePlugin()] if mends == "plugin" else [],
+            ),
+            session_service=self.service,
+        )
+        self.pending: list[types.FunctionCall] = []
+        recent = rng.choice([None, None, rng.randint(1, 12)])
+        self.config = RunConfig(
+            get_session_config=recent and GetSessionConfig(num_recent_events=recent)
+        )
+        self.left = 0
+
+    def answer(self, goal: str, _: Any) -> Any:
+        rng = self.rng
+        self.left -= 1
+        if self.left <= 0 or rng.random() < 0.4:
+            return rng.choice(["done", "a longer text " * 20])
+        calls = []
+        for _ in range(rng.choice([1, 1, 1, 2, 3])):
+            name, args = rng.choice(
+                [
+                    ("look", {"q": "a" * rng.choice([1, 400])}),
+                    ("look", {"q": "b"}),
+                    ("note", {"key": "k", "value": "v"}),
+                    ("approve", {"amount": rng.randint(1, 9)}),
+                    ("ask", {"question": "q"}),
+                    ("transfer_to_agent", {"agent_name": goal}),
+                ]
+            )
+            id_ = rng.choice([None, None, f"id{rng.randint(0, 99)}", "again"])
+            calls.append((name, args, id_))
+        return calls
+
+    async def run(self) -> None:
+        await self.service.create_session(**APP)
+        for _ in range(self.rng.randint(3, 9)):
+            await self.turn()
+
+    async def turn(self) -> None:
+        rng = self.rng
+        self.left = rng.randint(1, 5)
+        message = types.Part(text="user " + "words " * rng.choice([1, 50]))
+        if self.pending and rng.random() < 0.5:
+            call = rng.choice(self.pending)
+            if rng.random() < 0.7:
+                self.pending.remove(call)
+            message = types.Part(
+                function_response=types.FunctionResponse(
+                    id=call.id, name=call.name, response={"status": "yes"}
+                )
+            )
+        if rng.random() < 0.15:
+            await self.append_foreign()
+        stop_after = rng.choice([None] * 5 + [rng.randint(1, 4)])
+        content = types.Content(role="user", parts=[message])
+        count = 0
+        events = self.runner.run_async(**AT, new_message=content, run_config=self.config)
+        async for event in events:
+            long_ids = event.long_running_tool_ids or ()
+            self.pending += [call for call in event.get_function_calls() if call.id in long_ids]
+            count += 1
+            if count == stop_after:  # the client went away
+                await events.aclose()
+                break
+
+    async def append_foreign(self) -> None:
+        """Calls without ids, as other runtimes store them."""
+        session = await self.service.get_session(**APP)
+        calls = [types.Part(function_call=types.FunctionCall(name="look", args={"q": "x"}))] * 2
+        answer = types.Part(
+            function_response=types.FunctionResponse(name="look", response={"found": "x"})
+        )
+        rows = [("user", [types.Part(text="foreign")]), ("model", calls)]
+        rows += self.rng.choice(
+            [
+                [("user", [answer, answer])],
+                [("user", [answer]), ("user", [answer])],
+                [("user", [answer])],
+                [],
+            ]
+        )
+        for role, parts in rows:
+            content = types.Content(role=role, parts=parts)
+            author = "user" if parts[0].text else "agent"
+            event = Event(author=author, invocation_id="foreign", content=content)
+            await self.service.append_event(session, event)
+
+
+def talk(source: Any, kind: str, seed: int, *, mends: str | None) -> list[Any]:
+    """What was wrong with what the model was shown."""
+    made = Talk(source, kind, seed, mends=mends)
+    asyncio.run(made.run())
+    seen = [contents for llm in made.llms for contents in llm.seen]
+    assert seen
+    return [found for contents in seen if (found := wrong(contents))]
+
+
+@pytest.mark.parametrize("mends", ["plugin", "callback"])
+@pytest.mark.parametrize("kind", ["none", "ours", "adk"])
+def test_every_request_of_real_runners_is_legal(tmp_path, kind, mends) -> None:
+    for seed in range(max(EXAMPLES // 5, 1)):
+        path = tmp_path / f"{seed}.memcore"
+        assert talk(path, kind, seed, mends=mends) == [], seed
