@@ -21,6 +21,7 @@ __all__ = [
     "count_holds",
     "counted_holds",
     "drop_holds",
+    "holds_in",
     "is_held",
     "is_hold_row",
     "is_opted_out",
@@ -174,6 +175,11 @@ def count_holds(txn: Txn, count: int) -> None:
 
 def _count(txn: Txn, more: int) -> None:
     count_holds(txn, counted_holds(txn) + more)
+
+
+def holds_in(txn: ReadTxn, scope: int) -> int:
+    """How many holds there are on a scope and its sessions, whatever their rows hold."""
+    return sum(1 for _ in _rows_in(txn, scope))
 
 
 def rows_of(txn: ReadTxn, scope: int) -> list[HoldRow]:

@@ -391,6 +391,12 @@ def next_number(txn: Txn, which: int) -> int:
     return last + 1
 
 
+def pass_over(txn: Txn, which: int, number: int) -> None:
+    """Have numbers of a sort given out above this one only."""
+    last = next_number(txn, which) - 1
+    register_last(txn, which, max(last, number))
+
+
 def _intern(txn: Txn, key: bytes, which: int, *names: str) -> int:
     number = next_number(txn, which)
     txn.put(key, seal_value(key, keys.u64(number) + _pack(*names)))

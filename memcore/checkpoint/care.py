@@ -19,7 +19,13 @@ from memcore.checkpoint.nodes import ID_BYTES, RUN, Run, rows_in, rows_of
 from memcore.checkpoint.pool import chunk_key, epoch_of, read_chunk, read_pool
 from memcore.checkpoint.rows import CheckpointRow, Place
 from memcore.checkpoint.splitting import PAGE
-from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError
+from memcore.errors import (
+    CorruptValueError,
+    InvalidOptionError,
+    MemcoreError,
+    StoreAccessError,
+    StoreLockedError,
+)
 from memcore.keys import Kind, ThreadRow
 from memcore.store.base import ReadTxn
 
@@ -34,6 +40,8 @@ def check_threads(read: Read, scope: int) -> list[str]:
     """What is wrong with the threads of a scope, in words; a read transaction a thread."""
     try:
         named: dict[int, str] = read(lambda txn: {n: name for name, n in names.threads(txn, scope)})
+    except (StoreAccessError, StoreLockedError):
+        raise
     except MemcoreError as exc:
         return [f"the thread names of scope {scope} cannot be read: {exc}"]
     findings: list[str] = read(lambda txn: list(_pools(txn, scope)))

@@ -9,7 +9,7 @@ import typer
 
 import memcore
 from memcore.cli.exits import exit_code_of
-from memcore.cli.options import AsJson, StorePath
+from memcore.cli.options import AsJson, StorePath, key_options
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 from memcore.database.doctor import examine
 
@@ -25,7 +25,7 @@ def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:
     if not os.path.lexists(store) and store != ":memory:":
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)
-    found = examine(store)
+    found = examine(store, **key_options())
     error = found.error
     found.facts["versions"] = {"memcore": memcore.__version__, **found.facts["versions"]}
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from struct import unpack
 from typing import Final
 
@@ -19,8 +20,11 @@ from memcore.database.shared import check_shared, scopes_with_state
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
+    KeyFileError,
     MemcoreError,
     StorageError,
+    StoreAccessError,
+    StoreLockedError,
 )
 from memcore.formats import get_policy
 from memcore.keys import Kind, Row
@@ -36,13 +40,15 @@ from memcore.log.rewriting import same_calls
 from memcore.log.saved import saved_states
 from memcore.model import ItemKind
 from memcore.retention.care import check_care
+from memcore.retention.removing import SCOPED_KINDS
 from memcore.session import Backing, check_removals, is_leaving
 from memcore.session.uses import check_uses
 from memcore.state import check_state
 from memcore.store.base import ReadTxn
+from memcore.store.unlocking import need_newest
 from memcore.terms import session_terms
 from memcore.tokens import TokenCounter
-from memcore.tombstone import buried
+from memcore.tombstone import buried, is_erased
 from memcore.usage import read_usage
 from memcore.views import view_chain
 
@@ -64,14 +70,21 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
 
     The structure of the file first, then every row's checksum, then what rows promise of each
     other, one read transaction a session: changes that other handles make meanwhile are no
-    findings.
+    findings. Neither is what is left of erased users, nor what nobody can decrypt any more because
+    its user was erased since the file, a backup, was made.
+
+    Raises:
+        StoreAccessError, StoreLockedError: the file cannot be read now; one that is read without
+            its lock file was changed meanwhile, say.
     """
     findings = list(backing.store.check())
     if findings:
         return [*findings, _UNSAFE]
     try:
         damaged = list(_damaged_rows(backing))
-        rows = _check_rows(backing, progress)
+        rows = _check_keys(backing) + _check_rows(backing, progress)
+    except (StoreAccessError, StoreLockedError):
+        raise
     except StorageError as exc:
         return [f"the check was cut short: {exc}"]
     told = {what[what.find(_DAMAGED) :] for what in rows}
@@ -80,34 +93,73 @@ def check_database(backing: Backing, progress: Callable[[int, int], None] | None
 
 def _check_rows(backing: Backing, progress: Callable[[int, int], None] | None) -> list[str]:
     """What rows promise of each other."""
-    findings = backing.store.read(check_removals) + backing.store.read(check_care)
+    findings = backing.store.read(check_removals)
+    findings += backing.store.read(lambda txn: check_care(txn, partial(_is_shredded, backing)))
     findings += backing.store.read(lambda txn: check_demand(txn, backing.store.path))
-    dead = set(backing.store.read(lambda txn: list(buried(txn))))
     named: dict[tuple[int, int], str] = {}
-    scopes = _scopes(backing, findings)
-    for scope in scopes:
-        findings += backing.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
-        named.update(_names_of(backing, scope, findings))
-        findings += check_threads(backing.store.read, scope)
-        findings += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+    for scope, wrong in backing.store.read(_scopes):
+        found = wrong + backing.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
+        named.update(_names_of(backing, scope, found))
+        found += check_threads(backing.store.read, scope)
+        found += backing.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+        findings += _of_living(backing, scope, found)
     findings += check_expiries(backing)
-    for scope in sorted(set(backing.store.read(scopes_with_state)) - dead - set(scopes)):
-        findings.append(f"scope {scope} has a state, but no row names it")
-    sessions = [place for place in backing.store.read(sessions_of) if place[0] not in dead]
-    for scope in sorted({scope for scope, _ in sessions} - set(scopes)):
-        findings.append(f"scope {scope} has sessions, but no row names it")
-    for scope in sorted(set(backing.store.read(scopes_with_threads)) - dead - set(scopes)):
-        findings.append(f"scope {scope} has threads, but no row names it")
+    findings += backing.store.read(_nameless)
+    sessions = backing.store.read(sessions_of)
     for done, (scope, session) in enumerate(sessions):
         name = named.get((scope, session))
         where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"
         checker = SessionCheck(backing, scope, session, named=name is not None)
-        findings += [f"{where}: {what}" for what in backing.store.read(checker.run)]
+        found = [f"{where}: {what}" for what in backing.store.read(checker.run)]
+        findings += _of_living(backing, scope, found)
         if progress is not None:
             progress(done + 1, len(sessions))
     for place in sorted(named.keys() - set(sessions)):
         if not backing.store.read(lambda txn, place=place: _is_deleted(txn, *place)):  # type: ignore[misc]
-            findings.append(f"session {named[place]!r}: its head is missing")
+            found = [f"session {named[place]!r}: its head is missing"]
+            findings += _of_living(backing, place[0], found)
+    return findings
+
+
+def _of_living(backing: Backing, scope: int, findings: list[str]) -> list[str]:
+    """The findings of a scope, unless its user was erased, maybe while they were looked for."""
+    if not findings:
+        return findings
+    if _is_shredded(backing, scope) or backing.store.read(lambda txn: is_erased(txn, scope)):
+        return []
+    return findings
+
+
+def _is_shredded(backing: Backing, scope: int) -> bool:
+    vault = backing.store.vault
+    return vault is not None and vault.is_shredded(scope)
+
+
+def _check_keys(backing: Backing) -> list[str]:
+    """Whether the key file of an encrypted database has all the keys that it should."""
+    vault = backing.store.vault
+    if vault is None:
+        return []
+    try:
+        need_newest(backing.store.environment(), vault)
+    except KeyFileError as exc:
+        return [str(exc)]
+    return []
+
+
+def _nameless(txn: ReadTxn) -> list[str]:
+    """Scopes that have rows and no name, and were not erased."""
+    start = bytes((Kind.SCOPE,))
+    known = {keys.number_of(key) for key, _ in txn.scan(start, keys.after(start))}
+    known.update(buried(txn))
+    findings = []
+    for what, scopes in (
+        ("a state", scopes_with_state(txn)),
+        ("sessions", [scope for scope, _ in sessions_of(txn)]),
+        ("threads", scopes_with_threads(txn)),
+    ):
+        stray = sorted(set(scopes) - known)
+        findings += [f"scope {scope} has {what}, but no row names it" for scope in stray]
     return findings
 
 
@@ -123,11 +175,13 @@ def _damaged_rows(backing: Backing) -> Iterator[str]:
     start: bytes | None = b"\x01"
     while start is not None:
         found, start = backing.store.read(lambda txn, start=start: _check_page(txn, start))  # type: ignore[misc]
-        yield from found
+        for scope, damaged in found.items():
+            yield from _of_living(backing, scope, damaged)
 
 
-def _check_page(txn: ReadTxn, start: bytes) -> tuple[list[str], bytes | None]:
-    found = []
+def _check_page(txn: ReadTxn, start: bytes) -> tuple[dict[int, list[str]], bytes | None]:
+    """What is damaged in the next rows, by scope; 0: of none. And where to go on."""
+    found: dict[int, list[str]] = {}
     key = None
     rows = 0
     for key, value in txn.scan(start, b"\xff", limit=_ROWS_PAGE):
@@ -135,29 +189,26 @@ def _check_page(txn: ReadTxn, start: bytes) -> tuple[list[str], bytes | None]:
         try:
             open_value(key, value)
         except CorruptValueError as exc:
-            found.append(str(exc))
+            scope = int.from_bytes(key[1:9], "big") if key[0] in SCOPED_KINDS else 0
+            found.setdefault(scope, []).append(str(exc))
     following = None if key is None or rows < _ROWS_PAGE else keys.behind(key)
     return found, following
 
 
-def _scopes(backing: Backing, findings: list[str]) -> list[int]:
-    """The scopes by their number; those that cannot be found by name are findings."""
-
-    def collect(txn: ReadTxn) -> list[int]:
-        found: list[int] = []
-        start = bytes((Kind.SCOPE,))
-        for key, _ in txn.scan(start, keys.after(start)):
-            scope = keys.number_of(key)
-            found.append(scope)
-            try:
-                app, user = names.scope_names(txn, scope)
-                if _numbered(txn, app, user) != scope:
-                    findings.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
-            except MemcoreError as exc:
-                findings.append(f"scope {scope}: {exc}")
-        return found
-
-    return backing.store.read(collect)
+def _scopes(txn: ReadTxn) -> list[tuple[int, list[str]]]:
+    """The scopes by their number, each with what is wrong with its name."""
+    found: list[tuple[int, list[str]]] = []
+    start = bytes((Kind.SCOPE,))
+    for key, _ in txn.scan(start, keys.after(start)):
+        scope, wrong = keys.number_of(key), list[str]()
+        try:
+            app, user = names.scope_names(txn, scope)
+            if _numbered(txn, app, user) != scope:
+                wrong.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
+        except MemcoreError as exc:
+            wrong.append(f"scope {scope}: {exc}")
+        found.append((scope, wrong))
+    return found
 
 
 def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
@@ -168,6 +219,8 @@ def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
 def _names_of(backing: Backing, scope: int, findings: list[str]) -> dict[tuple[int, int], str]:
     try:
         listed = backing.store.read(lambda txn: list(names.sessions(txn, scope)))
+    except (StoreAccessError, StoreLockedError):
+        raise
     except MemcoreError as exc:
         findings.append(f"the session names of scope {scope} cannot be read: {exc}")
         return {}

@@ -17,7 +17,7 @@ from memcore.session import Backing
 from memcore.store import examined, open_store
 from memcore.store.copying import Judge
 from memcore.store.format import DURABILITIES
-from memcore.store.unlocking import Access
+from memcore.store.unlocking import Access, need_newest
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["CompactReport", "Progress", "RestoreReport", "check_mode", "judge_for", "restore"]
@@ -121,7 +121,9 @@ def restore(
             a target without one needs a copy of it.
 
     Raises:
-        KeyNeededError, WrongKeyError, KeyFileError: the contents cannot be read.
+        KeyNeededError, WrongKeyError: the contents cannot be read.
+        KeyFileError: the key file is missing, damaged, or older than the backup. One that is newer
+            is the right one: who was erased since the backup was made stays erased.
         NotFoundError: there is no source.
         StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
         StoreLockedError: somebody has the target open.
@@ -155,6 +157,8 @@ def restore(
         access = Access(access.provider, f"{final}.keys")
     store = open_store(backup, read_only=True, access=access)
     try:
+        if store.vault is not None:
+            need_newest(store.environment(), store.vault)
         check = judge_for(Backing(store, get_counter(counter), "openai_chat"), progress)
 
         def judge(path: str) -> list[str]:

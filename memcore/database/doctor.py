@@ -17,14 +17,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from memcore.database.copies import access_of
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
+    KeyFileError,
     MemcoreError,
     StorageError,
     StoreLockedError,
 )
 from memcore.options import checked_path
+from memcore.privacy.provider import Key
+from memcore.privacy.ring import read_key_file
 from memcore.store import lmdb as binding
 from memcore.store import open_store
 from memcore.store.file import newest_meta
@@ -32,6 +36,7 @@ from memcore.store.filesystem import is_network, mount_of
 from memcore.store.format import ENCRYPTED, FORMAT_KEY, Format
 from memcore.store.lockfile import holders_of, readers_of
 from memcore.store.naming import leftovers
+from memcore.store.unlocking import Access, need_newest
 
 __all__ = ["Diagnosis", "examine"]
 
@@ -55,18 +60,29 @@ class Diagnosis:
 
     path: str
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Names and values, by what they are about: file, store, pages, use, place, versions."""
+    """Names and values, by what they are about: file, store, keys, pages, use, place, versions."""
     advice: tuple[str, ...] = ()
     """What to do, the most urgent first; empty means that nothing needs to be done."""
     error: MemcoreError | None = None
     """Why the store cannot be opened."""
 
 
-def examine(path: str | os.PathLike[str]) -> Diagnosis:
+def examine(
+    path: str | os.PathLike[str],
+    *,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+) -> Diagnosis:
     """Look at a store without changing it; also at one that cannot be opened.
 
+    Args:
+        path: the store.
+        key: opens the key file of an encrypted one: without it nobody can tell whether that is the
+            right one, and the newest.
+        key_file: where that lies; None: beside the store.
+
     Raises:
-        InvalidOptionError: it lies in memory.
+        InvalidOptionError: it lies in memory, or there is a key file and no key.
         FileNotFoundError, OSError: there is no such file, or it may not be looked at.
     """
     file = checked_path("path", path)
@@ -84,6 +100,10 @@ def examine(path: str | os.PathLike[str]) -> Diagnosis:
     error: MemcoreError | None = None
     try:
         facts["store"] = _store(file)
+        if facts["store"]["encrypted"]:
+            place = f"{file}.keys" if key_file is None else checked_path("key_file", key_file)
+            facts["keys"] = {"file": place}
+            facts["keys"] |= _keys(file, place, access_of(key, key_file))
     except MemcoreError as problem:
         error = problem
     facts["versions"] = _versions()
@@ -182,6 +202,26 @@ def _store(path: str) -> dict[str, Any]:
         store.close()
 
 
+def _keys(path: str, key_file: str, access: Access | None) -> dict[str, Any]:
+    """What there is to know of the key file.
+
+    Raises:
+        KeyFileError: it is missing, damaged, of another database or older than this one.
+        KeyNeededError, WrongKeyError: the key does not open it.
+    """
+    read_key_file(key_file)
+    found = {"bytes": Path(key_file).stat().st_size, "key": "not given"}
+    if access is not None:
+        store = open_store(path, read_only=True, access=access)
+        try:
+            if store.vault is not None:
+                need_newest(store.environment(), store.vault)
+        finally:
+            store.close()
+        found["key"] = "opens it"
+    return found
+
+
 def _versions() -> dict[str, str]:
     found = {}
     for library in _LIBRARIES:
@@ -232,6 +272,15 @@ def _on_error(file: str, facts: dict[str, dict[str, Any]], error: MemcoreError) 
     elif isinstance(error, StoreLockedError):
         pids = ", ".join(map(str, facts["use"].get("processes", ())))
         yield f"wait for the process that holds the file{f' ({pids})' if pids else ''}, or end it"
+    elif isinstance(error, KeyFileError):
+        yield (
+            "put the newest copy of the key file in place: without it nothing can be written, and "
+            "no content read whose key is missing; nobody can make it anew"
+        )
+        yield (
+            "where the newest copy is lost, an older one reads what it has keys for: "
+            f"'memcore salvage {file} --to NEW' copies that"
+        )
 
 
 def _on_store(store: dict[str, Any]) -> Iterator[str]:

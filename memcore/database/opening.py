@@ -27,7 +27,13 @@ from memcore.limits import (
 )
 from memcore.options import checked_bool, checked_int, checked_path
 from memcore.privacy.provider import Key
-from memcore.retention import Retention, RetentionRule, resume_erasures, retention_rules
+from memcore.retention import (
+    Retention,
+    RetentionRule,
+    bury_shredded,
+    resume_erasures,
+    retention_rules,
+)
 from memcore.session import Backing, resume_removals
 from memcore.session.sizes import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
@@ -204,6 +210,7 @@ def _opened(
     start_audit(store, backing.audit)
     backing.border = settled(store, admitted).border(store, None if told is None else told.redacted)
     if not store.read_only:
+        bury_shredded(backing)
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)
         if rules is not None and rules != Retention(backing).get():

@@ -259,7 +259,8 @@ class _Salvage:
         sieve = self._sieve
         write_hold_count(txn, sieve)
         for which, number in sieve.last.items():
-            names.register_last(txn, which, number)
+            if which != keys.Counter.DATA_KEY:  # of a key file that may be lost: it has its own
+                names.register_last(txn, which, number)
         for scope, (app, user) in sieve.scopes.items():
             names.register_scope(txn, scope, app, user)
         for (scope, number), namespace in sieve.namespaces.items():

@@ -88,3 +88,5 @@ class Counter:
     THREAD: Final = 0x04
     POOL: Final = 0x05
     GRAPH_NAMESPACE: Final = 0x06
+    DATA_KEY: Final = 0x07
+    """Not given out here: the newest key of the key file that the file has seen (`Vault.note`)."""

@@ -38,7 +38,7 @@ from memcore.errors import KeyFileError, WrongKeyError
 from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher
 from memcore.privacy.provider import KeyProvider
 
-__all__ = ["DataKey", "KeyRing"]
+__all__ = ["DataKey", "KeyRing", "read_key_file"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -170,32 +170,43 @@ class KeyRing:
             raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
         return copy
 
-    def _read(self) -> None:
+    def _read(self, *, again: bool = False) -> None:
+        """Read the file; ``again``: it was read before, and goes on from what it was then."""
         path = self.path or ""
-        try:
-            whole = Path(path).read_bytes()
-        except OSError as exc:
-            msg = (
-                f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "
-                "read; restore it, or say where it lies with key_file="
-            )
-            raise KeyFileError(msg) from exc
-        body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
-        if body[: len(MAGIC)] != MAGIC:
-            raise KeyFileError(f"{path}: is no key file of memcore's")
-        if hashlib.sha256(body).digest() != total:
-            raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
+        body, total = read_key_file(path)
         at = len(MAGIC) + _LENGTH.size
         wrapped = body[at : at + _LENGTH.unpack_from(body, len(MAGIC))[0]]
-        self._own = self._unwrapped(wrapped)
+        own = self._unwrapped(wrapped)
         head, rest = body[: at + len(wrapped)], body[at + len(wrapped) :]
-        cipher = Cipher(self._own)
-        table = cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head)
-        if table is None or len(table) < _TABLE.size:
+        packed = Cipher(own).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head)
+        if packed is None or len(packed) < _TABLE.size:
             raise KeyFileError(f"{path}: the key file was changed; restore it from a copy")
-        self._wrapped = wrapped
-        self._sum = total
-        self._fill(table)
+        file_id, seed, secret, _, _ = _TABLE.unpack_from(packed)
+        table = _unpacked(packed)
+        if again:
+            self._need_later(file_id, table)
+        self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
+        self._own, self._wrapped, self._sum = own, wrapped, total
+
+    def _need_later(self, file_id: bytes, table: _Table) -> None:
+        """Refuse a file that is not what became of the one that is in use.
+
+        Raises:
+            KeyFileError: it is another database's, or an older copy: keys are missing in it, or
+                some that were shredded are back.
+        """
+        if file_id != self.file_id:
+            raise KeyFileError(
+                f"{self.path}: was replaced by the key file of another database; put the right "
+                "one back"
+            )
+        known = self._table
+        back = (scope for scope in table.keys.keys() - known.keys.keys() if scope < known.minted)
+        if table.last < known.last or next(back, None) is not None:
+            raise KeyFileError(
+                f"{self.path}: was replaced by an older copy, which lacks what has changed since; "
+                "put the newest one back"
+            )
 
     def _unwrapped(self, wrapped: bytes) -> bytes:
         msg = f"{self.path}: the key does not open this key file; nothing was read or changed"
@@ -209,19 +220,14 @@ class KeyRing:
             raise WrongKeyError(msg)
         return own
 
-    def _fill(self, table: bytes) -> None:
-        self.file_id, self.seed, self.secret, minted, last = _TABLE.unpack_from(table)
-        found: dict[int, tuple[DataKey, ...]] = {}
-        for scope, number, key in _ENTRY.iter_unpack(table[_TABLE.size :]):
-            found[scope] = (*found.get(scope, ()), DataKey(number, key))
-        self._table = _Table(found, minted, last)
-
     @_locked
     def refresh(self) -> bool:
         """Read the file again if another process has replaced it; whether it has.
 
         Raises:
-            KeyFileError, WrongKeyError
+            KeyFileError: it cannot be read, is an older copy or another database's. What is known
+                stays in use.
+            WrongKeyError
         """
         if self.path is None:
             return False
@@ -229,7 +235,7 @@ class KeyRing:
             # Not by its status: inodes and coarse times come again, and keys would be lost.
             if _sum_of(self.path) == self._sum:
                 return False
-        self._read()
+        self._read(again=True)
         return True
 
     # --- keys -------------------------------------------------------------------------------------
@@ -238,6 +244,21 @@ class KeyRing:
     def minted(self) -> int:
         """Below this number a scope without a key was shredded."""
         return self._table.minted
+
+    @property
+    def last(self) -> int:
+        """The number of the newest data key."""
+        return self._table.last
+
+    def is_shredded(self, scope: int) -> bool:
+        """Whether the keys of a scope were dropped for good."""
+        table = self._table
+        return scope < table.minted and scope not in table.keys
+
+    def shredded(self) -> list[int]:
+        """The scopes whose keys were dropped for good."""
+        table = self._table
+        return sorted(set(range(table.minted)) - table.keys.keys())
 
     def of_scope(self, scope: int) -> DataKey | None:
         """The current key of a scope; None if it has none, or none any more."""
@@ -379,6 +400,36 @@ class KeyRing:
         for leftover in place.parent.glob(f"{glob.escape(place.name)}.*{_TEMPORARY}"):
             with suppress(FileNotFoundError):
                 leftover.unlink()
+
+
+def read_key_file(path: str) -> tuple[bytes, bytes]:
+    """A key file as it lies there, and the sum that proves it: what can be told without its key.
+
+    Raises:
+        KeyFileError: it is missing, damaged, cannot be read, or is none.
+    """
+    try:
+        whole = Path(path).read_bytes()
+    except OSError as exc:
+        msg = (
+            f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "
+            "read; restore it, or say where it lies with key_file="
+        )
+        raise KeyFileError(msg) from exc
+    body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
+    if body[: len(MAGIC)] != MAGIC:
+        raise KeyFileError(f"{path}: is no key file of memcore's")
+    if hashlib.sha256(body).digest() != total:
+        raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
+    return body, total
+
+
+def _unpacked(packed: bytes) -> _Table:
+    *_, minted, last = _TABLE.unpack_from(packed)
+    found: dict[int, tuple[DataKey, ...]] = {}
+    for scope, number, key in _ENTRY.iter_unpack(packed[_TABLE.size :]):
+        found[scope] = (*found.get(scope, ()), DataKey(number, key))
+    return _Table(found, minted, last)
 
 
 def _new_key(number: int) -> DataKey:

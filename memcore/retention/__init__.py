@@ -5,6 +5,7 @@ from memcore.retention.background import Sweeper
 from memcore.retention.compacting import marking_gone
 from memcore.retention.erasing import (
     Asked,
+    bury_shredded,
     count_pending,
     erase,
     finish_erasures,
@@ -39,6 +40,7 @@ __all__ = [
     "SweepReport",
     "Sweeper",
     "archive_to",
+    "bury_shredded",
     "count_pending",
     "erase",
     "finish_erasures",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memcore import keys
 from memcore.errors import MemcoreError
-from memcore.held import counted_holds, rows_of
+from memcore.held import counted_holds, holds_in, rows_of
 from memcore.keys import Kind
 from memcore.retention.pending import all_pending
 from memcore.retention.removing import has_rows
@@ -24,10 +26,15 @@ def cared_for(txn: ReadTxn) -> list[int]:
     return found
 
 
-def check_care(txn: ReadTxn) -> list[str]:
-    """What is wrong with holds and erasures, in words; that one is under way is no finding."""
+def check_care(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
+    """What is wrong with holds and erasures, in words; that one is under way is no finding.
+
+    Args:
+        txn: the snapshot.
+        is_shredded: whether nobody can read the contents of a scope any more.
+    """
     try:
-        return [*_erasures(txn), *_holds(txn)]
+        return [*_erasures(txn), *_holds(txn, is_shredded)]
     except MemcoreError as exc:
         return [f"holds and erasures cannot be checked: {exc}"]
 
@@ -45,9 +52,11 @@ def _erasures(txn: ReadTxn) -> list[str]:
     return findings
 
 
-def _holds(txn: ReadTxn) -> list[str]:
+def _holds(txn: ReadTxn, is_shredded: Callable[[int], bool]) -> list[str]:
     told = counted_holds(txn)
-    found = sum(len(rows_of(txn, scope)) for scope in cared_for(txn))
+    found = 0
+    for scope in cared_for(txn):
+        found += holds_in(txn, scope) if is_shredded(scope) else len(rows_of(txn, scope))
     if told == found:
         return []
     return [f"the holds of the database are {found}, its row of them says {told}"]

@@ -22,9 +22,10 @@ from memcore.audit import record_event
 from memcore.errors import MemcoreError, ReadOnlyError, StorageError
 from memcore.held import drop_holds, need_free
 from memcore.keys import Kind
-from memcore.names import check_name
+from memcore.names import check_name, pass_over
+from memcore.privacy.ring import KeyRing
 from memcore.retention.compacting import Compacted, Judge, compact_away
-from memcore.retention.owner import drop_names, scopes_of
+from memcore.retention.owner import drop_names, drop_names_of, scopes_of
 from memcore.retention.pending import (
     GONE,
     HIDDEN,
@@ -43,9 +44,17 @@ from memcore.retention.signing import receipt_key
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.bell import ERASED, NAMES
-from memcore.tombstone import bury
+from memcore.tombstone import buried, bury
 
-__all__ = ["Asked", "count_pending", "erase", "finish_erasures", "resume_erasures", "would_erase"]
+__all__ = [
+    "Asked",
+    "bury_shredded",
+    "count_pending",
+    "erase",
+    "finish_erasures",
+    "resume_erasures",
+    "would_erase",
+]
 
 _NAMES_LOOKED_AT = 64
 _NAME_CHARS_MIN = 16
@@ -140,6 +149,81 @@ def resume_erasures(backing: Backing, *, pieces: int) -> None:
         for each in backing.store.read(lambda txn: list(all_pending(txn))):
             if each.stage in (HIDDEN, SHREDDED):
                 _Work(backing, each).advance(pieces=pieces)
+
+
+# --- files and key files of different times -------------------------------------------------------
+
+
+def bury_shredded(backing: Backing) -> None:
+    """Have users stay erased of whom the file, a backup, knows nothing but that they were there.
+
+    Their data keys are gone, so their names and rows go as in any erasure, and their numbers are
+    not given out again. And the reverse: whoever is buried here and has keys, since an older key
+    file was put in place, loses them once more.
+
+    Raises:
+        KeyFileError, StorageError, AuditError: nothing was changed.
+    """
+    store, vault = backing.store, backing.store.vault
+    if vault is None:
+        return
+    ring = vault.ring
+    if store.read(lambda txn: _unburied(txn, ring)):
+        _bury_all(backing, ring)
+    if store.read(lambda txn: _revived(txn, ring)):
+        store.make_durable()  # no power cut may bring their names back
+
+        def shred(txn: Txn) -> None:
+            for scope in _revived(txn, ring):
+                vault.shred(scope)
+
+        store.transact(shred)
+
+
+def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:
+    """The scopes whose keys were shredded, and that the file does not know to be dead."""
+    shredded = ring.shredded()  # before the look at the file: who erases buries first
+    dead = set(buried(txn)) if shredded else set()
+    return [scope for scope in shredded if scope not in dead]
+
+
+def _revived(txn: ReadTxn, ring: KeyRing) -> list[int]:
+    """The scopes that are dead and have keys, but for those that an erasure is about to shred."""
+    dead = [scope for scope in buried(txn) if ring.of_scope(scope) is not None]
+    if not dead:
+        return []
+    going = {scope for each in all_pending(txn) if each.stage == HIDDEN for scope in each.scopes}
+    return [scope for scope in dead if scope not in going]
+
+
+def _bury_all(backing: Backing, ring: KeyRing) -> None:
+    own, now_ms = receipt_key(backing.store), backing.now_ms()
+    size = backing.store.stats()["file_bytes"]
+
+    def closure(txn: Txn) -> None:
+        ring.refresh()
+        lost = _unburied(txn, ring)
+        pass_over(txn, keys.Counter.SCOPE, max(lost, default=0))
+        known = {scope for each in all_pending(txn) for scope in each.scopes}
+        found = drop_names_of(txn, lost)
+        known.update(*found.values())
+        for scope in lost:
+            bury(txn, scope)
+            if scope not in known and has_rows(txn, scope):
+                found.setdefault("", []).append(scope)
+        for user, scopes in found.items():
+            who = digest_of(own, "user", user)
+            pending = Pending(os.urandom(16).hex(), who, None, who, None, scopes, now_ms, size)
+            pending.stage, pending.shredded = SHREDDED, True
+            for scope in scopes:
+                pending.overrode_hold = bool(drop_holds(txn, scope)) or pending.overrode_hold
+            put_pending(txn, pending)
+            record_event(txn, 0, "erase", {"erasure": pending.id, "scopes": scopes})
+        txn.tell(NAMES)
+        txn.tell(ERASED)
+        txn.on_commit(lambda: _forget(backing, lost))
+
+    backing.store.transact(closure, makes_room=True)
 
 
 # --- the first transaction ------------------------------------------------------------------------

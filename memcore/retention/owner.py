@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from memcore import keys, names
 from memcore.codec import open_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Kind
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["drop_names", "scopes_of"]
+__all__ = ["drop_names", "drop_names_of", "scopes_of"]
 
 _NAMES = bytes((Kind.SCOPE_NAME,))
 
@@ -45,6 +48,24 @@ def drop_names(txn: Txn, scope: int, app: str, user: str) -> None:
     """Take both rows of a scope's name away; its number is never given out again."""
     txn.delete(keys.name_key(_NAMES, app, user))
     txn.delete(keys.scoped(Kind.SCOPE, scope))
+
+
+def drop_names_of(txn: Txn, scopes: Iterable[int]) -> dict[str, list[int]]:
+    """Take the names of scopes away, damaged ones too; which of the scopes each user had."""
+    found: dict[str, list[int]] = {}
+    gone = set(scopes)
+    named: dict[bytes, tuple[int, str]] = {}
+    for key, value in txn.scan(_NAMES, keys.after(_NAMES)):
+        with suppress(CorruptValueError):
+            number, texts = names.unpack_name(open_value(key, value)[1])
+            if number in gone:
+                named[key] = number, texts[1]
+    for key, (scope, user) in named.items():
+        txn.delete(key)
+        found.setdefault(user, []).append(scope)
+    for scope in gone:
+        txn.delete(keys.scoped(Kind.SCOPE, scope))
+    return found
 
 
 def _first_text(packed: bytes) -> bytes:

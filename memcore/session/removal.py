@@ -32,6 +32,7 @@ from memcore.state import header_key
 from memcore.store.base import ReadTxn, Store, Txn
 from memcore.store.piece import Piece
 from memcore.terms import drop_terms, session_terms
+from memcore.tombstone import is_erased
 
 __all__ = [
     "check_removals",
@@ -275,6 +276,8 @@ def check_removals(txn: ReadTxn) -> list[str]:
         except CorruptValueError:
             findings.append(f"the row under key {row.hex()} is no mark of a removal")
             continue
+        if is_erased(txn, scope):
+            continue  # what it leads to may have left before it
         try:
             if prefix[0] in (Kind.THREAD, Kind.CHUNK):
                 sound = removal.is_unused(txn, prefix)

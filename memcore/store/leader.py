@@ -184,6 +184,8 @@ class Leader:
                     wrote = True
                 index += 1
             if not queue.waiting or batch.back or not queue.take_more(batch):
+                if wrote and txn.vault is not None:
+                    txn.vault.note(txn)
                 return _Next.COMMIT, wrote
 
     def _run_one(self, txn: WriteTxn, call: Call, batch: Batch) -> None:

@@ -90,14 +90,22 @@ def unlock(record: Format, path: str, access: Access | None) -> Vault | None:
 
 
 def need_newest(env: Environment, vault: Vault) -> None:
-    """Refuse to write with a key file that is older than the database.
+    """Refuse a key file that is older than the database: it must not be written with.
 
     It would get other keys for users who have contents, and what is written with those is lost
-    when the right file comes back.
+    when the right file comes back. The file says which data key is the newest that it has seen; one
+    that an older memcore wrote does not, and there it shows by users without keys.
 
     Raises:
-        KeyFileError: somebody has contents for whom the file never had a key.
+        KeyFileError: it is older, or was replaced by an older one since it was read.
     """
+    vault.ring.refresh()
+    if env.read(vault.noted) > vault.ring.last:
+        vault.ring.refresh()  # another process may just have made the key
+        if (noted := env.read(vault.noted)) > vault.ring.last:
+            raise _older(
+                vault, f"that has seen data key {noted}, its last one is {vault.ring.last}"
+            )
 
     def look(txn: ReadTxn) -> int | None:
         key = keys.counter(keys.Counter.SCOPE)
@@ -112,11 +120,14 @@ def need_newest(env: Environment, vault: Vault) -> None:
     vault.ring.refresh()
     if vault.ring.minted > found:
         return  # another process had just made the key
-    msg = (
-        f"{vault.ring.path}: is older than the database: users have contents for whom it has no "
-        "key; restore the newest copy, or open the database read-only for what can be read"
+    raise _older(vault, "users have contents for whom it has no key")
+
+
+def _older(vault: Vault, how: str) -> KeyFileError:
+    return KeyFileError(
+        f"{vault.ring.path}: is older than the database: {how}; restore the newest copy, or open "
+        "the database read-only for what can be read"
     )
-    raise KeyFileError(msg)
 
 
 def _has_contents(txn: ReadTxn, scope: int) -> bool:

@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, seal_encrypted
-from memcore.errors import MemcoreError, NotFoundError
-from memcore.keys import Care, Kind, Row
+from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
+from memcore.errors import CorruptValueError, MemcoreError, NotFoundError
+from memcore.keys import Care, Counter, Kind, Row, counter, u64
 from memcore.limits import ENCRYPTED_FORMAT
 from memcore.privacy.cipher import NONCE_BYTES, Cipher
 from memcore.privacy.ring import DataKey, KeyRing
+
+if TYPE_CHECKING:
+    from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["CLOSED_KINDS", "Vault", "is_content", "number_of"]
 
@@ -37,6 +40,7 @@ _CARE_AT: Final = 9
 _DATABASE: Final = bytes(_SCOPE_BYTES)
 _NONCES: Final = 512
 _VEIL_BYTES: Final = 16
+_NEWEST: Final = counter(Counter.DATA_KEY)
 _OPEN_ROWS: Final = frozenset(
     (
         Row.HEAD,
@@ -71,7 +75,7 @@ class Vault:
     Values are sealed under the write lock only, so by one thread at a time.
     """
 
-    __slots__ = ("_at", "_openers", "_pool", "_sealers", "ring", "seed")
+    __slots__ = ("_at", "_noted", "_openers", "_pool", "_sealers", "ring", "seed")
 
     def __init__(self, ring: KeyRing) -> None:
         self.ring = ring
@@ -79,6 +83,8 @@ class Vault:
         """What digests that stand in clear are keyed with, in place of the file's own seed."""
         self._sealers: dict[bytes, _Sealing] = {}
         self._openers: dict[bytes, Cipher | None] = {}
+        self._noted = 0
+        """What the file is known to say of its newest key; it may say more."""
         self.forget_random()
 
     def forget_random(self) -> None:
@@ -102,9 +108,12 @@ class Vault:
         Raises:
             NotFoundError: the scope was erased: its data key is gone.
             KeyFileError: the scope is new, and the key file cannot be written.
+            TamperedError: the value is one that did not decrypt.
         """
         if not is_content(key):
             return value
+        if value[:1] == _ENCRYPTED:
+            open_value(key, value)  # raises: under two keys it would be lost for good
         sealing = self._sealers.get(key[_SCOPE])
         if sealing is None:
             sealing = self._sealer(key[_SCOPE])
@@ -190,6 +199,38 @@ class Vault:
         return blake2b(packed, key=self.seed, salt=salt, digest_size=_VEIL_BYTES).hexdigest()
 
     # --- keys -------------------------------------------------------------------------------------
+
+    def noted(self, txn: ReadTxn) -> int:
+        """The newest data key that the file says it has seen; 0 if it does not say.
+
+        A damaged row says nothing: the check names it, the next commit writes it anew.
+        """
+        value = txn.get(_NEWEST)
+        if value is None:
+            return 0
+        try:
+            return int.from_bytes(open_value(_NEWEST, value)[1], "big")
+        except CorruptValueError:
+            return 0
+
+    def note(self, txn: Txn) -> None:
+        """Have the file say which data key is the newest, in the transaction that writes with it.
+
+        The key file has that key already, and durably. So a file that says more than its key file
+        has lies beside an older copy of that one.
+        """
+        last = self.ring.last
+        if last == self._noted:
+            return
+        found = self.noted(txn)
+        if found < last:
+            txn.put(_NEWEST, seal_value(_NEWEST, u64(last)))
+        else:
+            self._noted = last  # committed by somebody, maybe by this one the last time
+
+    def is_shredded(self, scope: int) -> bool:
+        """Whether a scope's contents cannot be read any more, by anybody."""
+        return self.ring.is_shredded(scope)
 
     def shred(self, scope: int) -> bool:
         """Drop the data keys of a scope, durably; whether there were any. Needs the write lock.

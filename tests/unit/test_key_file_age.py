@@ -1,0 +1,406 @@
+"""Key files and databases of different times: older backups, older key files, restores."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import memcore
+from memcore import keys, names
+from memcore.cli.app import app
+from memcore.codec import HEADER_BYTES, seal_encrypted, seal_value
+from memcore.database.doctor import examine
+from memcore.errors import KeyFileError, StorageError, TamperedError, WrongKeyError
+from memcore.keys import Kind, Row
+from memcore.privacy.provider import key_provider
+from memcore.privacy.ring import BLOCK, KeyRing
+
+KEY = bytes(range(32))
+OTHER = bytes(range(1, 33))
+MARK = "MARKER-7f3a9"
+DATA_KEY = bytes((Kind.COUNTER, 7))
+
+
+def item(text=MARK):
+    return {"role": "user", "content": text}
+
+
+def key_file(path):
+    return path.with_name(f"{path.name}.keys")
+
+
+def fill(db, *users):
+    for user in users:
+        db.session("s", user=user).append(item(f"{MARK} {user}"))
+        db.scope(user=user).kv("notes").put("k", MARK)
+
+
+def said(db):
+    """The newest data key that the file says it has seen."""
+    return db.backing.store.read(db.backing.store.vault.noted)
+
+
+@pytest.fixture
+def backup(path, tmp_path):
+    """A copy of a database of three users, two of which were erased since, and one is new."""
+    copy = tmp_path / "backup"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob", "carol")
+        db.scope(user="alice").hold(reason="a case")
+        db.backup(copy)
+        db.scope(user="alice").release()
+        db.erase("alice")
+        db.erase("carol")
+        fill(db, "dave")
+        db.erase("dave")
+    return copy
+
+
+# --- an older file beside a newer key file --------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["copied", "restored"])
+def test_new_users_come_to_a_backup_that_is_older_than_an_erasure(path, backup, how):
+    if how == "copied":
+        shutil.copy(backup, path)
+    else:
+        memcore.restore(backup, path, replace=True, key=KEY)
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "erin", "frank", "alice", "dave")
+        assert db.session("s", user="bob").get(1).message["content"] == f"{MARK} bob"
+        assert db.session("s", user="alice").get(1).message["content"] == f"{MARK} alice"
+        assert len(db.session("s", user="alice")) == 1
+        assert db.check() == []
+
+
+def test_who_was_erased_since_the_backup_stays_erased(path, backup):
+    shutil.copy(backup, path)
+    with memcore.open(path, key=KEY) as db:
+        assert [user for _, _, user in db.backing.store.read(lambda t: list(names.scopes(t)))] == [
+            "bob"
+        ]
+        assert db.check() == []
+        assert db.erase("alice").bytes_gone  # goes on with what the opening began
+        assert [receipt.bytes_gone for receipt in db.finish_erasures()] == [True]
+        assert db.scope(user="bob").holds() == []
+        assert db.check() == []
+    left = path.read_bytes()
+    assert b"alice" not in left
+    assert b"carol" not in left
+    assert b"bob" in left
+
+
+def test_a_backup_is_sound_though_users_were_erased_since(path, backup):
+    shutil.copy(backup, path)
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert db.check() == []
+        with pytest.raises(TamperedError):
+            db.session("s", user="alice").get(1)
+
+
+def test_damage_is_found_beside_those_who_were_erased(path, backup):
+    shutil.copy(backup, path)
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        rows = db.backing.store.read(lambda txn: dict(txn.scan(b"\x05", b"\x06")))
+    bob = next(key for key in rows if key[8] == 2 and key[17] == Row.ITEM)
+    rewrite(path, {bob: b"\x02" + bytes(60)})
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert len(db.check()) == 1
+    with pytest.raises(memcore.CorruptStoreError):
+        memcore.restore(path, path.with_name("fresh"), key=KEY)
+
+
+def test_an_audited_backup_chains_who_stays_erased(path, tmp_path):
+    audit = memcore.Audit(key=OTHER)
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        fill(db, "alice", "bob")
+        db.backup(tmp_path / "backup")
+        db.erase("alice")
+    shutil.copy(tmp_path / "backup", path)
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        fill(db, "erin")
+        db.finish_erasures()
+        assert db.check() == []
+        assert db.verify_audit().ok
+
+
+def test_removing_who_was_erased_is_gone_on_with(path, backup, monkeypatch):
+    """Cut short between the burial and the last of the rows, it is no finding and is finished."""
+    shutil.copy(backup, path)
+    from memcore.retention import erasing
+
+    def killed(*_, **__):
+        raise StorageError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "remove_rows", killed)
+        with memcore.open(path, key=KEY) as db:
+            assert db.check() == []
+            fill(db, "erin")
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+        assert len(db.finish_erasures()) == 2
+        assert db.check() == []
+
+
+def rewrite(path, changes):
+    import lmdb
+
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        for key, value in changes.items():
+            if value is None:
+                txn.delete(key)
+            else:
+                txn.put(key, value)
+
+
+# --- an older key file ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def renewed(path):
+    """A database whose key file has other keys than ``older`` has: by a rotation."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        db.backing.store.flush()
+        shutil.copy(key_file(path), f"{path}.older")
+        db.rotate_data_keys(user="alice")
+    return path
+
+
+def test_an_older_key_file_is_refused_though_it_knows_all_users(renewed):
+    before = renewed.read_bytes()
+    with pytest.raises(KeyFileError, match=r"older than the database.*newest copy.*read-only"):
+        memcore.open(renewed, key=KEY, key_file=f"{renewed}.older")
+    assert renewed.read_bytes() == before
+    with memcore.open(renewed, key=KEY, key_file=f"{renewed}.older", read_only=True) as db:
+        assert db.session("s", user="bob").get(1).message["content"] == f"{MARK} bob"
+        assert any("older" in finding for finding in db.check())
+    with memcore.open(renewed, key=KEY) as db:
+        assert db.check() == []
+
+
+def test_a_newer_file_is_not_restored_beside_an_older_key_file(renewed, tmp_path):
+    target = tmp_path / "target"
+    shutil.copy(f"{renewed}.older", key_file(target))
+    with pytest.raises(KeyFileError, match="older than the database"):
+        memcore.restore(renewed, target, key=KEY)
+    assert not target.exists()
+    with pytest.raises(KeyFileError, match="older than the database"):
+        memcore.restore(renewed, target, key=KEY, force=True)
+
+
+def test_salvage_with_an_older_key_file_makes_a_database_of_what_it_reads(renewed, tmp_path):
+    memcore.salvage(renewed, tmp_path / "new", key=KEY, key_file=f"{renewed}.older")
+    with memcore.open(tmp_path / "new", key=KEY) as db:
+        assert db.session("s", user="bob").get(1).message["content"] == f"{MARK} bob"
+        fill(db, "erin")
+        assert db.check() == []
+
+
+def test_the_file_says_which_data_key_is_the_newest(path):
+    with memcore.open(path, key=KEY) as db:
+        assert said(db) == 0
+        fill(db, "alice")
+        assert said(db) == BLOCK
+        db.rotate_data_keys()
+        assert said(db) == BLOCK + 1
+        with pytest.raises(RuntimeError, match="cut short"):
+            db.backing.store.transact(lambda txn: mint_and_fail(db, txn))
+        assert said(db) == BLOCK + 1  # a key that nothing is encrypted with: the key file is ahead
+        fill(db, "bob")
+        assert said(db) == db.backing.store.vault.ring.last > BLOCK + 1
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+
+
+def mint_and_fail(db, txn):
+    key = keys.session_row(BLOCK * 3, 1, Row.ITEM, 1)
+    txn.put(key, seal_value(key, b"x"))
+    raise RuntimeError("cut short")
+
+
+def test_a_file_of_an_older_memcore_gets_its_row_with_the_next_commit(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    rewrite(path, {DATA_KEY: None})
+    with memcore.open(path, key=KEY) as db:
+        assert said(db) == 0
+        fill(db, "alice")
+        assert said(db) == BLOCK
+
+
+def test_a_damaged_row_is_found_and_written_anew(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    rewrite(path, {DATA_KEY: b"\x01\x00" + bytes(16)})
+    with memcore.open(path, key=KEY) as db:
+        assert len(db.check()) == 1
+        fill(db, "alice")
+        assert said(db) == BLOCK
+        assert db.check() == []
+
+
+def test_several_processes_mint_keys_and_none_takes_the_row_back(path):
+    script = """
+import sys, memcore
+with memcore.open(sys.argv[1], key=bytes(range(32))) as db:
+    print("here", flush=True)
+    sys.stdin.readline()
+    db.session("s", user="alice").append({"role": "user", "content": "x"})
+    print(db.backing.store.read(db.backing.store.vault.noted), flush=True)
+"""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, path],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with child:
+            assert child.stdout.readline() == "here\n"
+            fill(db, *(f"u{number}" for number in range(BLOCK)))
+            last = said(db)
+            assert last == 2 * BLOCK
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert int(child.stdout.readline()) == last
+        assert child.returncode == 0
+        assert said(db) == last
+        assert db.check() == []
+
+
+# --- a key file that is replaced while the database is open ---------------------------------------
+
+
+def test_an_older_key_file_put_in_place_under_way_is_refused(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        older = key_file(path).read_bytes()
+        fill(db, *(f"u{number}" for number in range(BLOCK)))
+        newest = key_file(path).read_bytes()
+        key_file(path).write_bytes(older)
+        with pytest.raises(KeyFileError, match=r"older copy.*newest"):
+            fill(db, *(f"v{number}" for number in range(BLOCK)))
+        assert db.session("s", user="u60").get(1).message["content"] == f"{MARK} u60"
+        with pytest.raises(KeyFileError, match="older"):
+            memcore.open(path, key=KEY)
+        key_file(path).write_bytes(newest)
+        fill(db, *(f"v{number}" for number in range(BLOCK)))
+        assert db.check() == []
+
+
+def test_a_key_file_in_which_a_shredded_key_is_back_is_an_older_one(path):
+    ring = KeyRing.create(str(key_file(path)), key_provider(KEY))
+    ring.mint(1)
+    older = key_file(path).read_bytes()
+    ring.shred(1)
+    key_file(path).write_bytes(older)
+    with pytest.raises(KeyFileError, match="older copy"):
+        ring.refresh()
+    assert ring.of_scope(1) is None
+
+
+def test_the_key_file_of_another_database_put_in_place_is_refused(path, tmp_path):
+    other = tmp_path / "other"
+    with memcore.open(path, key=KEY) as db, memcore.open(other, key=KEY) as another:
+        fill(db, "alice")
+        fill(another, *(f"u{number}" for number in range(2 * BLOCK)))
+        shutil.copy(key_file(other), key_file(path))
+        with pytest.raises(KeyFileError, match="another database"):
+            fill(db, *(f"u{number}" for number in range(BLOCK)))
+
+
+def test_keys_that_came_back_with_an_older_key_file_are_shredded_again(path):
+    """It lacks nothing that contents need, but whoever was erased since has a key in it."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        older = key_file(path).read_bytes()
+        db.erase("alice")
+    key_file(path).write_bytes(older)
+    with memcore.open(path, key=KEY) as db:
+        assert db.backing.store.vault.ring.shredded() == [1]
+        assert KeyRing.load(str(key_file(path)), key_provider(KEY)).of_scope(1) is None
+        assert db.check() == []
+        fill(db, "alice")
+
+
+# --- what does not decrypt ------------------------------------------------------------------------
+
+
+def test_what_does_not_decrypt_is_never_encrypted_once_more(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        store = db.backing.store
+        key, value = next(
+            (key, value) for key, value in store.read(lambda txn: list(txn.scan(b"\x0b", b"\x0c")))
+        )
+        sealed = store.vault.seal(key, value)
+        assert store.vault.open(key, sealed) == value
+        broken = seal_encrypted(key, sealed[HEADER_BYTES:-1] + bytes((sealed[-1] ^ 1,)))
+        with pytest.raises(TamperedError):
+            store.transact(lambda txn: txn.put(key, store.vault.open(key, broken)))
+        assert store.read(lambda txn: txn.get(key)) == value
+
+
+# --- the doctor -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [None, KEY])
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda place: place.unlink(), "cannot read"),
+        (lambda place: place.write_bytes(place.read_bytes()[:-1]), "damaged"),
+        (lambda place: place.write_bytes(b"something else, of some length"), "no key file"),
+    ],
+    ids=["lost", "damaged", "foreign"],
+)  # fmt: skip
+def test_the_doctor_sees_that_keys_are_lost(path, given, harm, told):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    assert examine(path, key=given).error is None
+    harm(key_file(path))
+    found = examine(path, key=given)
+    assert isinstance(found.error, KeyFileError)
+    assert told in str(found.error)
+    assert any("key file" in line for line in found.advice)
+
+
+def test_the_doctor_sees_that_the_key_file_is_too_old(renewed, tmp_path):
+    assert examine(renewed, key=KEY).error is None
+    found = examine(renewed, key=KEY, key_file=f"{renewed}.older")
+    assert isinstance(found.error, KeyFileError)
+    assert "older than the database" in str(found.error)
+    assert isinstance(examine(renewed, key=OTHER).error, WrongKeyError)
+    other = tmp_path / "other"
+    memcore.open(other, key=KEY).close()
+    found = examine(renewed, key=KEY, key_file=key_file(other))
+    assert "another database" in str(found.error)
+
+
+def test_the_doctor_says_what_it_cannot_tell_without_the_key(renewed):
+    found = examine(renewed)
+    size = os.path.getsize(key_file(renewed))
+    assert found.facts["keys"] == {
+        "file": str(key_file(renewed)),
+        "bytes": size,
+        "key": "not given",
+    }
+    assert examine(renewed, key=KEY).facts["keys"]["key"] == "opens it"
+
+
+def test_the_doctors_command_takes_the_key_from_the_environment(renewed):
+    env = {"MEMCORE_STORE": None, "MEMCORE_KEY": KEY.hex(), "MEMCORE_KEY_FILE": None}
+    ran = CliRunner().invoke(app, ["doctor", "--store", str(renewed)], env=env)
+    assert ran.exit_code == 0
+    assert "nothing needs to be done" in ran.stdout
+    shutil.copy(f"{renewed}.older", key_file(renewed))
+    ran = CliRunner().invoke(app, ["doctor", "--store", str(renewed), "--json"], env=env)
+    assert ran.exit_code != 0
+    assert "older than the database" in json.loads(ran.stdout)["error"]
