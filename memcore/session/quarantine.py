@@ -89,9 +89,22 @@ class Quarantine:
                 raise self._missing(session_id, seq)
             return scope, session, held.message
 
-        scope, session, message = self._backing.store.read(look)
-        rewrite_items(self._backing, scope, session, {seq: message}, may_grow=True)
-        self._backing.store.transact(lambda txn: drop_held(txn, scope, session, seq))
+        done = False
+        while not done:  # the placeholder was written anew meanwhile
+            scope, session, message = self._backing.store.read(look)
+            done = self._put_back(scope, session, seq, message)
+
+    def _put_back(self, scope: int, session: int, seq: int, message: Message) -> bool:
+        """Let go of an original in the commit that shows it; whether the placeholder was there."""
+        done = rewrite_items(
+            self._backing,
+            scope,
+            session,
+            {seq: message},
+            may_grow=True,
+            along=lambda txn: drop_held(txn, scope, session, seq),
+        )
+        return bool(done.seqs)
 
     def drop(self, session_id: str, seq: int) -> None:
         """Remove an original; the placeholder stays. Raises what ``release`` raises."""

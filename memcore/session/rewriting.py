@@ -46,6 +46,7 @@ def rewrite_items(
     changes: Mapping[int, Message],
     *,
     may_grow: bool = False,
+    along: Callable[[Txn], object] | None = None,
 ) -> Rewritten:
     """Put other messages in the place of items that a session owns, live or undone, in one commit.
 
@@ -58,6 +59,7 @@ def rewrite_items(
         changes: the new messages by seq.
         may_grow: allow messages that count more tokens than the old ones; sums of contexts are
             too small then, until the session is counted anew.
+        along: what is done in the same commit, if anything is rewritten.
 
     Raises:
         NotFoundError: the session has no such item.
@@ -87,9 +89,14 @@ def rewrite_items(
         return found
 
     planned = backing.store.read(plan)
-    done = backing.store.transact(
-        lambda txn: rewrite_planned(txn, backing, scope, session, planned), makes_room=True
-    )
+
+    def closure(txn: Txn) -> Rewritten:
+        done = rewrite_planned(txn, backing, scope, session, planned)
+        if done.seqs and along is not None:
+            along(txn)
+        return done
+
+    done = backing.store.transact(closure, makes_room=True)
     blobs.finish_leaving(backing.store, done.leaving)
     return done
 

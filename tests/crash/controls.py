@@ -16,6 +16,7 @@ import memcore
 from memcore.database import keying
 from memcore.privacy import ring
 from memcore.retention import compacting, scanning
+from memcore.session import quarantine
 from memcore.store import (
     attaching,
     copying,
@@ -277,6 +278,19 @@ def remains_in_copies() -> None:
     copying._forget_what_is_gone = lambda *_: None
     compacting.scan_copy = lambda *_: scanning.Scan()
     run.Run.blank = lambda *_: None  # type: ignore[method-assign]
+
+
+@control("full", "quarantines")
+def late_drop() -> None:
+    """A released original leaves the quarantine in a commit of its own."""
+    release = quarantine.rewrite_items
+
+    def torn(backing: Any, *arguments: Any, along: Callable[[Any], None], **options: Any) -> Any:
+        done = release(backing, *arguments, **options)
+        backing.store.transact(along)
+        return done
+
+    quarantine.rewrite_items = torn  # type: ignore[assignment]
 
 
 @control("relaxed", "audited")

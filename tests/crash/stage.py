@@ -19,9 +19,10 @@ from memcore.store import pin
 from .audits import audit_beside
 from .children import Children, ending
 from .controls import Control
+from .quarantines import GUARD
 from .recording import Recorder
 from .sealed import FILE, open_any
-from .verbs import GONE, SHARED, VERBS, Place, State, Step, tag_in, told_in
+from .verbs import GONE, HELD, SHARED, VERBS, Place, State, Step, tag_in, told_in
 from .workloads import Lane, Operation, Workload
 
 _LOOK_SECONDS = 0.002
@@ -150,6 +151,7 @@ def open_database(scene: Scene) -> memcore.Database:
         allow_unsafe=scene.durability == "none",
         steady_interval_ms=_STEADY_MS,
         audit=audit_beside(scene.directory / FILE) if scene.workload.audited else None,
+        guard=GUARD if scene.workload.guarded else None,
     )
 
 
@@ -212,7 +214,7 @@ def _ends(db: memcore.Database) -> list[tuple[str, int]]:
         for entry in scope.sessions():
             for item in scope.session(entry.session_id).tail(1 if user != SHARED else 3):
                 told = told_in(item)
-                if told == GONE:
+                if told in (GONE, HELD):
                     continue
                 lane, number, *_ = told.split("|")
                 found.append((lane, int(number)))

@@ -18,6 +18,7 @@ from memcore.codec import encode_json
 from memcore.compaction import Reduction, Visible
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
 from memcore.log.saved import read_saved
+from memcore.session.admitting import QUARANTINED
 from memcore.session.handle import store_of
 from memcore.tokens import get_counter
 from memcore.views import view_chain
@@ -27,8 +28,9 @@ State = dict[str, Any]
 its name, items, views and notes), usage ``u/name`` (what was billed, for how many items), counters
 ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state; those before each item
 ``m/name``, of sessions whose names begin so), what they gave the state of their user ``w/name`` and
-of the application ``x/name``, leases ``l/name`` (owner and epoch), keys ``k/key``, blobs ``b/tag``,
-its items in the session that all share under ``shared``. The values are immutable."""
+of the application ``x/name``, leases ``l/name`` (owner and epoch), what is put aside ``q/name``,
+keys ``k/key``, blobs ``b/tag``, its items in the session that all share under ``shared``.
+The values are immutable."""
 
 SHARED = "shared"
 PAST = "m"
@@ -126,12 +128,18 @@ def is_big(operation: list[Any]) -> bool:
 
 GONE = "gone"
 """What the state has in the place of an item that expired."""
+HELD = "held"
+"""What the state has in the place of an item that was put aside."""
+SUSPICIOUS = " says eve@example.com"
+"""What items end in that a guard puts aside."""
 
 
 def told_in(item: memcore.Item) -> str:
-    """The tag of an item, or that it expired."""
+    """The tag of an item, or that it expired or was put aside."""
     text = item.message["content"]
-    return GONE if text in ("[expired]", ".") else tag_in(text)
+    if text == QUARANTINED:
+        return HELD
+    return GONE if text in ("[expired]", ".") else tag_in(text.removesuffix(SUSPICIOUS))
 
 
 def messages(step: Step, sizes: list[int]) -> list[dict[str, Any]]:
@@ -325,7 +333,7 @@ def unsave(place: Place, step: Step) -> None:
 
 
 def _deleted(state: State, step: Step) -> None:
-    for kind in "svucpnmd":
+    for kind in "svucpnmdq":
         state.pop(f"{kind}/{step.arguments[0]}", None)
 
 
@@ -614,7 +622,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
             state[f"c/{entry.session_id}"] = session.counter
         by = get_counter(session.counter)
         counted = sum(by.count_message(m, encode_json(m)[0]) for m in (i.message for i in session))
-        if counted > entry.tokens or (GONE not in tags and counted != entry.tokens):
+        replaced = GONE in tags or HELD in tags
+        if counted > entry.tokens or (not replaced and counted != entry.tokens):
             raise WrongValueError(f"{entry.session_id}: {entry.tokens} tokens, {counted} counted")
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
@@ -624,9 +633,10 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
 
 def _beside_sessions(place: Place, blobs: list[str]) -> State:
     from .graphs import threads_of
+    from .quarantines import held_of
     from .services import LAST, services_of
 
-    state = threads_of(place.scope.graph) | services_of(place)
+    state = threads_of(place.scope.graph) | services_of(place) | held_of(place)
     for name, value in place.scope.state.all().items():
         if name != LAST:
             state[f"w/{name}"] = tag_in(value)

@@ -14,6 +14,7 @@ from . import erasures as _erasures  # noqa: F401 - registers its verb
 from . import expiries as _expiries  # noqa: F401 - registers its verbs
 from . import graphs as _graphs  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
+from . import quarantines as _quarantines  # noqa: F401 - as above
 from . import sealed as _sealed  # noqa: F401 - as above
 from . import services as _services  # noqa: F401 - as above
 from .verbs import State
@@ -51,6 +52,8 @@ class Workload(NamedTuple):
     audited: bool = False
     sealed: bool = False
     """Only of an encrypted file."""
+    guarded: bool = False
+    """The file demands a guard that puts suspicious items aside."""
     life: int = 300
     """Records that a process writes at most before it is killed, if any is."""
 
@@ -518,3 +521,20 @@ def leases(lane: Lane) -> Iterator[Operation]:
         if turn % 4 == 2:
             yield "give_up", name
             yield "append", name, 300
+
+
+@workload(threads=2, processes=2, kills=6, guarded=True)
+def quarantines(lane: Lane) -> Iterator[Operation]:
+    """Items that are put aside, released and dropped; sessions that go with what is put aside."""
+    for turn in range(9):
+        name = f"q{turn % 3}"
+        yield "append", name, 200
+        yield "suspect", name, *[lane.rng.choice((60, 900, 40 * KIB))] * lane.rng.randint(1, 3)
+        waiting = len(lane.state[f"q/{name}"])
+        yield "release", name, lane.rng.randrange(waiting)
+        if waiting > 1 and turn % 2:
+            yield "discard", name, lane.rng.randrange(waiting - 1)
+        if turn % 4 == 1:
+            yield "fork", "q0", f"q0-{turn}", lane.live("q0")
+        if turn % 3 == 2:
+            yield "delete", name
