@@ -9,9 +9,7 @@ the store seals a sealed value once more, under another format (``store/vault.py
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
 from struct import error as StructError  # noqa: N812 - a class
 from typing import Any, Final
 
@@ -19,7 +17,7 @@ import orjson
 from xxhash import xxh3_64_digest
 
 from memcore._fast import scan_json
-from memcore.errors import CorruptValueError, StorageError, TamperedError
+from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
 __all__ = [
@@ -27,8 +25,9 @@ __all__ = [
     "clock_ms",
     "clock_us",
     "decode_json",
+    "decoding",
     "encode_json",
-    "misread",
+    "open_number",
     "open_value",
     "plain_json",
     "seal_value",
@@ -54,6 +53,8 @@ FLAG_REWRITTEN: Final = 0x10
 """The row stands in the place of another one: the checksum of that, u64, is before the body."""
 _ORIGIN_BYTES: Final = 8
 _REWRITTEN_BYTES: Final = HEADER_BYTES + _ORIGIN_BYTES
+_NUMBER_BYTES: Final = 8
+_NUMBER_END: Final = 2**63
 
 _PROBLEMS: Final = {
     1: "is NaN or infinity, which JSON has not",
@@ -156,11 +157,6 @@ _MISREAD: Final = (
     ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
     ValueError,
 )  # fmt: skip
-_PYTHONS: Final = ("builtins", StructError.__module__)
-_OURS: Final = str(Path(__file__).parent) + os.sep
-_ADAPTERS: Final = f"{_OURS}adapters{os.sep}"
-_BENEATH: Final = (str(Path(os.__file__).parent) + os.sep, f"{_OURS}store{os.sep}")
-_INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
 
 def clock_us() -> int:
@@ -184,33 +180,42 @@ def clock_ms() -> int:
     return clock_us() // 1000
 
 
-def misread(error: Exception) -> Exception:
-    """The typed error for one that memcore's own code raised over what a row said; else ``error``.
+class decoding:  # noqa: N801 - a statement: ``with decoding(key, "lease row"):``
+    """Takes a stored row apart: whatever is wrong with it is a CorruptValueError that names it.
 
-    Checksums prove that a row is what somebody wrote, not that it was memcore: decoders find most
-    of what it never writes, and this is for the rest. What a caller's own code raises (a counter, a
-    reducer) is the caller's: the innermost frame tells, but for those of Python's own library and
-    of the store, which take what they are given.
+    Checksums prove that a row is what somebody wrote, not that it was memcore. Nothing stands
+    inside but what reads the bytes: what a caller's own code raises is the caller's.
     """
-    # A class of somebody's own (a framework's ValueError, say) was raised on purpose.
-    if not isinstance(error, _MISREAD) or type(error).__module__ not in _PYTHONS:
-        return error
-    files, trace = [], error.__traceback__
-    while trace is not None:
-        files.append(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
-    while files and files[-1].startswith(_BENEATH) and _INSTALLED not in files[-1]:
-        files.pop()
-    # An adapter raises what its framework's users expect of it, a bare ValueError among it.
-    if not files or not files[-1].startswith(_OURS) or files[-1].startswith(_ADAPTERS):
-        return error
-    typed = CorruptValueError(
-        f"a row holds what memcore never writes ({type(error).__name__}: {error}): it was written "
-        "by another program, or changed; run 'memcore check', which names it, and restore a backup",
-        key=b"",
-    )
-    typed.__cause__ = error
-    return typed
+
+    __slots__ = ("_key", "_what")
+
+    def __init__(self, key: bytes, what: str) -> None:
+        self._key = key
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        nameless = isinstance(error, CorruptValueError) and not error.key
+        if nameless or (isinstance(error, _MISREAD) and not isinstance(error, MemcoreError)):
+            named = f" under key {self._key.hex()}" if self._key else ""
+            msg = f"the {self._what}{named} is malformed; run 'memcore check'"
+            raise CorruptValueError(msg, key=self._key) from error
+
+
+def open_number(key: bytes, value: bytes) -> int:
+    """The number that a row holds: eight bytes, the highest first.
+
+    Raises:
+        CorruptValueError: the row is damaged, or holds no number that anything counts up to.
+    """
+    body = open_value(key, value)[1]
+    number = int.from_bytes(body, "big")
+    if len(body) != _NUMBER_BYTES or number >= _NUMBER_END:
+        msg = f"the number under key {key.hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return number
 
 
 def check_json(value: Any) -> None:

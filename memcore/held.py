@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
-from memcore.errors import CorruptValueError, HeldError
+from memcore.codec import decode_json, decoding, encode_json, open_number, open_value, seal_value
+from memcore.errors import HeldError
 from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
@@ -162,7 +162,7 @@ def counted_holds(txn: ReadTxn) -> int:
         CorruptValueError: the row that says it is damaged.
     """
     value = txn.get(_COUNT)
-    return 0 if value is None else int.from_bytes(open_value(_COUNT, value)[1], "big")
+    return 0 if value is None else open_number(_COUNT, value)
 
 
 def count_holds(txn: Txn, count: int) -> None:
@@ -210,10 +210,8 @@ def is_hold_row(key: bytes, value: bytes) -> bool:
 
 def _unpacked(key: bytes, value: bytes) -> HoldRow:
     flags, body = open_value(key, value)
-    found: Any = decode_json(body, flags)
     scope, rest = keys.split_scoped(key)
-    if not isinstance(found, dict):
-        msg = f"the hold under key {key.hex()} is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key)
-    session = int.from_bytes(rest[2:], "big")
-    return HoldRow(scope, session, str(found.get("reason", "")), int(found.get("since_ms", 0)))
+    with decoding(key, "hold"):
+        found: Any = decode_json(body, flags)
+        session = int.from_bytes(rest[2:], "big")
+        return HoldRow(scope, session, str(found.get("reason", "")), int(found.get("since_ms", 0)))

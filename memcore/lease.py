@@ -12,8 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from memcore import keys
-from memcore.codec import open_value, seal_value
-from memcore.errors import CorruptValueError
+from memcore.codec import decoding, open_value, seal_value
 from memcore.keys import Row
 from memcore.store.base import ReadTxn, Txn
 
@@ -71,18 +70,9 @@ def is_lease(key: bytes, value: bytes) -> bool:
 
 def _unpack(key: bytes, value: bytes) -> LeaseRow:
     _, body = open_value(key, value)
-    if len(body) < _BODY.size:
-        raise _malformed(key)
-    epoch, expires_ms = _BODY.unpack_from(body)
-    try:
+    with decoding(key, "lease row"):
+        epoch, expires_ms = _BODY.unpack_from(body)
         owner = body[_BODY.size :].decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as exc:
-        raise _malformed(key) from exc
-    if not epoch or (owner == "") != (expires_ms == 0):
-        raise _malformed(key)
+        if not epoch or (owner == "") != (expires_ms == 0):
+            raise ValueError
     return LeaseRow(epoch, expires_ms, owner)
-
-
-def _malformed(key: bytes) -> CorruptValueError:
-    msg = f"the lease row under key {key.hex()} is malformed; run 'memcore check'"
-    return CorruptValueError(msg, key=key)

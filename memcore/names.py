@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from memcore import keys
-from memcore.codec import open_value, seal_value
+from memcore.codec import open_number, open_value, seal_value
 from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
 from memcore.keys import Counter, Kind
 from memcore.limits import NAME_CHARS_MAX
@@ -386,7 +386,7 @@ def next_number(txn: Txn, which: int) -> int:
     """The next number of a sort; none is given out twice."""
     counter_key = keys.counter(which)
     value = txn.get(counter_key)
-    last = 0 if value is None else int.from_bytes(open_value(counter_key, value)[1], "big")
+    last = 0 if value is None else open_number(counter_key, value)
     txn.put(counter_key, seal_value(counter_key, keys.u64(last + 1)))
     return last + 1
 

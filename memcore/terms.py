@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Care, Kind, Row
 from memcore.store.base import ReadTxn, Txn
@@ -113,10 +113,10 @@ def terms_of(key: bytes, value: bytes) -> Terms:
         CorruptValueError: the row is damaged.
     """
     flags, body = open_value(key, value)
-    try:
+    with decoding(key, "row of terms"):
         found = decode_json(body, flags)
         expires, rules = found.get("expires"), found.get("rules")
-        terms = Terms(
+        return Terms(
             None if expires is None else _time(expires),
             str(found.get("name", "")),
             None if rules is None else tuple(dict(rule) for rule in rules),
@@ -124,10 +124,6 @@ def terms_of(key: bytes, value: bytes) -> Terms:
             {int(number): _time(at) for number, at in found.get("checkpoints", {}).items()},
             {str(rule): _time(seq) for rule, seq in found.get("marks", {}).items()},
         )
-    except (CorruptValueError, AttributeError, TypeError, ValueError) as exc:
-        msg = f"the terms under key {key.hex()} are malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key) from exc
-    return terms
 
 
 def _time(found: Any) -> int:

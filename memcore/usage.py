@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from memcore import keys
 from memcore.calibration import EWMA_TOKENS, FACTOR_MAX_PPM, FACTOR_MIN_PPM, Anchor, Learned
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Row
 from memcore.limits import USAGE_MODELS_MAX
@@ -108,15 +108,11 @@ def unpack_usage(key: bytes, body: bytes, flags: int) -> list[Learned]:
     Raises:
         CorruptValueError: it is nothing that ``pack_usage`` makes.
     """
-    try:
+    with decoding(key, "usage"):
         found = decode_json(body, flags)
         if not isinstance(found, list):
             raise TypeError
-        known = [_learned(fields) for fields in found]
-    except _WRONG as exc:
-        msg = f"the usage under key {key.hex()} is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key) from exc
-    return known
+        return [_learned(fields) for fields in found]
 
 
 def _learned(fields: dict[str, Any]) -> Learned:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.keys import Row
 from memcore.model import Mask, Repair, View
@@ -98,7 +98,7 @@ def read_view(txn: ReadTxn, scope: int, owner: int, number: int) -> StoredView |
     if value is None:
         return None
     flags, body = open_value(key, value)
-    try:
+    with decoding(key, "view"):
         found = decode_json(body, flags)
         chain, parent_owner = found.pop("chain"), found.pop("parent_owner")
         pinned, inherits = tuple(found.pop("pinned")), bool(found.pop("inherits", False))
@@ -106,8 +106,6 @@ def read_view(txn: ReadTxn, scope: int, owner: int, number: int) -> StoredView |
         masks, owners = tuple(mask for mask, _ in masked), tuple(of for _, of in masked)
         repairs = tuple(_repair(*entry) for entry in found.pop("repairs", ()))
         view = View(number=number, pinned=pinned, masks=masks, repairs=repairs, **found)
-    except (CorruptValueError, LookupError, TypeError, AttributeError) as exc:
-        raise _malformed(key) from exc
     numbers = (chain, parent_owner, view.parent, view.cut_seq, *pinned, *owners)
     counts = (view.covered, view.tokens_before, view.tokens_after)
     sound = (

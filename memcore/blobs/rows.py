@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Final
 
 from memcore import keys
-from memcore.codec import open_value, seal_value
+from memcore.codec import open_number, open_value, seal_value
 from memcore.errors import CorruptValueError, InternalError
 from memcore.keys import Kind
 from memcore.limits import BLOB_CHUNK_BYTES
@@ -127,7 +127,7 @@ def references(txn: ReadTxn, scope: int, slot: bytes) -> int:
     """How many rows refer to the blob."""
     key = keys.scoped(Kind.BLOB_REFS, scope, slot)
     value = txn.get(key)
-    return 0 if value is None else int.from_bytes(open_value(key, value)[1], "big")
+    return 0 if value is None else open_number(key, value)
 
 
 def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> Header | None:

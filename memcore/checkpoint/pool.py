@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from struct import Struct, error
+from struct import Struct
 from typing import Final
 
 from memcore import keys
 from memcore.checkpoint.coding import Coder, Typed
 from memcore.checkpoint.nodes import ID_BYTES, pack_typed, unpack_typed
-from memcore.codec import HEADER_BYTES, is_proven, open_value, seal_value
+from memcore.codec import HEADER_BYTES, decoding, is_proven, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.store.base import ReadTxn, Txn
 
@@ -90,12 +90,9 @@ def unpack_pool(key: bytes, value: bytes) -> Pool:
         CorruptValueError: it is damaged.
     """
     body = open_value(key, value)[1]
-    try:
+    with decoding(key, "row of a pool"):
         epoch, members, sweeping = _POOL.unpack_from(body)
-    except error as exc:
-        msg = f"the pool row {key.hex()} is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key) from exc
-    return Pool(epoch, members, bool(sweeping), unpack_typed(body[_POOL.size :]))
+        return Pool(epoch, members, bool(sweeping), unpack_typed(body[_POOL.size :]))
 
 
 def write_pool(txn: Txn, scope: int, pool: int, row: Pool) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct, error
+from struct import Struct
 from typing import Final
 
 from memcore import keys, names
 from memcore.checkpoint.pool import Pool, read_pool, write_pool
 from memcore.checkpoint.rows import Place
-from memcore.codec import open_value, seal_value
+from memcore.codec import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Counter, Kind, ThreadRow
 from memcore.store.base import ReadTxn, Txn
@@ -82,11 +82,8 @@ def unpack_head(key: bytes, value: bytes) -> tuple[int, int]:
         CorruptValueError: it is damaged.
     """
     body = open_value(key, value)[1]
-    try:
+    with decoding(key, "head of a thread"):
         pool, created_ms = _HEAD.unpack(body)
-    except error as exc:
-        msg = f"the head {key.hex()} of a thread is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key) from exc
     return pool, created_ms
 
 
@@ -158,11 +155,8 @@ def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
         CorruptValueError: it is damaged.
     """
     body = open_value(key, value)[1]
-    try:
+    with decoding(key, "namespace of a thread"):
         return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass")
-    except (error, UnicodeDecodeError) as exc:
-        msg = f"the namespace {key.hex()} of a thread is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key) from exc
 
 
 def scopes_with_threads(txn: ReadTxn) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from memcore import keys
 from memcore.audit import record_event
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, DemandError, InvalidOptionError, ReadOnlyError
 from memcore.keys import Care
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
@@ -184,6 +184,8 @@ def _demand_of(key: bytes, value: bytes) -> Demand:
         policy, guards = found["policy"], tuple(dict(each) for each in found["guards"])
         if policy is not None:
             policy = {**policy, "names": str(policy["names"]), "redactors": [*policy["redactors"]]}
+        if not all(isinstance(name, str) for name in (each["guard"] for each in guards)):
+            raise TypeError
         return Demand(policy, guards)
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         msg = (
@@ -257,7 +259,8 @@ def _merged(store: LmdbStore, known: Demand, given: Admission) -> Admission:
     if known.policy is not None:
         policy = _policy_for(store, known.policy, policy)
     if known.guards and not guards:
-        made = [(each, read_guard(each)) for each in known.guards]
+        with decoding(DEMAND_KEY, "demand for a guard"):
+            made = [(each, read_guard(each)) for each in known.guards]
         lacking = [str(each["guard"]) for each, guard in made if guard is None]
         if lacking:
             msg = (
@@ -311,9 +314,10 @@ def _policy_for(
             f"policy as redact={_ADVICE}"
         )
         raise DemandError(msg)
-    made = {**recorded, "names": json.loads(told)}
-    del made["redactors"]
-    found = redaction_policy(made)
+    with decoding(DEMAND_KEY, "demand for a redaction"):
+        made = {**recorded, "names": json.loads(told)}
+        del made["redactors"]
+        found = redaction_policy(made)
     assert found is not None  # noqa: S101 - a mapping makes a policy
     return found
 
@@ -323,9 +327,10 @@ def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> Redact
     if recorded is None:
         return None
     told = unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
-    made = {**recorded, "names": json.loads(told or "[]")}
-    del made["redactors"]
-    return redaction_policy({**made, "verdicts": {}})
+    with decoding(DEMAND_KEY, "demand for a redaction"):
+        made = {**recorded, "names": json.loads(told or "[]")}
+        del made["redactors"]
+        return redaction_policy({**made, "verdicts": {}})
 
 
 def _written(store: LmdbStore, held: Admission) -> Demand:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from memcore import keys
-from memcore.codec import decode_json, open_value, seal_value
-from memcore.errors import CorruptValueError
+from memcore.codec import decode_json, decoding, open_value, seal_value
 from memcore.keys import Care
 from memcore.model import Message
 from memcore.store.base import ReadTxn, Txn
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 _NUMBERS: int = 16
-_FIELDS = ("source", "reason", "message")
 
 
 class Held(NamedTuple):
@@ -60,12 +58,11 @@ def put_held(txn: Txn, scope: int, session: int, seq: int, held: bytes) -> None:
 
 def _opened(key: bytes, value: bytes) -> Held:
     flags, body = open_value(key, value)
-    found: Any = decode_json(body, flags)
-    if not isinstance(found, dict) or not all(name in found for name in _FIELDS):
-        msg = f"the quarantined item under key {key.hex()} cannot be read; run 'memcore check'"
-        raise CorruptValueError(msg, key=key)
-    session, seq = int.from_bytes(key[-_NUMBERS:-8], "big"), keys.number_of(key)
-    return Held(session, seq, str(found["source"]), str(found["reason"]), found["message"])
+    with decoding(key, "quarantined item"):
+        found: Any = decode_json(body, flags)
+        session, seq = int.from_bytes(key[-_NUMBERS:-8], "big"), keys.number_of(key)
+        source, reason, message = (found[name] for name in ("source", "reason", "message"))
+        return Held(session, seq, str(source), str(reason), message)
 
 
 def held_in(txn: ReadTxn, scope: int, session: int | None = None) -> Iterator[Held]:

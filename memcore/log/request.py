@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Final
 
 from memcore import keys
-from memcore.codec import open_value, seal_value
+from memcore.codec import decoding, open_value, seal_value
 from memcore.errors import DuplicateRequestError
 from memcore.limits import IDEMPOTENCY_TTL_SECONDS
 from memcore.log.draft import Draft
@@ -102,7 +102,8 @@ def find_request(
     if value is None:
         return None
     _, body = open_value(key, value)
-    expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
+    with decoding(key, "receipt of a request"):
+        expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
     if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
         return None
     if content != request.content:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from memcore import blobs
 from memcore._fast import pack_event, pack_facts
-from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN
+from memcore.codec import FLAG_BLOB, FLAG_REWRITTEN, decoding
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import ABANDON_EVENT, Prepared, decode_item, split_body
@@ -93,10 +93,11 @@ def facts_of(item: Item, seed: bytes) -> bytes | None:
     if item.kind != ItemKind.EVENT:
         return pack_facts(item.message, seed)
     given_up: tuple[tuple[int, str], ...] = ()
-    if item.message["type"] == ABANDON_EVENT:
-        payload = item.message["payload"]
-        given_up = ((payload["class"], payload["id"]),)
-    return pack_event(given_up, seed)
+    with decoding(b"", f"event {item.seq}"):
+        if item.message["type"] == ABANDON_EVENT:
+            payload = item.message["payload"]
+            given_up = ((payload["class"], payload["id"]),)
+        return pack_event(given_up, seed)
 
 
 def looks_like(messages: Iterable[Message]) -> str:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
-from memcore.errors import CorruptValueError
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.keys import Care, Kind
 from memcore.store.base import ReadTxn, Txn
 
@@ -108,13 +107,9 @@ def all_pending(txn: ReadTxn) -> Iterator[Pending]:
 
 def _unpacked(key: bytes, value: bytes) -> Pending:
     flags, body = open_value(key, value)
-    found: Any = decode_json(body, flags)
-    try:
+    with decoding(key, "erasure"):
+        found: Any = decode_json(body, flags)
         pending = Pending(id=key[len(_ROWS) :].hex(), **found)
-        legal = pending.stage in _STAGES and all(type(each) is int for each in pending.scopes)
-    except TypeError:
-        legal = False
-    if not legal:
-        msg = f"the erasure under key {key.hex()} is malformed; run 'memcore check'"
-        raise CorruptValueError(msg, key=key)
+        if pending.stage not in _STAGES or not all(type(each) is int for each in pending.scopes):
+            raise ValueError
     return pending

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from memcore import keys
-from memcore.codec import HEADER_BYTES, decode_json, encode_json, open_value, seal_value
+from memcore.codec import HEADER_BYTES, decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
 from memcore.limits import STATE_FIELD_BYTES_MAX
 from memcore.state.moments import put_moment
@@ -106,11 +106,8 @@ class Version(NamedTuple):
         Raises:
             CorruptValueError: it is no JSON.
         """
-        try:
+        with decoding(self.key, "state"):
             return decode_json(self.body, self.flags)
-        except CorruptValueError as exc:
-            msg = f"the state under key {self.key.hex()} is no JSON; run 'memcore check'"
-            raise CorruptValueError(msg, key=self.key) from exc
 
 
 def header_key(scope: int, session: int) -> bytes:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from memcore.codec import misread
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -220,11 +219,6 @@ class Environment:
             return fn(snapshot)
         except RawError as error:
             binding.raise_from(error, self.path)
-        except Exception as error:
-            typed = misread(error)
-            if typed is error:
-                raise
-            raise typed from error
         finally:
             # LMDB's transaction ends before ``live`` forgets it: nobody unmaps under it. Both are
             # done by functions in C, so that no interrupt comes before (see ``Gate``).

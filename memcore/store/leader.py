@@ -12,7 +12,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from memcore.codec import misread
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.store import lmdb as binding
 from memcore.store.base import MapMovedError
@@ -385,7 +384,7 @@ def _is_alive(raw: RawTxn) -> bool:
 
 
 def _typed(error: BaseException, path: str) -> BaseException:
-    typed = binding.translate(misread(error) if isinstance(error, Exception) else error, path)
+    typed = binding.translate(error, path)
     if typed is not error:
         typed.__cause__ = error
     return typed

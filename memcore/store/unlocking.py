@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memcore import keys
-from memcore.codec import open_value
+from memcore.codec import open_number
 from memcore.errors import InvalidOptionError, KeyFileError, KeyNeededError
 from memcore.privacy.provider import KeyProvider
 from memcore.privacy.ring import KeyRing
@@ -110,7 +110,7 @@ def need_newest(env: Environment, vault: Vault) -> None:
     def look(txn: ReadTxn) -> int | None:
         key = keys.counter(keys.Counter.SCOPE)
         value = txn.get(key)
-        last = 0 if value is None else int.from_bytes(open_value(key, value)[1], "big")
+        last = 0 if value is None else open_number(key, value)
         unknown = range(vault.ring.minted, last + 1)
         return next((scope for scope in unknown if _has_contents(txn, scope)), None)
 

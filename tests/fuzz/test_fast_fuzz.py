@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from fuzz import resealed
 from fuzz.corpus import seeds
 from fuzz.mutations import run
 from fuzz.targets import TARGETS
+
+from memcore.codec import decoding
 
 RUNS = 1500
 
@@ -13,5 +16,12 @@ RUNS = 1500
 @pytest.mark.parametrize("name", TARGETS)
 def test_fuzz(name: str) -> None:
     runs = RUNS // 5 if name in {"nodes", "structure", "vocabulary"} else RUNS
-    runs = RUNS // 15 if name == "resealed" else runs
+    runs = RUNS // 10 if name == "resealed" else runs
     assert run(TARGETS[name], seeds(name), seed=1, seconds=0, runs=runs) == runs
+
+
+def test_a_reader_without_its_boundary_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: what reading a row raises gets out as it is."""
+    monkeypatch.setattr(decoding, "__exit__", lambda *_: None)
+    with pytest.raises(AssertionError, match=r"(?i)error"):
+        run(resealed.resealed, seeds("resealed"), seed=1, seconds=0, runs=200)

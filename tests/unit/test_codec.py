@@ -196,9 +196,29 @@ def test_a_clock_that_no_row_can_hold_is_a_typed_error(tmp_path, monkeypatch, no
         assert db.check() == []
 
 
-def test_what_memcore_s_own_code_raises_over_a_row_is_typed_and_what_others_raise_is_theirs(
-    tmp_path,
-):
+def test_a_boundary_types_what_reading_a_row_raises_and_names_the_row():
+    nameless = codec.CorruptValueError("c", key=b"")
+    for error in (ValueError("v"), KeyError("k"), struct.error("s"), IndexError(), TypeError(),
+                  AttributeError("a"), RecursionError(), OverflowError(), nameless):  # fmt: skip
+        refused = pytest.raises(
+            memcore.CorruptValueError, match="the row under key 6b is malformed"
+        )
+        with refused as found, codec.decoding(b"k", "row"):
+            raise error
+        assert found.value.key == b"k"
+        assert found.value.__cause__ is error
+
+
+def test_a_boundary_lets_pass_what_is_no_matter_of_the_row():
+    named = codec.CorruptValueError("c", key=b"other")
+    own = memcore.StorageError("s"), memcore.InvalidItemError("i")
+    for error in (OSError("o"), KeyboardInterrupt(), MemoryError(), named, *own):
+        with pytest.raises(type(error)) as found, codec.decoding(b"k", "row"):
+            raise error
+        assert found.value is error
+
+
+def test_what_a_caller_s_own_code_raises_is_the_caller_s(tmp_path):
     def fails(*_: object) -> int:
         raise IndexError("mine")
 
@@ -209,26 +229,32 @@ def test_what_memcore_s_own_code_raises_over_a_row_is_typed_and_what_others_rais
         for run in (store.read, store.transact):
             with pytest.raises(IndexError, match="mine"):
                 run(fails)
-            with pytest.raises(memcore.CorruptValueError, match="never writes") as caught:
-                run(lambda _: keys.session_row(2**64, 1, 1, 1))
-            assert type(caught.value.__cause__) is struct.error
-            with pytest.raises(ValueError, match="badly formed") as own:
-                run(lambda _: UUID("x"))  # Python's library, called by the caller's code
-            assert type(own.value) is ValueError
-
-            class RefusedError(ValueError):
-                """As an adapter raises for its framework, from a module of memcore's."""
-
-            refuse = eval(compile("lambda _: [][0]", keys.__file__, "eval"), {})
-            raising = compile("def refuse(_):\n    raise RefusedError", keys.__file__, "exec")
-            exec(raising, names := {"RefusedError": RefusedError})
-            with pytest.raises(memcore.CorruptValueError, match="never writes"):
-                run(refuse)
-            with pytest.raises(RefusedError):
-                run(names["refuse"])
         counter = memcore.CallableCounter(fails, name="mine/1")
         with pytest.raises(IndexError, match="mine"):
             db.session("t", counter=counter).append({"role": "user", "content": "x"})
+
+
+@pytest.mark.parametrize("body", [b"", b"1234567", b"123456789", b"\xff" * 8])
+def test_a_counter_that_counts_nothing_is_a_damaged_row(tmp_path, body):
+    with memcore.open(tmp_path / "agent.memcore") as db:
+        db.session("s").append({"role": "user", "content": "x"})
+        key = keys.counter(keys.Counter.SESSION)
+        db.backing.store.transact(lambda txn: txn.put(key, codec.seal_value(key, body)))
+        with pytest.raises(memcore.CorruptValueError, match=key.hex()):
+            db.session("t").append({"role": "user", "content": "x"})
+
+
+def test_a_receipt_that_memcore_never_writes_is_a_damaged_row(tmp_path):
+    item = {"role": "user", "content": "x"}
+    with memcore.open(tmp_path / "agent.memcore") as db:
+        session = db.session("s")
+        session.append(item, idempotency_key="once")
+        rows = keys.session_rows(1, 1, keys.Row.REQUEST)
+        store = db.backing.store
+        ((key, _),) = store.read(lambda txn: list(txn.scan(rows, keys.after(rows))))
+        store.transact(lambda txn: txn.put(key, codec.seal_value(key, b"short")))
+        with pytest.raises(memcore.CorruptValueError, match=key.hex()):
+            session.append(item, idempotency_key="once")
 
 
 def test_errors_are_reached_without_importing_them():
