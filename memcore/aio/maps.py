@@ -86,7 +86,7 @@ class AsyncKeyValue:
 
     async def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
         """As ``KeyValue.increment``."""
-        self.sync.passed()
+        self.sync.passed(key)
         return await self._commit(incrementing(key, n, idempotency_key))
 
     async def transact(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,6 +65,10 @@ class RedactingCoder:
         """As ``encode``, of what stands under a key: that tells ids from numbers."""
         return self._redacted(*self.inner.encode(value), key)
 
+    def holds(self, key: str) -> bool:
+        """Whether something is found in the key of an entry."""
+        return bool(self.redacts.counted(key)[1])
+
     def encode_plain(self, value: Any) -> Typed:
         """Serialise what holds ids and versions alone."""
         return self.inner.encode(value)
@@ -105,18 +109,21 @@ class RedactingCoder:
     def _redacted_json(self, kind: str, content: bytes, under: str | None) -> Typed:
         found = decode_json(content, _JSON[kind])
         made = self.redacts.value(found if under is None else {under: found})[0]
-        made = made if under is None else made[under]
+        if under is not None:
+            (made,) = made.values()
         if made is found:
             return kind, content
         body, flags = encode_json(made)
         return ("json-plain" if flags else "json"), body
 
 
-def admitting(passage: Passage, coder: Coder, values: Iterable[tuple[str, Any]]) -> Coder:
+def admitting(passage: Passage, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
     """The coder that writes these values, by channel, once they were judged.
 
     Raises:
-        BlockedError: a guard refuses one of them.
+        BlockedError: a guard refuses one of them, or something is found in the name of a channel.
     """
+    for name, _ in values:
+        passage.name(name, "name of a channel")
     redacts = passage.redactor(values, "graph")
     return coder if redacts is None else RedactingCoder(coder, redacts, passage.allow_opaque)

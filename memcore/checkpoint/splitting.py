@@ -49,6 +49,8 @@ class Splitter:
         self._coder = coder
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
         """Serialises what stands under a key, where the coder asks for the key."""
+        self._holds: Callable[[str], bool] | None = getattr(coder, "holds", None)
+        """Whether a key cannot stand in clear beside the parts, where the coder minds."""
         # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
         self._run_kinds = ATOMS if self._under is None else NUMBERS
         self._finite = bool(getattr(coder, "finite", False))
@@ -147,7 +149,7 @@ class Splitter:
     def _dict(
         self, value: dict[Any, Any], base: Version | None, path: str, depth: int
     ) -> Version | None:
-        """None if not all keys are strings."""
+        """None if not all keys are strings, or one has to be redacted with the whole."""
         if base is None or base.names is None:
             base = Version({}, [], [])
         names = base.names or {}
@@ -158,6 +160,8 @@ class Splitter:
         if carried is None:
             return None
         keys, nodes, entries, trees, fresh = carried
+        if self._holds is not None and any(self._holds(keys[at]) for at in fresh):
+            return None
         if fresh or len(keys) != len(names) or keys != list(names):
             names = dict(zip(keys, range(len(keys)), strict=True))
         encoded = self.encoded

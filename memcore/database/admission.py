@@ -121,8 +121,10 @@ def admitted_fields(passage: Passage, values: Mapping[str, Any], shown: str = ""
     """Values of a state as they may be stored; guards know fields with ``shown`` before them.
 
     Raises:
-        BlockedError: a guard refuses one.
+        BlockedError: a guard refuses one, or something is found in the name of a field.
     """
+    for key in values:
+        passage.name(key, "name of a field")
     return {
         key: passage.value(value, "state", name=f"{shown}{key}", under=key, source="import")
         for key, value in values.items()

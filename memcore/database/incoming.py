@@ -224,6 +224,8 @@ class Incoming:
         abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
         if self._passage is None or abandons:
             return self._made(found, item, meta, now_us)
+        if found.get("kind") == "event":
+            self._passage.name(item.get("type"), "type of an event")
         admitted = admitted_item(self._passage, item, meta, source="import")
         prepared = self._made(
             found, admitted.message, admitted.meta, now_us, redacted=admitted.redacted
@@ -240,14 +242,16 @@ class Incoming:
         *,
         redacted: bool | None = None,
     ) -> Prepared:
-        said, passage = _told(found.get("envelope")), self._passage
+        said, request_id = _told(found.get("envelope")), found.get("request_id")
+        if self._passage is not None:
+            said = told(self._passage, said, redacted=redacted, request_id=request_id)
         options: dict[str, Any] = {
             "counter": self.counter,
             "seed": self.seed,
             "now_us": now_us,
             "meta": meta,
-            "request_id": found.get("request_id"),
-            "envelope": said if passage is None else told(passage, said, redacted=redacted),
+            "request_id": request_id,
+            "envelope": said,
         }
         if found.get("kind") != "event":
             return prepare_item(item, **options)

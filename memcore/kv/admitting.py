@@ -17,11 +17,13 @@ __all__ = ["Gate"]
 class Gate:
     """The border as the entries of one namespace pass it."""
 
-    __slots__ = ("_namespace", "_passage")
+    __slots__ = ("_is_named", "_namespace", "_passage")
 
     def __init__(self, passage: Passage, namespace: str) -> None:
         self._passage = passage
         self._namespace = namespace
+        self._is_named = False
+        """Whether the name of the namespace passed."""
 
     @property
     def is_operator(self) -> bool:
@@ -32,8 +34,9 @@ class Gate:
         """A value as it may be stored; what is no JSON is refused where it is encoded.
 
         Raises:
-            BlockedError: a guard refuses it.
+            BlockedError: a guard refuses it, or something is found in its key or namespace.
         """
+        self._name(key)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return self._passage.bytes(bytes(value), "kv", name=self._namespace)
         with suppress(TypeError, ValueError, RecursionError):
@@ -53,6 +56,14 @@ class Gate:
             return content
         return self._passage.bytes(bytes(content), "kv", name=self._namespace)
 
-    def change(self) -> None:
-        """Entries are changed otherwise; raises what ``value`` raises."""
+    def change(self, key: Any = None) -> None:
+        """Entries are changed otherwise; raises what ``value`` raises. ``key``: one may be made."""
+        if key is not None:
+            self._name(key)
         self._passage.judge(None, "kv", name=self._namespace)
+
+    def _name(self, key: Any) -> None:
+        if not self._is_named:
+            self._passage.name(self._namespace, "name of a namespace")
+            self._is_named = True
+        self._passage.name(key, "key of an entry")

@@ -290,7 +290,7 @@ class KeyValue:
             InvalidOptionError: the key is not legal or ``n`` is no int.
             InvalidItemError: the stored value is no int, or the sum is too long to write.
         """
-        self.passed()
+        self.passed(key)
         return self._write(incrementing(key, n, idempotency_key))
 
     def expires(self, key: str) -> int | None:
@@ -319,14 +319,14 @@ class KeyValue:
             removed += gone
         return removed
 
-    def passed(self) -> None:
-        """Have a change judged that brings no value.
+    def passed(self, key: str | None = None) -> None:
+        """Have a change judged that brings no value; ``key`` if it may make an entry.
 
         Raises:
-            BlockedError: a guard refuses it.
+            BlockedError: a guard refuses it, or something is found in the key.
         """
         if self.gate is not None:
-            self.gate.change()
+            self.gate.change(key)
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
         return self._store.read(

@@ -161,7 +161,7 @@ class KeyValueTxn(KeyValueView):
     def increment(self, key: str, n: int = 1) -> int:
         """As ``KeyValue.increment``."""
         if self._gate is not None:
-            self._gate.change()
+            self._gate.change(key)
         return increment(self._writer(), key, n)
 
 

@@ -1,7 +1,8 @@
 """The border of the file: whatever is about to be stored is judged and redacted here.
 
 Everything above the store hands what it persists to a ``Passage``, before it is encoded, counted,
-hashed or compared. Names, keys and ids do not pass it: they are stored as they are.
+hashed or compared. What is looked up by (keys, namespaces, authors, types) stays as it is: if
+something is found in it, it is refused. Names of users and sessions, and ids, do not pass.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from memcore.errors import BlockedError
 from memcore.privacy.guard import (
     VERDICTS,
     WriteContext,
@@ -202,7 +204,7 @@ class Passage:
             return value
         made, found = redacts.value(value if under is None else {under: value})
         self._rule(found, write)
-        return made if under is None else made[under]
+        return made if under is None else _only(made)
 
     def text(self, text: str, kind: str, *, source: str = "caller") -> str:
         """A text; raises what ``value`` raises."""
@@ -223,6 +225,25 @@ class Passage:
         made, found = redacts.counted_bytes(content)
         self._rule(found, write)
         return made
+
+    def name(self, name: Any, what: str) -> None:
+        """Refuse what is looked up by if something is found in it: no placeholder can stand there.
+
+        The error does not repeat it. What is no text passes: whoever takes it refuses it.
+
+        Raises:
+            BlockedError: there is a policy, and it finds something.
+        """
+        if self._redacts is None or not isinstance(name, str):
+            return
+        found = self._redacts.counted(name)[1]
+        if found:
+            reason = f"the {what} holds {', '.join(sorted(found))}"
+            msg = (
+                f"{reason}, and it has to be stored as it is: use an id, or a keyed digest; "
+                "nothing was stored"
+            )
+            raise BlockedError(msg, verdict="block", reason=reason)
 
     def judge(self, value: Any, kind: str, *, name: str | None = None) -> None:
         """Judge what is redacted elsewhere; raises what ``value`` raises."""
@@ -297,4 +318,10 @@ def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:
     """A JSON value redacted as what stands under a key."""
     if under is None:
         return redacts.value(value)[0]
-    return redacts.value({under: value})[0][under]
+    return _only(redacts.value({under: value})[0])
+
+
+def _only(made: dict[str, Any]) -> Any:
+    """The value of the one entry; its key may have been replaced, too."""
+    (value,) = made.values()
+    return value

@@ -44,7 +44,8 @@ def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) ->
     try:
         found = unpack(content)
         made = _Walk(redacts).value(found if under is None else {under: found})
-        made = made if under is None else made[under]
+        if under is not None:
+            (made,) = made.values()
         return content if made is found else pack(made)
     except (ValueError, RecursionError) as exc:
         if isinstance(exc, Opaque):
@@ -69,27 +70,29 @@ class _Walk:
         if isinstance(value, bytes):
             return self._redacts.counted_bytes(value)[0]
         if isinstance(value, Pairs):
-            made = Pairs((key, self._under(key, entry)) for key, entry in value)
+            made = Pairs(self._under(key, entry) for key, entry in value)
             return made if _differs(made, value) else value
         if isinstance(value, dict):
             return self._dict(value)
         row = [self.value(entry) for entry in value]
         return row if any(a is not b for a, b in zip(row, value, strict=True)) else value
 
-    def _under(self, key: Any, entry: Any) -> Any:
-        return self._dict({key: entry})[key] if type(key) is str else self.value(entry)
+    def _under(self, key: Any, entry: Any) -> tuple[Any, Any]:
+        if type(key) is not str:
+            return (self.value(key) if type(key) is bytes else key), self.value(entry)
+        (made,) = self._dict({key: entry}).items()
+        return made
 
     def _dict(self, value: dict[str, Any]) -> dict[str, Any]:
-        # What is JSON is redacted with its keys, which tell ids from numbers.
-        plain = {key: entry for key, entry in value.items() if _is_json(entry)}
-        made = self._redacts.value(plain)[0]
-        changed = {} if made is plain else dict(made)
-        for key, entry in value.items():
-            if key not in plain:
-                walked = self.value(entry)
-                if walked is not entry:
-                    changed[key] = walked
-        return {**value, **changed} if changed else value
+        # What is JSON is redacted with its keys, which tell ids from numbers; of all else the keys.
+        plain = {key: entry if _is_json(entry) else None for key, entry in value.items()}
+        told = self._redacts.value(plain)[0]
+        made = {
+            name: walked if _is_json(entry) else self.value(entry)
+            for (name, walked), entry in zip(told.items(), value.values(), strict=True)
+        }
+        same = told is plain and all(made[key] is entry for key, entry in value.items())
+        return value if same else made
 
     def _extension(self, extension: Extension) -> Extension:
         code, content = extension
@@ -119,7 +122,7 @@ class _Walk:
 
 
 def _differs(made: Pairs, value: Pairs) -> bool:
-    return any(a[1] is not b[1] for a, b in zip(made, value, strict=True))
+    return any(a[0] is not b[0] or a[1] is not b[1] for a, b in zip(made, value, strict=True))
 
 
 def _is_json(value: Any) -> bool:

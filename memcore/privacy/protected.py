@@ -14,6 +14,7 @@ __all__ = [
     "is_envelope",
     "is_media",
     "is_protected",
+    "is_structure",
     "looks_like_id",
 ]
 
@@ -98,10 +99,13 @@ def is_envelope(value: Mapping[Any, Any]) -> bool:
     return not _MARKS.isdisjoint(value)
 
 
+def is_structure(key: str, entry: Any) -> bool:
+    """Whether an entry of a message or block builds it: only secrets in it are replaced."""
+    return key in _STRUCTURE and looks_like_id(entry)
+
+
 def is_protected(key: str, entry: Any) -> bool:
     """Whether an entry of a message or block is left as it is."""
-    if key in _STRUCTURE:
-        return looks_like_id(entry)
     if key in _SEALED:
         return True
     return key in _IDS and not isinstance(entry, dict)

@@ -25,6 +25,7 @@ from memcore.privacy.protected import (
     is_envelope,
     is_media,
     is_protected,
+    is_structure,
     looks_like_id,
 )
 
@@ -115,8 +116,8 @@ class Walk:
                 continue
             stack.pop()
             made = frame.source if frame.changed is None else frame.changed
-            if frame.sort == _DATA:
-                made = self._with_keys(made, found)
+            if frame.sort:
+                made = self._with_keys(made, found, own=self._own and frame.sort == _DATA)
             if not stack:
                 return made
             if made is not frame.source:
@@ -128,20 +129,12 @@ class Walk:
             key, context = frame.key, frame.context
             inside = frame.inside
             if frame.sort:
-                if not isinstance(place, str):
+                said = _said(frame, place, entry)
+                if said is None:
                     continue
-                key = place
-                context = _context_of(place) if len(place) <= _KEY_CHARS_MAX else 0
-                if not context and place in INHERITING_KEYS:
-                    context = frame.context
+                key, context = place, said
                 if frame.sort == _ENVELOPE:
-                    if is_protected(place, entry) or is_media(frame.source, place):
-                        continue
                     inside = inside or (place in DATA_KEYS and isinstance(entry, dict))
-                elif place in ALWAYS_IDS and looks_like_id(entry):
-                    continue
-                elif place in ID_KEYS:
-                    context = ID_CONTEXT
             if isinstance(entry, dict | list | tuple):
                 if entry:
                     return _Frame(entry, place, key, context, inside=inside)
@@ -168,11 +161,14 @@ class Walk:
                 return made
         return value
 
-    def _with_keys(self, value: Any, found: Counter[str]) -> Any:
-        """A dict whose keys are redacted too, in the same order; none is lost."""
+    def _with_keys(self, value: Any, found: Counter[str], *, own: bool) -> Any:
+        """A dict whose keys are redacted too, in the same order; none is lost.
+
+        ``own``: plain ones too, which names and patterns of the caller's may find.
+        """
         changed: dict[str, str] = {}
         for key in value:
-            if isinstance(key, str) and (self._own or not _is_field(key)):
+            if isinstance(key, str) and (own or not _is_field(key)):
                 made = self.plain(key, 0, None, found)
                 if made is not key:
                     changed[key] = made
@@ -187,6 +183,23 @@ class Walk:
             taken.add(name)
             changed[key] = name
         return {changed.get(key, key): entry for key, entry in value.items()}
+
+
+def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
+    """The context that a key gives an entry; None: it stays as it is."""
+    if not isinstance(key, str):
+        return None
+    if frame.sort == _ENVELOPE:
+        if is_structure(key, entry):
+            return ID_CONTEXT
+        if is_protected(key, entry) or is_media(frame.source, key):
+            return None
+    elif key in ALWAYS_IDS and looks_like_id(entry):
+        return None
+    elif key in ID_KEYS:
+        return ID_CONTEXT
+    context = _context_of(key) if len(key) <= _KEY_CHARS_MAX else 0
+    return frame.context if not context and key in INHERITING_KEYS else context
 
 
 def _is_field(key: str) -> bool:

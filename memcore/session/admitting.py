@@ -28,6 +28,8 @@ QUARANTINED: Final = "[QUARANTINED]"
 DROPPED: Final = "[DROPPED]"
 """What stands in the log in place of a text of which nothing was kept."""
 _CLEAN, _REDACTED = Envelope(redacted=False), Envelope(redacted=True)
+_NAMES: Final = ("type", "request_id", "model", "tool", "author", "agent", "owner")
+"""Fields of an envelope by which items are chosen."""
 _SOURCES: Final = ("other", "system", "user", "model", "model", "tool", "model", "event")
 """By the number of an ItemKind."""
 _STRUCTURE: Final = frozenset((
@@ -77,6 +79,7 @@ def admitted_event(
     passage: Passage, event_type: str, payload: Any, meta: Mapping[str, Any] | None
 ) -> Admitted:
     """The payload of an event; raises what ``admitted_item`` raises."""
+    passage.name(event_type, "type of an event")
     plain = _plain(payload, "item")
     passed = passage.item({"type": event_type, "payload": plain}, "event", "event")
     if passed.dropped:
@@ -88,12 +91,25 @@ def admitted_event(
     return Admitted(QUARANTINED, told, True, held, passed.value)
 
 
-def told(passage: Passage, envelope: Envelope | None, *, redacted: bool | None) -> Envelope | None:
+def told(
+    passage: Passage,
+    envelope: Envelope | None,
+    *,
+    redacted: bool | None,
+    request_id: str | None = None,
+) -> Envelope | None:
     """The envelope of an item as it may be stored; ``redacted``: something in it was replaced.
 
     None: nobody looked; then it says what the caller says.
     Its status may be any text, and is redacted; who wrote it and with what are names, and stay.
+
+    Raises:
+        BlockedError: something is found in one of its names, or in ``request_id``.
     """
+    passage.name(request_id, "request_id")
+    if envelope is not None:
+        for name in _NAMES:
+            passage.name(getattr(envelope, name), f"{name} of an envelope")
     if envelope is not None and envelope.status is not None:
         status = passage.again(envelope.status)
         if status != envelope.status:

@@ -189,7 +189,12 @@ class Appending:
             now_us=now_us,
             meta=admitted.meta,
             request_id=options.request_id,
-            envelope=told(passage, options.envelope, redacted=admitted.redacted),
+            envelope=told(
+                passage,
+                options.envelope,
+                redacted=admitted.redacted,
+                request_id=options.request_id,
+            ),
         )
         prepared.held = admitted.held
         if admitted.held is not None:  # released, it must not count more
@@ -226,7 +231,7 @@ class Appending:
         if passage is not None and not abandons:
             admitted = admitted_event(passage, event_type, payload, meta)
             payload, meta, redacted, held, _ = admitted
-            envelope = told(passage, envelope, redacted=redacted)
+            envelope = told(passage, envelope, redacted=redacted, request_id=options.request_id)
         prepared = prepare_event(
             event_type,
             payload,

@@ -139,6 +139,8 @@ class Leasing:
             raise InvalidOptionError(msg)
         ttl_ms, by_force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
         self._address.need_writable()
+        if self._address.passage is not None:
+            self._address.passage.name(owner, "owner of a lease")
 
         def closure(txn: Txn) -> LeaseRow:
             now_ms = self._address.backing.now_ms()

@@ -125,6 +125,7 @@ class StateChange:
             field = schema.field(key)
             if field.stored:
                 if self._passage is not None:
+                    self._passage.name(key, "name of a field")
                     value = admitted_write(self._passage, self._shown + key, value)  # noqa: PLW2901
                 is_final = field.reducer is None and value is not Delete
                 kept.append((key, _final(key, value) if is_final else _kept(key, value)))

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import uuid
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from agents.memory.session_settings import SessionSettings
@@ -27,7 +28,7 @@ from memcore.adapters.adk import (
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
-from memcore.errors import InvalidItemError
+from memcore.errors import BlockedError, InvalidItemError
 from planting import Planted
 
 CALL = "call_13912345678"  # holds what looks like a mobile number, and is an id
@@ -246,3 +247,115 @@ def test_deepagents(redacted, plant):
     backend.import_files({"/d.md": {"content": [plant(), plant()], "encoding": "utf-8"}})
     text = backend.read("/a.md").file_data["content"]
     assert "he said [CN_MOBILE_" in text
+
+
+MAIL, MOBILE = "alice@example.com", "13800138000"
+
+
+def _stored(db):
+    """Whether any file beside the database holds it."""
+    path = Path(db.path)
+    return [each.name for each in path.parent.iterdir() if _leaks(each)]
+
+
+def _leaks(path):
+    content = path.read_bytes()
+    return MAIL.encode() in content or MOBILE.encode() in content
+
+
+@pytest.fixture
+def named(tmp_path):
+    """A database with a policy; the address must not be in its files."""
+    with memcore.open(tmp_path / "a.memcore", redact="default") as db:
+        yield db
+        assert not _stored(db)
+    assert not [each for each in tmp_path.iterdir() if _leaks(each)]
+
+
+def test_names_that_langgraph_gives_are_refused(named):
+    store, cache, saver = MemcoreStore(named), MemcoreCache(named), MemcoreSaver(named)
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    for refused in (
+        lambda: store.put(("users", MOBILE), "k", {"a": 1}),
+        lambda: store.put(("users",), MAIL, {"a": 1}),
+        lambda: cache.set({(("n",), MAIL): (1, None)}),
+        lambda: cache.set({((MAIL,), "k"): (1, None)}),
+        lambda: saver.put_writes(config, [(MAIL, 1)], "task"),
+    ):
+        with pytest.raises(BlockedError, match=r"holds (email|cn_mobile)") as told:
+            refused()
+        assert MAIL not in str(told.value)
+        assert MOBILE not in str(told.value)
+    assert store.get(("users", MOBILE), "k") is None
+    store.delete(("users",), MAIL)
+
+
+def test_keys_inside_of_the_values_of_a_graph_are_redacted(named):
+    many = {f"k{at}": at for at in range(300)}
+    values = {
+        "plain": {MAIL: {MAIL: 1}},
+        "mixed": {MAIL: b"\0", "price": Decimal(1), "deep": {MAIL: uuid.uuid4(), "a": b"\0"}},
+        "odd": {7: 1, MAIL: 2, "deep": {8: MAIL, MAIL: b"\0"}},
+        "many": {**many, MAIL: 1, "deep": {**many, MAIL: b"\0"}},
+    }
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    saver = MemcoreSaver(named)
+    for step in ("1", "2"):
+        checkpoint = {**empty_checkpoint(), "id": step, "channel_values": values}
+        checkpoint["channel_versions"] = dict.fromkeys(values, step)
+        told = {"source": "loop", "step": int(step), f"of {MAIL}": 1, "by": {MAIL: MAIL}}
+        saver.put(config, checkpoint, told, checkpoint["channel_versions"])
+    found = saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert {name: len(each) for name, each in found.checkpoint["channel_values"].items()} == {
+        name: len(each) for name, each in values.items()
+    }
+    assert found.checkpoint["channel_values"]["mixed"]["price"] == Decimal(1)
+
+
+def test_names_that_adk_gives_are_refused_and_authors_redacted(named):
+    async def work():
+        sessions = MemcoreSessionService(named)
+        session = await sessions.create_session(app_name="app", user_id="u", session_id="s")
+        content = types.Content(role="user", parts=[types.Part(text="hello")])
+        event = Event(author=MAIL, invocation_id="i1", content=content)
+        with pytest.raises(BlockedError, match="holds email"):
+            await sessions.append_event(session, event)
+        await sessions.append_event(session, event.model_copy(update={"invocation_id": ""}))
+        found = await sessions.get_session(app_name="app", user_id="u", session_id="s")
+        assert found.events[0].author.startswith("[EMAIL_")
+        memory = MemcoreMemoryService(named)
+        entry = MemoryEntry(content=content, author=MAIL)
+        await memory.add_memory(app_name="app", user_id="u", memories=[entry])
+        found = await memory.search_memory(app_name="app", user_id="u", query="hello")
+        assert found.memories[0].author.startswith("[EMAIL_")
+        with pytest.raises(BlockedError, match="id of a memory holds email"):
+            await memory.add_memory(
+                app_name="app", user_id="u", memories=[entry.model_copy(update={"id": MAIL})]
+            )
+        event = event.model_copy(update={"author": f"Alice <{MAIL}>", "id": "e1"})
+        await memory.add_events_to_memory(
+            app_name="app", user_id="u", events=[event], session_id="s"
+        )
+        artifacts = MemcoreArtifactService(named)
+        with pytest.raises(BlockedError, match="holds email"):
+            await artifacts.save_artifact(
+                app_name="app", user_id="u", session_id="s", filename=MAIL,
+                artifact=types.Part(text="a"),
+            )  # fmt: skip
+
+    asyncio.run(work())
+
+
+def test_names_of_files_and_branches_are_refused(named):
+    async def branches():
+        session = MemcoreSession("s", named)
+        await session.add_items([{"role": "user", "content": "a"}])
+        with pytest.raises(BlockedError, match="name of a branch"):
+            await session.create_branch_from_turn(1, MAIL)
+
+    backend = MemcoreBackend(named)
+    assert "holds email" in backend.write(f"/{MAIL}.md", "a").error
+    assert "holds email" in backend.append(f"/{MAIL}.md", "a").error
+    with pytest.raises(BlockedError, match="path of a file"):
+        backend.upload_files([(f"/{MAIL}.md", b"a")])
+    asyncio.run(branches())

@@ -432,3 +432,104 @@ def test_states_and_checkpoints_are_counted(tmp_path):
     found = {each["where"]: each["classes"] for each in json.loads(told.stdout)["findings"]}
     assert found == {key: {"email": 1} for key in ("state", "app state", "checkpoints")}
     assert told.exit_code == 1
+
+
+# --- what is looked up by -------------------------------------------------------------------------
+
+SEEN = f"of {MAIL}"
+
+
+def _in_batch(session):
+    with session.batch() as batch:
+        batch.record(SEEN, {})
+
+
+NAMED = {
+    "event type": lambda db, s: s.record(SEEN, {}),
+    "event type in a batch": lambda db, s: _in_batch(s),
+    "request_id": lambda db, s: s.append({"role": "user", "content": "a"}, request_id=SEEN),
+    **{
+        f"envelope {name}": lambda db, s, name=name: s.append(
+            {"role": "user", "content": "a"}, envelope={name: f"x-{MAIL}"}
+        )
+        for name in ("type", "request_id", "model", "tool", "author", "agent", "owner")
+    },
+    "lease": lambda db, s: s.lease(MAIL, ttl_seconds=9),
+    "state": lambda db, s: s.state.update({MAIL: 1}),
+    "state of a user": lambda db, s: db.scope(user="u").state.put(MAIL, 1),
+    "key": lambda db, s: db.scope(user="u").kv("n").put(MAIL, 1),
+    "key of many": lambda db, s: db.scope(user="u").kv("n").put_many({"a": 1, MAIL: 1}),
+    "key in a transaction": lambda db, s: db.scope(user="u").kv("n").transact(
+        lambda txn: txn.put(MAIL, 1)
+    ),
+    "counter": lambda db, s: db.scope(user="u").kv("n").increment(MAIL),
+    "counter in a transaction": lambda db, s: db.scope(user="u").kv("n").transact(
+        lambda txn: txn.increment(MAIL)
+    ),
+    "awaited counter": lambda db, s: asyncio.run(
+        aio.AsyncDatabase(db).scope(user="u").kv("n").increment(MAIL)
+    ),
+    "namespace": lambda db, s: db.scope(user="u").kv(MAIL).put("a", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_what_is_looked_up_by_is_refused_if_something_is_found_in_it(folder, where):
+    with _open(folder) as db:
+        session = db.session("s", user="u")
+        with pytest.raises(memcore.BlockedError, match="holds email") as told:
+            NAMED[where](db, session)
+        assert MAIL not in str(told.value)
+        assert not list(session.items())
+        db.scope(user="u").kv("n").delete(MAIL)  # what is there from before can be removed
+    for name in os.listdir(folder):
+        assert MAIL.encode() not in (folder / name).read_bytes()
+    with memcore.open(folder / "clear.memcore") as db:
+        NAMED[where](db, db.session("s", user="u"))
+
+
+def test_a_key_inside_of_a_value_is_replaced(folder):
+    with _open(folder) as db:
+        session = db.session("s", user="u", state=Fields)
+        session.state.update({"deep": memcore.Merge({MAIL: {MAIL: 1}, "a": {MAIL: 2}})})
+        session.state.update({"deep": memcore.Merge({"a": {MAIL: 3}})})
+        db.scope(user="u").kv("n").put("a", {MAIL: {MAIL: 1}})
+        assert len(session.state.get("deep")) == 2
+    for name in os.listdir(folder):
+        assert MAIL.encode() not in (folder / name).read_bytes()
+
+
+def test_keys_of_a_message_that_nobody_knows_and_names_of_tools_are_redacted(folder):
+    key = "sk-proj-PLANTED00000001abcdefghijklmnopqrstuvwxyz"
+    message = {
+        "role": "assistant", "content": "a", f"x_{MAIL}": 1, "name": key,
+        "tool_calls": [{"id": ID, "type": "function", f"of {MAIL}": {MAIL: 2},
+                        "function": {"name": key, "arguments": "{}"}}],
+    }  # fmt: skip
+    with _open(folder) as db:
+        session = db.session("s", user="u")
+        session.append(message)
+        session.append({"role": "tool", "tool_call_id": ID, "name": key, "content": MAIL})
+        session.append({"role": "user", "content": "a"}, idempotency_key=SEEN)
+        shown = session.get(1).message
+        assert shown["tool_calls"][0]["function"]["name"] == session.get(2).message["name"]
+        assert shown["tool_calls"][0]["id"] == ID
+        assert not memcore.validate(session.context().messages, policy="openai_chat")
+    for name in os.listdir(folder):
+        content = (folder / name).read_bytes()
+        assert MAIL.encode() not in content
+        assert key.encode() not in content
+
+
+def test_an_import_is_refused_where_something_is_found_in_a_name(folder):
+    with memcore.open(folder / "clear.memcore") as clear:
+        for at, where in enumerate(("event type", "request_id", "envelope author", "state")):
+            NAMED[where](clear, clear.session(f"s{at}", user="u"))
+        lines = b"".join(clear.export()).splitlines()
+    with _open(folder) as db:
+        done = db.import_(lines)
+        assert len(done.failures) == 4
+        assert MAIL not in str(done.failures)
+    for name in ("a.memcore", "a.memcore-lock"):
+        path = folder / name
+        assert not path.exists() or MAIL.encode() not in path.read_bytes()

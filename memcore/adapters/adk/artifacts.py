@@ -117,6 +117,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         )
         passage = passage_of(self.database.scope(app=app_name, user=user_id))
         if passage is not None:
+            passage.name(filename, "name of an artifact")
             part = admitted_part(passage, part)
         row, content = encode_part(part)
         once_by = None

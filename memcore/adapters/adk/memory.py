@@ -221,6 +221,8 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             (entry, entry.id or _made_id(idempotency_key, at)) for at, entry in enumerate(memories)
         ]
         if passage is not None:
+            for _, id_ in given:
+                passage.name(id_, "id of a memory")
             given = [(_admitted_entry(passage, entry), id_) for entry, id_ in given]
             custom_metadata = admitted_metadata(passage, custom_metadata)
         made = await _prepared(
@@ -326,18 +328,19 @@ def _made_id(key: str | None, at: int) -> str:
 
 
 def _admitted(passage: Passage | None, event: Event) -> Event:
-    """The event with its content as it may be stored."""
+    """The event with its content and its author as they may be stored."""
     if passage is None or event.content is None:
         return event
-    content = admitted_content(passage, event.content)
-    return event if content is event.content else event.model_copy(update={"content": content})
+    passage.name(event.id, "id of a memory")
+    made = {"content": admitted_content(passage, event.content)}
+    return event.model_copy(update={**made, "author": passage.again(event.author)})
 
 
 def _admitted_entry(passage: Passage, entry: MemoryEntry) -> MemoryEntry:
     """An entry as it may be stored."""
     told = admitted_metadata(passage, entry.custom_metadata)
-    content = admitted_content(passage, entry.content)
-    return entry.model_copy(update={"content": content, "custom_metadata": told})
+    made = {"content": admitted_content(passage, entry.content), "custom_metadata": told}
+    return entry.model_copy(update={**made, "author": passage.again(entry.author)})
 
 
 async def _prepared(chars: int, prepare: Callable[[], list[T]]) -> list[T]:

@@ -139,10 +139,13 @@ class MemcoreBackend(Opened, BackendProtocol):
                 self._spaces.pop(other, None)
         return found
 
-    def _admitted(self, text: str) -> str:
+    def _admitted(self, text: str, path: str) -> str:
         """A text as it may be stored."""
         passage = passage_of(self._scope)
-        return text if passage is None else passage.text(text, "file")
+        if passage is None:
+            return text
+        passage.name(path, "path of a file")
+        return passage.text(text, "file")
 
     def _stored(self, text: str) -> str:
         """A text as it lies in a file in which it was redacted."""
@@ -243,7 +246,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         """Make a file, or give it another content; of one that only grew the new end is written."""
         files = self._files
         try:
-            upload = Upload(file_path, self._admitted(content).encode("utf-8"), "utf-8")
+            upload = Upload(file_path, self._admitted(content, file_path).encode("utf-8"), "utf-8")
             if not files.grown(upload):
                 files.put([upload])
         except REFUSED as error:
@@ -259,7 +262,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         """
         files, once = self._files, once_of(idempotency_key, "append", file_path, content)
         try:
-            more = self._admitted(content).encode("utf-8")
+            more = self._admitted(content, file_path).encode("utf-8")
             for _ in range(_ATTEMPTS):
                 row = files.row(file_path)
                 if row is None:
@@ -284,7 +287,7 @@ class MemcoreBackend(Opened, BackendProtocol):
         if found is None:
             return False
         row, text = found
-        return files.turn(path, row, text, self._admitted(text + more), once=once)
+        return files.turn(path, row, text, self._admitted(text + more, path), once=once)
 
     async def aappend(
         self, file_path: str, content: str, *, idempotency_key: str | None = None
@@ -329,7 +332,7 @@ class MemcoreBackend(Opened, BackendProtocol):
                         raise Repeated(told)  # another one of the same request was faster
                     return EditResult(error=made)
                 noted = once and replace(once, result=int(made[1]))
-                if files.turn(file_path, row, text, self._admitted(made[0]), once=noted):
+                if files.turn(file_path, row, text, self._admitted(made[0], file_path), once=noted):
                     return EditResult(path=file_path, occurrences=int(made[1]))
         except Repeated as again:
             return EditResult(path=file_path, occurrences=again.result)

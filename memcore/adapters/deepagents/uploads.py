@@ -62,5 +62,6 @@ def put_all(
 
 def _admitted(passage: Passage, upload: Upload) -> Upload:
     """A whole content as it may be stored."""
+    passage.name(upload.path, "path of a file")
     payload = passage.bytes(upload.payload, "file")
     return upload if payload is upload.payload else replace(upload, payload=payload)

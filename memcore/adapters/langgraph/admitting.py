@@ -17,15 +17,18 @@ def admitted_op(passage: Passage, op: Op, name: str) -> Op:
     """An operation as it may be stored, or as it finds what was stored.
 
     Placeholders are the same for the same value, so a filter for a value that was redacted still
-    finds it. Namespaces and keys are names, and stay.
+    finds it. Namespaces and keys stay.
 
     Raises:
-        BlockedError: a guard refuses what is put.
+        BlockedError: a guard refuses what is put, or something is found in its namespace or key.
     """
     if isinstance(op, PutOp):
         if op.value is None:
             passage.judge(None, "kv", name=name)
             return op
+        for label in op.namespace:
+            passage.name(label, "namespace of an entry")
+        passage.name(op.key, "key of an entry")
         return op._replace(value=_admitted(passage, op.value, name))
     if isinstance(op, SearchOp) and op.filter:
         with suppress(TypeError, ValueError, RecursionError):  # told where the filter is checked

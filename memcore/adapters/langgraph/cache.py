@@ -185,7 +185,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         return closure
 
     def _row(self, full: FullKey, value: ValueT, ttl: float | None) -> Row:
-        kind, payload = self._dumped(value)
+        kind, payload = self._dumped(full, value)
         if _is_pickle(kind):
             msg = (
                 f"the value of {full!r:.200} can only be pickled ({type(value).__name__}): return "
@@ -195,9 +195,11 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         text = address(tuple(full[0]), full[1])
         return named("K", text), _packed(text, kind, payload), ttl
 
-    def _dumped(self, value: ValueT) -> tuple[str, bytes]:
+    def _dumped(self, full: FullKey, value: ValueT) -> tuple[str, bytes]:
         coder: Coder = self._coder
         if self._passage is not None:
+            for name in (*full[0], full[1]):
+                self._passage.name(name, "key of a cached value")
             coder = admitting(self._passage, coder, [("cache", value)])
         return coder.seal(coder.encode(value))
 

@@ -70,6 +70,8 @@ class Branches(Usage):
         while True:
             bound = self.bound_in(scope)
             await self.remove_due(bound)
+            if bound.address.passage is not None:
+                bound.address.passage.name(branch_name, "name of a branch")
             spot = bound.session.sync.reading.run(
                 lambda log, txn: spot_of(log, txn, turn_number), None
             )
