@@ -50,7 +50,10 @@ async def commit_to(
     loop = asyncio.get_running_loop()
     outcome: Outcome[T] = Outcome(loop=loop)
     store.submit(closure, loop, makes_room=makes_room, large=large, future=outcome)
-    return await outcome
+    try:
+        return await outcome
+    finally:
+        del outcome  # what it raised holds this frame
 
 
 async def settled(future: asyncio.Future[T]) -> T:

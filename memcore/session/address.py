@@ -95,8 +95,7 @@ class Address:
         counts = backing.access_counts if options.access_counts is None else options.access_counts
         if counts and not backing.store.read_only:
             key = (app, user, name)
-            counts_of = Uses(key, backing.now_ms, backing.unwritten)
-            self.uses = backing.uses.setdefault(key, counts_of)
+            self.uses = backing.uses.setdefault(key, Uses(key, backing.unwritten))
 
     @property
     def passage(self) -> Passage | None:

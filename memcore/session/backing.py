@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -74,7 +75,7 @@ class Backing:
 
     def __post_init__(self) -> None:
         self.counters[self.counter.id] = self.counter
-        self.logs = Logs(self.counter_named)
+        self.logs = Logs(partial(_counter_named, self.counters))  # not of ours: that were a cycle
         self.seed = self.store.seed
         self.drafts = Drafts(self.logs, self.seed)
 
@@ -85,18 +86,7 @@ class Backing:
 
     def counter_named(self, name: str) -> TokenCounter:
         """The counter of that id: one that the caller gave, else a built-in one."""
-        found = self.counters.get(name)
-        if found is None:
-            try:
-                found = self.counters[name] = get_counter(name)
-            except InvalidOptionError as exc:
-                msg = (
-                    f"the session is counted by {name!r}, which is none of memcore's counters: "
-                    "pass it as counter= when opening the database or the session, or open the "
-                    "session with another one and recount=True"
-                )
-                raise CounterUnavailableError(msg) from exc
-        return found
+        return _counter_named(self.counters, name)
 
     def read_locked(self, log: SessionLog, fn: Callable[[ReadTxn], T]) -> T:
         """Run ``fn`` on a snapshot under the log's lock.
@@ -127,3 +117,19 @@ class Backing:
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return self.now_us() // 1000
+
+
+def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter:
+    """The counter of that id among those that are known, or a built-in one, known from now on."""
+    found = counters.get(name)
+    if found is None:
+        try:
+            found = counters[name] = get_counter(name)
+        except InvalidOptionError as exc:
+            msg = (
+                f"the session is counted by {name!r}, which is none of memcore's counters: "
+                "pass it as counter= when opening the database or the session, or open the "
+                "session with another one and recount=True"
+            )
+            raise CounterUnavailableError(msg) from exc
+    return found

@@ -132,9 +132,11 @@ class Batch:
         checked_int("undo", count, least=1)
         self._say("undo", count)
 
+        undone = self._undone  # a step that held the batch would keep it and its database alive
+
         def step(draft: Draft) -> bool:
             taken = take_back(draft, count)
-            self._undone[:0] = taken
+            undone[:0] = taken
             return bool(taken)
 
         self._steps.append(step)
@@ -147,9 +149,10 @@ class Batch:
         """
         save = self._checkpointing.saving(name, meta)
         self._say("checkpoint", name)
+        made, changed = self._checkpoints, self._changed
 
         def step(draft: Draft) -> bool:
-            self._checkpoints.append(save(draft, any(self._changed)))
+            made.append(save(draft, any(changed)))
             return False
 
         self._settle_state()
@@ -205,8 +208,10 @@ class Batch:
         own = {key: value for key, value in values.items() if not prefix_of(key)}
         self.record("state", own, meta=meta)
 
+        address = self._address
+
         def step(draft: Draft) -> bool:
-            change.run(draft.txn, draft.log.place, self._address, seq=1)
+            change.run(draft.txn, draft.log.place, address, seq=1)
             return False
 
         self._begins = True
@@ -234,8 +239,10 @@ class Batch:
         if change.is_empty:
             return
 
+        address = self._address
+
         def step(draft: Draft) -> bool:
-            change.run(draft.txn, draft.log.place, self._address, seq=draft.head.next_seq)
+            change.run(draft.txn, draft.log.place, address, seq=draft.head.next_seq)
             return False
 
         self._creates = self._creates or change.writes or not change.is_own

@@ -128,7 +128,7 @@ class Metering:
             seq = last[0].sent.seq
             suffix = [(context.cut, seq)] if context.cut <= seq else []
             spans = suffix if voices is None else spans_of(self.voicing.shown)
-            uses.note(last[0].sent.session, spans)
+            uses.note(last[0].sent.session, spans, self._address.backing.now_ms())
         _, sent, scale = last[0]
         self._sent.append(sent._replace(counted_tokens=context.tokens, cut_seq=context.cut))
         if scale is None:

@@ -177,7 +177,8 @@ class Reading:
         """Count a reading of these rows, if that is wanted."""
         uses, log = self._address.uses, self._address.log
         if uses is not None and log is not None:
-            uses.note(log.session, spans_of(row[0] for row in rows if type(row) is tuple))
+            spans = spans_of(row[0] for row in rows if type(row) is tuple)
+            uses.note(log.session, spans, self._address.backing.now_ms())
 
     # --- calls ------------------------------------------------------------------------------------
 

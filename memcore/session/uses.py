@@ -8,7 +8,7 @@ the database is closed; a killed process loses what was not. Rows, little-endian
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from struct import Struct
 from threading import Lock
@@ -63,19 +63,15 @@ class Uses:
         "_count",
         "_last_ms",
         "_lock",
-        "_now_ms",
         "_session",
         "_spans",
         "_waiting",
         "name",
     )
 
-    def __init__(
-        self, name: tuple[str, str, str], now_ms: Callable[[], int], waiting: set[Uses]
-    ) -> None:
+    def __init__(self, name: tuple[str, str, str], waiting: set[Uses]) -> None:
         self.name = name
         """Application, user and session."""
-        self._now_ms = now_ms
         self._waiting = waiting
         """Those of the database with something to write; the others go with their handles."""
         self._lock = Lock()
@@ -85,9 +81,8 @@ class Uses:
         self._session, self._count, self._last_ms, self._commits = session, 0, 0, 0
         self._spans: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def note(self, session: int, spans: Iterable[tuple[int, int]]) -> None:
-        """Count one reading of the items of these ranges of seqs."""
-        now = self._now_ms()
+    def note(self, session: int, spans: Iterable[tuple[int, int]], now: int) -> None:
+        """Count one reading of the items of these ranges of seqs, at a time in milliseconds."""
         with self._lock:
             if session != self._session:  # another session of the same name
                 self._begin(session)

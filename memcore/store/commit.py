@@ -51,6 +51,7 @@ class CommitQueue:
         "_owner",
         "_pace",
         "_reading",
+        "_retired",
         "_run",
         "_writer",
         "_writer_leads",
@@ -81,12 +82,20 @@ class CommitQueue:
         self._writer_wake.acquire()
         self._pace = Pace()
         self._here = 0
+        self._retired = False
         self.waiting: deque[Call] = deque()
 
     @property
     def led_here(self) -> bool:
         """Whether this thread is running a batch."""
         return self._busy and self._owner == get_ident()
+
+    def retire(self) -> None:
+        """Let the writer thread end as soon as nothing waits for it: the environment is closed."""
+        self._retired = True
+        with self._mu:
+            if self._writer is not None:
+                release(self._writer_wake)
 
     # --- callers -----------------------------------------------------------------------------
 
@@ -258,6 +267,8 @@ class CommitQueue:
             waiting[0].state = LEAD
         elif waiting:
             self._writer_leads = True
+        if self._batch is batch:
+            self._batch = None  # its closures know the handle, and that must not outlive its users
         batch.settled = True
 
     def claim(self, patience_seconds: float) -> Call | None:
@@ -373,7 +384,8 @@ class CommitQueue:
 
     def _write(self) -> None:
         while True:
-            woken = self._writer_wake.acquire(timeout=_IDLE_SECONDS)
+            patience = 0.0 if self._retired and not self._busy else _IDLE_SECONDS
+            woken = self._writer_wake.acquire(timeout=patience) and not self._retired
             with self._mu:
                 lead, self._writer_leads = self._writer_leads, False
                 if lead:

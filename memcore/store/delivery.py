@@ -62,6 +62,7 @@ def deliver(calls: Iterable[Call]) -> None:
             future.set_exception(wrapped)
         else:
             future.set_exception(error)
+        call.error = call.future = None  # the traceback holds frames, and these the call
 
 
 def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:

@@ -11,7 +11,6 @@ from _thread import get_ident
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
 
 from memcore.errors import (
     ClosedError,
@@ -58,6 +57,9 @@ class Environment:
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
     fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
+    dropped = False
+    """Whether its last handle was forgotten: it waits to be closed."""
+    handles: set[int] = set()  # noqa: RUF012 - each has its own
 
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
@@ -82,7 +84,8 @@ class Environment:
         self.audit: Recorder | None = None
         self.private = False
         self.closing = False
-        self.handles: WeakSet[Any] = WeakSet()
+        self.handles = set()
+        """The ids of the handles; nothing here keeps one alive."""
         self.gate = Gate()
         self.bell = Bell()
         self.begin: Callable[..., Any] = self._begin_closed
@@ -91,8 +94,8 @@ class Environment:
         self.fork = Fork(self)
 
     def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+        if self.fd >= 0 and not (self.handles or self.dropped):
+            os.close(self.fd)  # opened for nobody; else whoever has it closes it
 
     # --- attaching ---------------------------------------------------------------------------
 
@@ -420,6 +423,8 @@ class Environment:
             self.queue.call(self._shut, job=True)
         except RawError as error:
             binding.raise_from(error, self.path)
+        finally:
+            self.queue.retire()
 
     def _shut(self, _: Any) -> None:
         if self.is_closed and self.raw is None:

@@ -10,6 +10,7 @@ import tempfile
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -20,6 +21,7 @@ from memcore.errors import (
     KeyFileError,
     MemcoreError,
     ReadOnlyError,
+    StorageError,
     StoreAccessError,
 )
 from memcore.limits import (
@@ -36,8 +38,15 @@ from memcore.store.creation import build_file, create_file, new_record
 from memcore.store.environment import Environment
 from memcore.store.file import exclusively, newest_meta
 from memcore.store.format import DURABILITIES, Format
-from memcore.store.lmdb import RawEnv
-from memcore.store.registry import environments, opening
+from memcore.store.lmdb import RawEnv, already_open
+from memcore.store.registry import (
+    close_if_unused,
+    close_unused,
+    drop,
+    end,
+    environments,
+    opening,
+)
 from memcore.store.replacing import compact_file, restore_file
 from memcore.store.unlocking import Access, need_newest, new_ring, unlock
 from memcore.store.vault import Vault
@@ -46,7 +55,8 @@ from memcore.store.wiping import wipe_slots
 __all__ = ["LmdbStore", "open_store"]
 
 T = TypeVar("T")
-_FORK_PATIENCE_SECONDS: Final = 5.0
+_TRIES: Final = 8
+"""So often an opening meets a file that LMDB's binding has not forgotten."""
 
 
 def open_store(
@@ -69,59 +79,65 @@ def open_store(
     """
     name = os.fsdecode(os.fspath(path))
     _check_options(name, durability, map_bytes)
-    if name == ":memory:":
-        return _open_memory(map_bytes, access)
-    # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
-    name = str(Path(name).resolve())
-    missing = not os.path.lexists(name)
-    if missing and (read_only or not create):
-        raise StoreAccessError(f"{name}: there is no such file")
-    if missing or (create and not read_only and _is_empty(name)):
-        with suppress(FileExistsError):  # another creator won: theirs serves
-            _create(name, durability or "full", access)
+    close_unused()
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if name == ":memory:":
+                return _open_memory(map_bytes, access)
+            # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
+            file = str(Path(name).resolve())
+            if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
+                _create(file, durability, access, allowed=create and not read_only)
+            return _open_file(
+                partial(_shared, file, read_only, map_bytes, steady_interval_ms, verify),
+                lambda env: _handle(env, read_only, durability, access, blind),
+            )
+        except StorageError as error:
+            # LMDB's binding knows files by number, and forgets one only when it is quite closed.
+            if not tries_left or not already_open(error.__cause__):
+                raise
+        close_unused(patient=True)
+    raise AssertionError  # the last try returned or raised
+
+
+def _open_file(
+    shared: Callable[[], Environment], handle: Callable[[Environment], LmdbStore]
+) -> LmdbStore:
+    """A handle of the environment that is shared, once none is closing."""
     while True:
         store = None
         try:
             with opening.lock:
-                env = _shared(name, read_only, map_bytes, steady_interval_ms, verify)
+                env = shared()
                 if not env.closing:
-                    try:
-                        store = _handle(env, read_only, durability, access, blind)
-                    except BaseException:
-                        if not env.handles:
-                            _end(env)
-                        raise
+                    store = handle(env)
             if store is not None:
                 return store
         except BaseException:
             if store is not None:
                 store.close()
+            close_unused()  # the environment may have been opened for nobody
             raise
         # Its last handle is being closed by another thread, or was until an interrupt came.
         with suppress(MemcoreError):  # whoever closes is told
-            _end(env)
+            end(env)
 
 
-def _create(name: str, durability: str, access: Access | None) -> None:
-    """Make a file with its key file, if it is to have one; FileExistsError if somebody was first.
+def _create(name: str, durability: str | None, access: Access | None, *, allowed: bool) -> None:
+    """Make a file with its key file, if it is to have one, unless another creator was first.
 
     Somebody may even have written by now: then there are data keys, and they are not in the way.
     """
+    if not allowed:
+        raise StoreAccessError(f"{name}: there is no such file")
     try:
         seed = None if access is None else new_ring(access, name).seed
-    except KeyFileError as error:
+    except KeyFileError:
         if os.path.lexists(name) and not _is_empty(name):
-            raise FileExistsError(name) from error
+            return
         raise
-    create_file(name, durability, seed=seed)
-
-
-def _end(env: Environment) -> None:
-    """Close what has no handles any more, and forget it."""
-    try:
-        env.shut()
-    finally:
-        environments.discard(env)
+    with suppress(FileExistsError):
+        create_file(name, durability or "full", seed=seed)
 
 
 def _is_empty(name: str) -> bool:
@@ -205,26 +221,31 @@ def _open_memory(map_bytes: int, access: Access | None) -> LmdbStore:
             build_file(name, record, sync=False)
             env = Environment(name, map_bytes=map_bytes)
             env.vault = None if ring is None else Vault(ring)
-            env.attach(read_only=False)
-            env.private = True
-            env.path = ":memory:"
+            with opening.lock:  # a fork finds it whole, or not at all
+                env.attach(read_only=False)
+                env.private = True
+                env.path = ":memory:"
+                environments.add(env)
+                return LmdbStore(env, read_only=False)
     except OSError as error:
         raise refusal(error, ":memory:") from error
-    environments.add(env)
-    return LmdbStore(env, read_only=False)
 
 
 class LmdbStore:
-    """One handle of an open store. Handles of the same file share environment and queue."""
+    """One handle of an open store. Handles of the same file share environment and queue.
+
+    Nothing that it refers to refers back to it, so it is gone with its last user, and what it has
+    open with it.
+    """
 
     __slots__ = (
-        "__weakref__", "_durability", "_env", "_transact", "file_id", "path", "read_only", "secret",
-        "seed", "vault",
+        "__weakref__", "_durability", "_env", "file_id", "path", "read_only", "secret", "seed",
+        "vault",
     )  # fmt: skip
 
     def __init__(self, env: Environment, *, read_only: bool) -> None:
-        record = _format(env)
         self._env: Environment | None = env
+        record = _format(env)
         self.path = env.path
         self.read_only = read_only
         self._durability = record.durability
@@ -233,14 +254,12 @@ class LmdbStore:
         self.seed = record.seed if env.vault is None else env.vault.seed
         ring = None if env.vault is None else env.vault.ring.secret
         self.secret = Secret(env.path, create=not read_only, ring=ring)
-        self._transact: Callable[..., Any] = env.queue.call
-        if read_only:
-            self._transact = self._refuse_write
-        try:
-            env.handles.add(self)
-        except BaseException:  # an interrupt: nobody gets this handle
-            env.handles.discard(self)
-            raise
+        env.handles.add(id(self))
+
+    def __del__(self) -> None:
+        env = self._env
+        if env is not None:
+            drop(env, id(self))
 
     @property
     def durability(self) -> str:
@@ -266,9 +285,10 @@ class LmdbStore:
 
     def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
         """Run ``fn`` in a write transaction, commit, return its result."""
-        if makes_room:
-            return self._transact(fn, makes_room=True)  # type: ignore[no-any-return]
-        return self._transact(fn)  # type: ignore[no-any-return]
+        env = self._env
+        if env is None or self.read_only:
+            self._refuse_write()
+        return env.queue.call(fn, makes_room=makes_room)
 
     def submit(
         self,
@@ -281,7 +301,7 @@ class LmdbStore:
     ) -> asyncio.Future[T]:
         """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
         if self.read_only:
-            self._refuse_write(fn)
+            self._refuse_write()
         queue = self.environment().queue
         return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
 
@@ -424,13 +444,8 @@ class LmdbStore:
     def _give_back(self, env: Environment) -> None:
         with opening.lock:
             self._env = None
-            self._transact = self._refuse_closed
-            env.handles.discard(self)
-            if env.handles:
-                return
-            env.closing = True
-        # Not under the lock: what is waited for may itself open a store.
-        _end(env)
+            env.handles.discard(id(self))
+        close_if_unused(env)
 
     def environment(self) -> Environment:
         """What is open, for the other modules of this package.
@@ -443,10 +458,10 @@ class LmdbStore:
             self._refuse_closed()
         return env
 
-    def _refuse_closed(self, _: Any = None, **__: Any) -> NoReturn:
+    def _refuse_closed(self) -> NoReturn:
         raise ClosedError(f"{self.path}: the store is closed; open it again")
 
-    def _refuse_write(self, _: Any = None, **__: Any) -> NoReturn:
+    def _refuse_write(self) -> NoReturn:
         if self._env is None:
             self._refuse_closed()
         raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")

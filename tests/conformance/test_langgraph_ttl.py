@@ -317,13 +317,14 @@ def test_letting_items_live_on_takes_no_room_that_is_kept_for_deletions(db, cloc
     store = MemcoreStore(db, order="created")
     put_two(store)
     asked = []
-    transact = db.backing.store._transact
+    queue = type(db.backing.store.environment().queue)
+    call = queue.call
 
-    def watched(fn, *, makes_room=False):
+    def watched(self, fn, *, job=False, makes_room=False):
         asked.append(makes_room)
-        return transact(fn, makes_room=makes_room)
+        return call(self, fn, job=job, makes_room=makes_room)
 
-    monkeypatch.setattr(db.backing.store, "_transact", watched)
+    monkeypatch.setattr(queue, "call", watched)
     clock.pass_minutes(0.5)
     store.search(("a",))
     assert asked == [False]

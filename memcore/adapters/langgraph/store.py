@@ -21,7 +21,9 @@ from memcore.adapters.langgraph.vectors import Index
 from memcore.aio.commit import settled
 from memcore.aio.source import Done, Opened, Source, scope_of
 from memcore.database.scope import backing_of, passage_of, rows_of
+from memcore.kv import KeyValue
 from memcore.options import checked_bool, checked_choice
+from memcore.session import Backing
 from memcore.telemetry import adapting, adapts
 
 __all__ = ["AsyncMemcoreStore", "MemcoreStore"]
@@ -103,7 +105,7 @@ class MemcoreStore(Opened, BaseStore):
         self._kv = rows_of(scope, namespace, memory=checked_bool("memory", memory))
         self._passage, self._name = passage_of(scope), namespace
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
-        self._sweeper = Sweeper(partial(MemcoreStore.sweep_ttl, self))
+        self._sweeper = Sweeper(partial(_sweep, self._kv, self._backing))
 
     @classmethod
     def from_conn_string(
@@ -206,12 +208,7 @@ class MemcoreStore(Opened, BaseStore):
 
     def sweep_ttl(self) -> int:
         """Remove all items that have expired; how many. Works on a full device."""
-        removed = 0
-        while self._kv.read(lambda view: is_due(view, self._backing.now_ms())):
-            removed += self._kv.transact(
-                lambda txn: sweep(txn, self._backing.now_ms()), makes_room=True
-            )
-        return removed
+        return _sweep(self._kv, self._backing)
 
     async def asweep_ttl(self) -> int:
         """As ``sweep_ttl``."""
@@ -267,3 +264,11 @@ class AsyncMemcoreStore(MemcoreStore):
     ) -> bool:
         """As MemcoreStore's; the loop goes on while it waits."""
         return await asyncio.to_thread(super().stop_ttl_sweeper, timeout)
+
+
+def _sweep(kv: KeyValue, backing: Backing) -> int:
+    """Remove what is due; no method, for a thread of it would keep a store that is dropped."""
+    removed = 0
+    while kv.read(lambda view: is_due(view, backing.now_ms())):
+        removed += kv.transact(lambda txn: sweep(txn, backing.now_ms()), makes_room=True)
+    return removed
