@@ -29,7 +29,14 @@ from memcore.errors import (
 from memcore.keys import Kind, ThreadRow
 from memcore.store.base import ReadTxn
 
-__all__ = ["ThreadCheck", "body_findings", "check_threads", "clear_body", "is_leaving"]
+__all__ = [
+    "ThreadCheck",
+    "body_findings",
+    "check_threads",
+    "clear_body",
+    "is_leaving",
+    "leftovers_of",
+]
 
 _NAMESPACED: Final = (ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
 _TOLD_MAX: Final = 100
@@ -56,6 +63,26 @@ def check_threads(read: Read, scope: int) -> list[str]:
         if read(partial(_has_name, scope=scope, thread=number)):
             findings.append(f"thread {named[number]!r:.60}: its head is missing")
     return findings
+
+
+def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: int) -> list[str]:
+    """What late writes left in a thread, in words; nothing of it is damage.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    if names.thread_of(txn, scope, name) != number:
+        return []  # deleted since it was listed
+    where = f"thread {name!r:.60}"
+    if threads.is_abandoned(txn, scope, number, now_ms=now_ms):
+        return [f"{where}: it has no checkpoint; what is left came after it was deleted"]
+    place = threads.read_thread(txn, scope, number).place
+    strays = sum(
+        1
+        for namespace, _ in threads.namespaces_of(txn, place)
+        for _ in rows.stray_writes(txn, place, namespace)
+    )
+    return [f"{where}: pending writes of {strays:,} checkpoints that are gone"] if strays else []
 
 
 def is_leaving(txn: ReadTxn, prefix: bytes) -> bool:

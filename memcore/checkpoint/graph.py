@@ -8,7 +8,7 @@ from functools import partial
 from memcore import names
 from memcore.checkpoint import sweeping, threads
 from memcore.checkpoint.cache import Cache
-from memcore.checkpoint.care import check_threads
+from memcore.checkpoint.care import check_threads, leftovers_of
 from memcore.checkpoint.checking import Checking, Judge, RecoveredNamespace
 from memcore.checkpoint.coding import Coder
 from memcore.checkpoint.copying import copy_thread
@@ -152,11 +152,16 @@ class GraphStore(Listing, Deltas):
         """
         return take(self._store, self._deletion(thread, coder), makes_room=True)
 
-    def _deletion(self, thread: str, coder: Coder) -> Steps[bool]:
+    def _deletion(
+        self, thread: str, coder: Coder, *, due: Callable[[ReadTxn], bool] | None = None
+    ) -> Steps[bool]:
+        """The steps of a deletion, if the thread is still ``due`` to go."""
 
         def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
             scope = self._find(txn)
             if scope is None or names.thread_of(txn, scope, thread) is None:
+                return False, None, []
+            if due is not None and not due(txn):
                 return False, None, []
             need_free(txn, scope, 0, what=f"thread {thread[:40]!r}")
             return True, *start_removal(txn, scope, thread)
@@ -213,9 +218,35 @@ class GraphStore(Listing, Deltas):
             OutpacedError: others pruned the thread at the same time, again and again.
             HeldError: a legal hold covers the thread.
         """
+        if self._read(partial(self._is_abandoned, thread=thread)):
+            due = partial(self._is_abandoned, thread=thread)
+            gone = take(self._store, self._deletion(thread, coder, due=due), makes_room=True)
+            return Pruned(abandoned=gone)
         plan = partial(self._planner, thread, rule, coder)
         steps = prune(self._read, plan, coder)
         return take(self._store, steps, makes_room=True)
+
+    def leftovers(self) -> list[str]:
+        """What late writes left in the scope, in words: no damage, ``prune`` removes it.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        scope = self._read(self._find)
+        if scope is None:
+            return []
+        look = partial(leftovers_of, scope=scope, now_ms=self._now_ms())
+        found: list[str] = []
+        for name, number in self._read(lambda txn: list(threads.threads(txn, scope))):
+            found += self._read(partial(look, name=name, number=number))
+        return found
+
+    def _is_abandoned(self, txn: ReadTxn, thread: str) -> bool:
+        scope = self._find(txn)
+        number = None if scope is None else names.thread_of(txn, scope, thread)
+        if scope is None or number is None:
+            return False
+        return threads.is_abandoned(txn, scope, number, now_ms=self._now_ms())
 
     def _planner(
         self, thread: str, rule: Rule, coder: Coder, epoch: int | None = None
@@ -225,7 +256,9 @@ class GraphStore(Listing, Deltas):
             found = None if scope is None else threads.thread_of(txn, scope, thread)
             if found is None:
                 return None
-            return Planner(txn, found, coder).plan(rule, epoch=epoch)
+            made = Planner(txn, found, coder).plan(rule, epoch=epoch)
+            made.abandoned = self._is_abandoned(txn, thread)
+            return made
 
         return plan
 

@@ -60,6 +60,10 @@ class Plan:
     """Those the rule would have taken, but others are rebuilt from."""
     order: list[tuple[int, str]] = field(default_factory=list)
     """The doomed of all namespaces, each before its parent."""
+    strays: list[tuple[int, str]] = field(default_factory=list)
+    """Namespaces and ids of checkpoints that are gone, of which writes are left."""
+    abandoned: bool = False
+    """Whether the thread itself goes: it has been without a checkpoint for long."""
     values: set[bytes] = field(default_factory=set)
     """Keys of the values that the kept ones refer to."""
     unneeded: list[bytes] = field(default_factory=list)
@@ -76,8 +80,12 @@ class Pruned:
     checkpoints: int = 0
     needed: int = 0
     """Checkpoints that stayed because others are rebuilt from them."""
+    strays: int = 0
+    """Checkpoints that were gone before, whose writes went."""
     values: int = 0
     chunks: int = 0
+    abandoned: bool = False
+    """Whether the thread went, which had no checkpoint."""
 
 
 Found = dict[str, Candidate]
@@ -109,6 +117,9 @@ class Planner:
             plan.doomed[number] = [name for name in found if name in going]
             plan.kept[number] = [name for name in found if name not in going]
             plan.needed[number] = sorted(doomed & needed)
+            plan.strays += [
+                (number, name) for name in rows.stray_writes(self._txn, self._place, number)
+            ]
             plan.order += [(number, name) for name in _children_first(plan.doomed[number], found)]
             values = rows.values_of(self._place, number)
             for name in plan.kept[number]:
@@ -253,9 +264,9 @@ def _children_first(going: list[str], found: Found) -> list[str]:
 #    checkpoint from then on stamps it, its parent, and every value that it names with the epoch.
 # 2. On one snapshot of that epoch the rule says what goes. What has the stamp stays: it arrived
 #    meanwhile, or is needed by what did.
-# 3. Piece by piece checkpoints go, each before its parent, with their writes; then values that no
-#    checkpoint that stays names; then chunks. Nothing goes that came after the snapshot, or has the
-#    stamp by then.
+# 3. Piece by piece checkpoints go, each before its parent, with their writes; then writes that came
+#    late to checkpoints that are gone; then values that no checkpoint that stays names; then
+#    chunks. Nothing goes that came after the snapshot, or has the stamp by then.
 #
 # So what arrives invalidates nothing. What is cut short is begun anew: what went has gone, and what
 # is left is whole.
@@ -276,7 +287,7 @@ def prune(
     """
     done = Pruned()
     made: Plan | None = read(plan(None))
-    if made is None or not (made.order or made.pool.sweeping):
+    if made is None or not (made.order or made.strays or made.pool.sweeping):
         return done
     epoch: int | None = None
     idle = 0
@@ -291,6 +302,7 @@ def prune(
         done.needed = sum(map(len, made.needed.values()))
         try:
             if (yield from _remove_checkpoints(made, epoch, done)):
+                yield from _remove_strays(made, epoch, done)
                 yield from _remove_values(made, epoch, done)
                 break
         except Stale:
@@ -370,6 +382,34 @@ def _remove_piece(txn: Txn, plan: Plan, at: int, epoch: int) -> tuple[int, int]:
             gone += 1
         taken += 1
     return taken, gone
+
+
+def _remove_strays(plan: Plan, epoch: int, done: Pruned) -> Steps[None]:
+    """Remove the writes of what is gone; raises Stale as ``_remove_checkpoints``."""
+    strays = plan.strays
+    while strays:
+        taken, gone = yield partial(_remove_late, place=plan.place, strays=strays, epoch=epoch)
+        done.strays += gone
+        strays = strays[taken:]
+
+
+def _remove_late(
+    txn: Txn, place: Place, strays: list[tuple[int, str]], epoch: int
+) -> tuple[int, int]:
+    _need_sweep(txn, place, epoch)
+    piece = Piece()
+    gone = 0
+    for at, (number, checkpoint) in enumerate(strays):
+        if txn.get(rows.checkpoint_key(place, number, checkpoint)) is not None:
+            continue  # it was put again
+        writes = rows.writes_of(place, number, checkpoint)
+        fits = [piece.admits(len(row)) for _, row in txn.scan(writes, keys.after(writes))]
+        if gone and not all(fits):
+            return at, gone
+        if fits:
+            txn.delete_range(writes, keys.after(writes))
+            gone += 1
+    return len(strays), gone
 
 
 def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:

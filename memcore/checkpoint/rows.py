@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -35,6 +36,8 @@ _INDEX_BIAS: Final = 64
 _HAS_PARENT: Final = 1
 _IS_COMPLETE: Final = 2
 _ID_END: Final = b"\x01"
+_PACKED: Final = re.compile(rb"(?:[^\x00]|\x00\xff)*\x00", re.DOTALL)
+"""A text as it stands in keys, to its end."""
 """Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
 _COUNTERS: Final = "counters_since_delta_snapshot"
 _METADATA: Final = b"metadata"
@@ -253,6 +256,28 @@ def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
 def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> bytes:
     """``0F | scope | thread | 05 | namespace u32 | packed id, 01, packed task``."""
     return keys.name_key(writes_of(place, namespace, checkpoint), task)
+
+
+def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
+    """Ids of checkpoints that are gone, of which writes are left.
+
+    Writes may come before their checkpoint, but then it is to be the newest: below the newest one
+    nothing is still to come.
+    """
+    last = newest(txn, place, namespace)
+    if last is None:
+        return
+    checkpoints = checkpoints_of(place, namespace)
+    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
+    start, stop = prefix, prefix + checkpoint_id_key(last)
+    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+        packed = _PACKED.match(row[0], len(prefix))
+        if packed is None:
+            msg = f"the key {row[0].hex()} of pending writes is malformed; run 'memcore check'"
+            raise CorruptValueError(msg, key=row[0])
+        if txn.get(checkpoints + packed[0]) is None:
+            yield keys.unpack_text(packed[0])
+        start = keys.after(prefix + packed[0] + _ID_END)
 
 
 # --- sealed rows ----------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from memcore.codec import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.keys import Counter, Kind, ThreadRow
 from memcore.store.base import ReadTxn, Txn
+from memcore.terms import read_terms, thread_terms
 
 __all__ = ["Thread", "create_thread", "ensure_namespace", "namespaces_of", "thread_of", "threads"]
 
 _HEAD: Final = Struct(">QQ")
 _NUMBER: Final = Struct(">I")
+_ABANDONED_MS: Final = 60 * 60 * 1000
+"""So long a thread may wait for its first checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,18 @@ def read_thread(txn: ReadTxn, scope: int, number: int) -> Thread:
 def is_alive(txn: ReadTxn, place: Place) -> bool:
     """Whether the thread was not deleted (its number is never given out again)."""
     return txn.get(head_key(place.scope, place.thread)) is not None
+
+
+def is_abandoned(txn: ReadTxn, scope: int, thread: int, *, now_ms: int) -> bool:
+    """Whether a thread has no checkpoint, and has long been there: writes came after its deletion.
+
+    What somebody set a time or rules for is no such thread.
+    """
+    prefix = keys.thread_rows(scope, thread, ThreadRow.CHECKPOINT)
+    if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
+        return False
+    is_old = read_head(txn, scope, thread)[1] < now_ms - _ABANDONED_MS
+    return is_old and read_terms(txn, thread_terms(scope, thread)).is_empty
 
 
 def read_head(txn: ReadTxn, scope: int, number: int) -> tuple[int, int]:

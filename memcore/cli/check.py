@@ -30,14 +30,15 @@ def check_store(
     is an error; with --repair-plan, the error is planned for as a finding is.
     """
     try:
-        findings, sessions, items = _findings(store)
+        findings, hygiene, sessions, items = _findings(store)
     except memcore.CorruptStoreError as error:
         if repair_plan:
-            _report(store, [str(error)], {}, planned=True, as_json=as_json)
+            _report(store, [str(error)], [], {}, planned=True, as_json=as_json)
         raise
     _report(
         store,
         findings,
+        hygiene,
         {"sessions": sessions, "items": items},
         planned=repair_plan,
         as_json=as_json,
@@ -46,21 +47,34 @@ def check_store(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _findings(store: str) -> tuple[list[str], int, int]:
-    """Findings, sessions, items."""
+def _findings(store: str) -> tuple[list[str], list[str], int, int]:
+    """Findings, what could be tidied up, sessions, items."""
     with reading(store) as db:
         with progress("checking") as report:
             findings = db.check(progress=report)
         entries = list(db.sessions())
-    return findings, len(entries), sum(entry.items for entry in entries)
+        scopes = [] if findings else [db.scope(app=app, user=user) for app, user in db.scopes()]
+        hygiene = [what for scope in scopes for what in scope.graph.leftovers()]
+    return findings, hygiene, len(entries), sum(entry.items for entry in entries)
 
 
 def _report(
-    store: str, findings: list[str], counts: dict[str, int], *, planned: bool, as_json: bool
+    store: str,
+    findings: list[str],
+    hygiene: list[str],
+    counts: dict[str, int],
+    *,
+    planned: bool,
+    as_json: bool,
 ) -> None:
     plan = plan_repairs(findings, store) if planned else None
     if as_json:
-        fields: dict[str, Any] = {"ok": not findings, "findings": findings, **counts}
+        fields: dict[str, Any] = {
+            "ok": not findings,
+            "findings": findings,
+            "hygiene": hygiene,
+            **counts,
+        }
         if plan is not None:
             fields["repair_plan"] = asdict(plan)
         emit_json("check", fields)
@@ -70,6 +84,8 @@ def _report(
             print(escape(finding))
     else:
         _print_plan(plan)
+    for what in hygiene:
+        print(escape(f"no damage, 'memcore prune' removes it: {what}"))
     verdict = f"{len(findings):,} findings" if findings else "ok"
     found = ", ".join(f"{count:,} {what}" for what, count in counts.items())
     print(f"{verdict}: {found}" if found else verdict)

@@ -78,6 +78,12 @@ def _print(done: list[dict[str, Any]], refused: list[dict[str, str]], *, dry_run
     total = sum(each["removed"] for each in done)
     what = "would be removed; nothing was written" if dry_run else "were removed"
     print(f"\n{total:,} checkpoints of {len(done):,} threads {what}")
+    strays, abandoned = (sum(each[name] for each in done) for name in ("strays", "abandoned"))
+    if strays or abandoned:
+        print(
+            f"late writes of {strays:,} checkpoints and {abandoned:,} threads that were gone before"
+            f" {what}"
+        )
     for each in refused:
         print(escape(f"not pruned: {each['thread']}: {each['reason']}"))
 
@@ -106,7 +112,10 @@ def _pruned(graph: GraphStore, name: str, rule: Rule, *, dry_run: bool) -> dict[
         "kept": 0 if plan is None else sum(map(len, plan.kept.values())),
         "removed": 0 if plan is None else sum(map(len, plan.doomed.values())),
         "needed": 0 if plan is None else sum(map(len, plan.needed.values())),
+        "strays": 0 if plan is None else len(plan.strays),
+        "abandoned": plan is not None and plan.abandoned,
     }
     if not dry_run:
-        found["removed"] = graph.prune(name, rule, coder).checkpoints
+        done = graph.prune(name, rule, coder)
+        found |= {"removed": done.checkpoints, "strays": done.strays, "abandoned": done.abandoned}
     return found

@@ -158,8 +158,10 @@ def _pruned(run: Run, scope: int, name: str, rule: Rule) -> int:
         backing.store, backing.graphs, lambda _: scope, _no_new_scope, now_ms=backing.now_ms
     )
     plan = graph.would_prune(name, rule, StoredCoder())
-    count = 0 if plan is None else sum(map(len, plan.doomed.values()))
-    if not count or run.dry:
+    if plan is None:
+        return 0
+    count = sum(map(len, plan.doomed.values()))
+    if run.dry or not (count or plan.strays or plan.abandoned):
         return count
     if run.write is not None:
         run.report.kept += count  # as remove_thread

@@ -184,6 +184,7 @@ def test_stats_and_check(store) -> None:
     assert parsed("check", "--store", store) == {
         "ok": True,
         "findings": [],
+        "hygiene": [],
         "sessions": 2,
         "items": 9,
     }

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint
+from memcore.checkpoint import JsonCoder, NewCheckpoint, NewWrites
 from memcore.cli.app import app
 from memcore.cli.exits import ExitCode
 
@@ -100,3 +100,18 @@ def test_the_table_says_what_would_go(store) -> None:
     ran = run("prune", "other", "--store", store, "--dry-run")
     assert ran.exit_code == 0
     assert "4 checkpoints of 1 threads would be removed; nothing was written" in ran.stdout
+
+
+def test_what_comes_late_is_told_of_and_goes(store) -> None:
+    pruned(store, "--yes", "--keep-last", 1, "--user", "alice")
+    with memcore.open(store) as db:
+        late = NewWrites("0002", "task", "", [(0, "log", "late")])
+        db.scope(user="alice").graph.put_writes("chat", "", late, CODER)
+    checked = run("check", "--store", store)
+    assert checked.exit_code == ExitCode.OK, checked.stdout
+    assert "no damage, 'memcore prune' removes it: thread 'chat': pending" in checked.stdout
+    assert len(json.loads(run("check", "--store", store, "--json").stdout)["hygiene"]) == 1
+    for arguments in (["--dry-run"], ["--yes"]):
+        found = pruned(store, *arguments, "--keep-last", 9, "--user", "alice")
+        assert (found["chat"]["strays"], found["other"]["strays"]) == (1, 0)
+    assert "no damage" not in run("check", "--store", store).stdout

@@ -5,18 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
-from threaded import CODER, Thread, keep, pruning
+from threaded import CODER, Thread, keep, pruning, rows_under
 
 import memcore
-from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, Pruned, rows
+from memcore.checkpoint import (
+    MISSING,
+    GraphStore,
+    JsonCoder,
+    NewCheckpoint,
+    NewWrites,
+    Pruned,
+    rows,
+)
 from memcore.checkpoint import pruning as module
 from memcore.checkpoint.graph import store_of
+from memcore.checkpoint.pruning import prune
 from memcore.checkpoint.steps import Stale, Steps
 from memcore.codec import seal_value
 from memcore.errors import HeldError, StaleParentError, StoreFormatError
+from memcore.keys import Kind, ThreadRow
 from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
 from memcore.store.txn import stored
 
@@ -320,3 +331,122 @@ def test_a_copy_of_a_thread_with_stamps_is_whole(db: memcore.Database) -> None:
         assert found is not None
         assert found.values == {"log": ["late"], "steady": "s"}
     assert db.check() == []
+
+
+# --- what comes late ------------------------------------------------------------------------------
+
+
+def write_late(
+    graph: GraphStore, checkpoint: str, *, thread: str = "t", task: str = "late"
+) -> None:
+    new = NewWrites(checkpoint, task, "", [(0, "log", "w" * 500)])
+    graph.put_writes(thread, "", new, CODER)
+
+
+def writes_in(db: memcore.Database) -> int:
+    return sum(key[17] == ThreadRow.WRITES for key in rows_under(db, Kind.THREAD))
+
+
+def test_writes_that_come_after_their_checkpoint_went_go_with_the_next_prune(
+    db: memcore.Database,
+) -> None:
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    for at in range(6):
+        one.put(log=at)
+    write_late(graph, "c000003")
+    graph.prune("t", keep(2), CODER)
+    assert writes_in(db) == 0
+    for checkpoint in ("c000001", "c000003", "c000003\0x", "c000005", "c000006"):
+        write_late(graph, checkpoint)
+        write_late(graph, checkpoint, task="\0another")
+    write_late(graph, "c000007")  # its checkpoint is still to come
+    assert graph.leftovers() == ["thread 't': pending writes of 3 checkpoints that are gone"]
+    assert db.check() == []
+    plan = graph.would_prune("t", keep(2), CODER)
+    assert plan is not None
+    assert [name for _, name in plan.strays] == ["c000001", "c000003", "c000003\0x"]
+    done = graph.prune("t", keep(2), CODER)
+    assert (done.checkpoints, done.strays) == (0, 3)
+    assert writes_in(db) == 5
+    assert graph.leftovers() == []
+    one.put(log=7)
+    assert writes_in(db) == 5
+    assert db.check() == []
+
+
+def test_writes_of_a_checkpoint_that_is_put_again_meanwhile_stay(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    put = {at: one.new({"log": at}) for at in range(1, 4)}
+    for at in (1, 3):
+        graph.put("t", "", put[at], CODER)
+    write_late(graph, "c000002")
+
+    def come(at: int) -> None:
+        if at == 1:
+            graph.put("t", "", put[2], CODER)
+
+    done = drive(
+        graph, prune(graph._read, partial(graph._planner, "t", keep(9), CODER), CODER), come
+    )
+    assert done.strays == 0
+    assert writes_in(db) == 1
+
+
+def test_a_thread_of_late_writes_alone_goes(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = db.scope().graph
+    Thread(graph, "t").put(log=1)
+    graph.delete_thread("t", CODER)
+    write_late(graph, "c000001")
+    assert graph.leftovers() == []  # its checkpoint may still be to come
+    assert not graph.prune("t", keep(1), CODER).abandoned
+    assert writes_in(db) == 1
+    now = graph._now_ms()
+    monkeypatch.setattr(graph, "_now_ms", lambda: now + 2 * 3600 * 1000)
+    assert len(graph.leftovers()) == 1
+    assert db.check() == []
+    plan = graph.would_prune("t", keep(1), CODER)
+    assert plan is not None
+    assert plan.abandoned
+    assert graph.prune("t", keep(1), CODER).abandoned
+    assert list(graph.threads()) == []
+    assert rows_under(db, Kind.THREAD) == rows_under(db, Kind.CHUNK) == []
+
+
+def test_a_thread_with_terms_of_its_own_is_not_abandoned(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = db.scope().graph
+    write_late(graph, "c000001")
+    db.retention.expire_thread("t", app="default", user="default", ttl_seconds=10**6)
+    now = graph._now_ms()
+    monkeypatch.setattr(graph, "_now_ms", lambda: now + 2 * 3600 * 1000)
+    assert graph.leftovers() == []
+    assert not graph.prune("t", keep(1), CODER).abandoned
+
+
+def test_a_hold_keeps_what_came_late(db: memcore.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = db.scope(app="default", user="default")
+    graph = scope.graph
+    write_late(graph, "c000001")
+    scope.hold(reason="a suit")
+    now = graph._now_ms()
+    monkeypatch.setattr(graph, "_now_ms", lambda: now + 2 * 3600 * 1000)
+    with pytest.raises(HeldError):
+        graph.prune("t", keep(1), CODER)
+    assert writes_in(db) == 1
+
+
+def test_a_sweep_by_rules_removes_what_came_late(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    for at in range(4):
+        one.put(log=at)
+    db.retention.set([{"what": "thread_checkpoints", "keep_last": 2}])
+    assert db.sweep().thread_checkpoints == 2
+    write_late(graph, "c000001")
+    db.sweep()
+    assert writes_in(db) == 0
