@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from typing import Annotated
 
@@ -11,7 +13,8 @@ import typer
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import emit_json
 from memcore.session.bundle import BUNDLE_BYTES, BUNDLE_BYTES_LEAST
-from memcore.store.file import open_private
+from memcore.store.copying import beside
+from memcore.store.file import publish
 
 __all__ = ["bundle_session"]
 
@@ -40,8 +43,12 @@ def bundle_session(
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:
-        with open(out, "xb", opener=open_private) as file:  # what is there stays
-            file.write(found + b"\n")
+        if os.path.lexists(out):  # what is there stays
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), out)
+        with beside(out) as (temporary, fd):
+            with open(fd, "wb", closefd=False) as file:
+                file.write(found + b"\n")
+            publish(temporary, out)
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})
     elif out is None:

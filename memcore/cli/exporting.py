@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, BinaryIO, Final
 
 import typer
@@ -18,11 +17,11 @@ from memcore.cli.exits import ExitCode
 from memcore.cli.options import App, Redact, StorePath, User, find_session, reading
 from memcore.cli.output import complain, progress, warn
 from memcore.database.exchange import FORMATS
+from memcore.store.copying import beside
 from memcore.store.file import publish, sync_directory
 
 __all__ = ["export_sessions"]
 
-_FILE_MODE: Final = 0o600
 _REPORT_PIECES: Final = 200
 
 
@@ -113,10 +112,8 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
     if problem:
         complain(f"{to}: {problem}")
         raise typer.Exit(ExitCode.REFUSED)
-    temporary = f"{to}.new-{os.getpid()}-{token_hex(4)}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-    try:
-        with open(fd, "wb") as target:
+    with beside(to) as (temporary, fd):
+        with open(fd, "wb", closefd=False) as target:
             yield target
             target.flush()
             os.fsync(fd)
@@ -125,9 +122,6 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
             sync_directory(to)
         else:
             publish(temporary, to)
-    finally:
-        with suppress(FileNotFoundError):
-            Path(temporary).unlink()
 
 
 def _why_not(to: str, store: str, *, overwrite: bool) -> str:

@@ -391,8 +391,10 @@ class KeyRing:
             _flush_directory(path)
             self._sum = content[-_SUM_BYTES:]
         finally:
-            with suppress(OSError):
+            try:  # noqa: SIM105 - by a function in C alone, which no interrupt comes before
                 os.unlink(temporary)
+            except OSError:
+                pass
 
     def _remove_leftovers(self, path: str) -> None:
         """What killed writers left holds keys that may be shredded now."""

@@ -137,8 +137,8 @@ def _make(file: str) -> None:
     """Make the file whole or not at all; if somebody else was faster, theirs stays."""
     folder = os.path.dirname(file)
     mine = f"{file}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
     try:
+        descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
         try:
             os.write(descriptor, secrets.token_bytes(_BYTES))
             os.fsync(descriptor)
@@ -149,7 +149,10 @@ def _make(file: str) -> None:
         except FileExistsError:
             return
     finally:
-        os.unlink(mine)
+        try:  # noqa: SIM105 - by a function in C alone, which no interrupt comes before
+            os.unlink(mine)
+        except FileNotFoundError:
+            pass
     _flush(folder)
 
 

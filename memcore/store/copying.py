@@ -27,7 +27,7 @@ from memcore.store import lmdb as binding
 from memcore.store.device import FULL
 from memcore.store.file import inspect, newest_meta, publish, sync_directory
 from memcore.store.format import FORMAT_KEY, Format
-from memcore.store.naming import leftovers, temporary_name
+from memcore.store.naming import LOCK, MOVING, leftovers, temporary_name
 from memcore.store.redo import RedoLog
 from memcore.store.run import find_run
 from memcore.store.separators import renew_separators
@@ -85,13 +85,14 @@ def refusal(error: OSError, path: str) -> StorageError:
 def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[str, int]]:
     """A new file in the directory of ``final``: its path and a descriptor.
 
-    It belongs to whom ``like`` belongs to. At the end its name is removed, if it still has it. The
-    flock on it says that its maker lives.
+    It belongs to whom ``like`` belongs to. At the end its name is removed, if it still has it,
+    whatever interrupts what. The flock on it says that its maker lives.
     """
     remove_leftovers(final)
     temporary = temporary_name(final)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    fd = -1
     try:
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         fcntl.flock(fd, fcntl.LOCK_SH)
         if like is not None:
             own = os.fstat(fd)
@@ -100,14 +101,24 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
         yield temporary, fd
     finally:
-        os.close(fd)
-        _unlink(temporary)
-
-
-def _unlink(temporary: str) -> None:
-    for name in (temporary, f"{temporary}-lock"):
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
+        # By functions in C alone: an interrupt comes when one has returned, and the next is done.
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        finally:
+            try:
+                os.unlink(temporary + LOCK)
+            except FileNotFoundError:
+                pass
+            finally:
+                try:
+                    os.unlink(temporary + MOVING)
+                except FileNotFoundError:
+                    pass
+                finally:
+                    if fd >= 0:
+                        os.close(fd)
 
 
 def remove_leftovers(final: str) -> None:
@@ -120,7 +131,9 @@ def remove_leftovers(final: str) -> None:
     if found:
         sync_directory(final)
     for leftover in found:
-        _unlink(leftover)
+        for name in (leftover, leftover + LOCK):
+            with suppress(FileNotFoundError):
+                Path(name).unlink()
 
 
 def _is_abandoned(leftover: str, pid: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from memcore.store import lmdb as binding
 from memcore.store.device import is_cramped
 from memcore.store.file import drop_pages, publish, replace_empty
 from memcore.store.format import ENCRYPTED, FORMAT_KEY, REDO_KEY, Format
-from memcore.store.naming import temporary_name
+from memcore.store.naming import LOCK, temporary_name
 from memcore.store.run import SEED_BYTES, make_run
 
 __all__ = ["build_file", "create_file", "new_record"]
@@ -66,9 +65,16 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
             raise
         raise StoreAccessError(f"{name}: cannot create: {error.strerror}") from error
     finally:
-        for leftover in (temporary, f"{temporary}-lock"):
-            with suppress(OSError):
-                Path(leftover).unlink()
+        # By functions in C alone, as in ``copying.beside``.
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        finally:
+            try:  # noqa: SIM105 - as above
+                os.unlink(temporary + LOCK)
+            except OSError:
+                pass
 
 
 def _is_full(path: str) -> bool:

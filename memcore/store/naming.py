@@ -17,7 +17,12 @@ from typing import Final
 
 from memcore.errors import StoreAccessError
 
-__all__ = ["leftovers", "need_one_name", "temporary_name"]
+__all__ = ["LOCK", "MOVING", "leftovers", "need_one_name", "temporary_name"]
+
+LOCK: Final = "-lock"
+"""What follows the name of a file in that of LMDB's lock file."""
+MOVING: Final = "-name"
+"""What follows a temporary name in the one that becomes the final name."""
 
 _MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
 """What follows ``FINAL.new-``: a name that only looks alike is somebody's own file."""

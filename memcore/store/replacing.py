@@ -26,6 +26,7 @@ from memcore.store import lmdb as binding
 from memcore.store.copying import Judge, beside, copy_snapshot, prove, refusal
 from memcore.store.file import NO_LINKS, exclusively, open_locked, sync_directory
 from memcore.store.format import Format
+from memcore.store.naming import MOVING
 
 if TYPE_CHECKING:
     from memcore.store.environment import Environment
@@ -106,7 +107,7 @@ def put_in_place(temporary: str, final: str) -> None:
         OSError: the system refused; ``final`` is as it was, unless the flush of the directory
             failed.
     """
-    moving = f"{temporary}-name"
+    moving = temporary + MOVING
     try:
         os.link(temporary, moving)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import memcore
+from memcore.cli import bundle
 from memcore.cli.app import app
+from memcore.cli.exits import ExitCode
 from memcore.retention.archive import archive_to
 from messages import assistant, call, result, system, turns, user
 
@@ -152,3 +155,28 @@ def test_bundles_and_archives_are_their_owners_alone(tmp_path: Path) -> None:
     assert archive.stat().st_mode & 0o777 == 0o600
     assert bundle.stat().st_mode & 0o777 == 0o600
     assert not elsewhere.exists()
+
+
+def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, out = tmp_path / "agent.memcore", tmp_path / "out.json"
+    with memcore.open(store) as db:
+        db.session("chat").append({"role": "user", "content": "hi"})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
+
+    before = sorted(os.listdir(tmp_path))
+    command = ["bundle", "chat", "--store", str(store), "--out", str(out)]
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "publish", full)
+        assert CliRunner().invoke(app, command).exit_code != 0
+    assert sorted(os.listdir(tmp_path)) == before
+    assert CliRunner().invoke(app, command).exit_code == 0
+    written = out.read_bytes()
+    assert out.stat().st_mode & 0o777 == 0o600
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == ExitCode.STORAGE
+    assert "exists" in refused.stderr
+    assert out.read_bytes() == written
