@@ -77,6 +77,8 @@ class Prepared:
     """The reference of the staged blob, once there is one."""
     held: bytes | None = None
     """What goes to the quarantine in the item's place: a byte of flags, and JSON."""
+    was: int = 0
+    """The seq of the stored item that is written once more; 0: it is a new one."""
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ the largest number there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
@@ -16,14 +16,23 @@ from typing import Final
 
 from memcore import keys
 from memcore.codec import decoding, open_value, seal_value
-from memcore.errors import DuplicateRequestError
+from memcore.errors import CorruptValueError, DuplicateRequestError
+from memcore.keys import Row
 from memcore.limits import IDEMPOTENCY_TTL_SECONDS
 from memcore.log.draft import Draft
 from memcore.log.item import Prepared, split_body
 from memcore.model import Receipt
 from memcore.options import checked_idempotency_key
+from memcore.store.base import Txn
 
-__all__ = ["Request", "find_request", "prepare_request", "record_request", "request_of"]
+__all__ = [
+    "Request",
+    "carry_requests",
+    "find_request",
+    "prepare_request",
+    "record_request",
+    "request_of",
+]
 
 _BODY = Struct("<Q32sQQQIQ")
 _NEVER: Final = 2**64 - 1
@@ -130,3 +139,31 @@ def record_request(draft: Draft, request: Request, receipt: Receipt, *, now_ms: 
         receipt.appended,
     )
     draft.txn.put(key, seal_value(key, body))
+
+
+def carry_requests(
+    txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int], now_ms: int
+) -> None:
+    """Remember the requests of a session for the one that takes its place.
+
+    Args:
+        txn: the transaction in which it does so.
+        scope: whose session it is.
+        old: its number.
+        new: that of the other one.
+        moved: where its items stand there, by seq; a request whose items are gone is forgotten.
+        now_ms: what time it is: a request that has expired is forgotten, too.
+    """
+    start = keys.session_rows(scope, old, Row.REQUEST)
+    for key, value in list(txn.scan(start, keys.after(start))):
+        try:
+            with decoding(key):
+                expires_ms, content, seq, *told = _BODY.unpack(open_value(key, value)[1])
+        except CorruptValueError:
+            continue  # check() reports it; a retry is a new request
+        has_items = told[-1] > 0  # else the number is no seq
+        if expires_ms <= now_ms or (has_items and seq not in moved):
+            continue
+        row = keys.request_row(scope, new, key[len(start) :])
+        body = _BODY.pack(expires_ms, content, moved[seq] if has_items else seq, *told)
+        txn.put(row, seal_value(row, body))

@@ -80,6 +80,7 @@ def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed:
         int(item.created_at),
         counter.id,
         encoded if is_large else None,
+        was=seq,
     )
 
 

@@ -17,17 +17,18 @@ from memcore.codec import FLAG_BLOB
 from memcore.errors import CorruptValueError, NotFoundError
 from memcore.held import is_held
 from memcore.log import Draft, History, Prepared, SessionLog
+from memcore.log.draft import revision_conflict
 from memcore.log.history import StoredRow, read_rows
 from memcore.log.item import decode_message, split_body
 from memcore.log.stored import again
 from memcore.model import ItemKind, Message
 from memcore.session.address import Address
 from memcore.session.changes import Changes, Closure, Settled
-from memcore.session.reading import Reading
-from memcore.session.renewing import renew
+from memcore.session.reading import Reading, head_of
+from memcore.session.renewing import Renewed, renew
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["Ending", "RawItem", "Tail", "message_of"]
+__all__ = ["Ending", "RawItem", "Seen", "Tail", "message_of"]
 
 RawItem: TypeAlias = tuple[int, int, bytes, bytes | None]
 """``(seq, flags, body, content of its blob)`` of a live item's row."""
@@ -50,6 +51,14 @@ class Tail(NamedTuple):
     """How many items at the beginning of the history are left out because of their age."""
     live: int = 0
     """How many items there are, without those."""
+
+
+class Seen(NamedTuple):
+    """A session as somebody saw it."""
+
+    session: int = 0
+    """Its number; 0: there was none."""
+    revision: int = 0
 
 
 class Ending:
@@ -90,6 +99,10 @@ class Ending:
 
         return self.reading.run(collect, Tail(None, [], complete=True))
 
+    def seen(self) -> Seen:
+        """The session as it is now."""
+        return self.reading.run(lambda log, _: Seen(log.session, head_of(log).revision), Seen())
+
     def take(self, check: Check | None = None) -> Closure[Message | None]:
         """Take the last item off, and all damaged ones and events behind it; its message.
 
@@ -116,6 +129,7 @@ class Ending:
         items: Sequence[Prepared],
         *,
         expired: Callable[[Message], bool] | None = None,
+        renewed: Renewed | None = None,
     ) -> Closure[tuple[bool, list[bytes]]]:
         """Put items in the place of ``tail.rows[start:]`` if the history still ends with these.
 
@@ -125,6 +139,7 @@ class Ending:
             items: prepared ones.
             expired: tells of the messages from the beginning of the history on which are to go for
                 good, up to the first that is not. The session is then written anew.
+            renewed: told when that was done.
 
         Returns:
             Whether it was done; and what is left to remove, for ``resume_removals``.
@@ -148,17 +163,29 @@ class Ending:
                 return change(txn), []
             kept = self.again(draft, gone, draft.count - len(seqs))
             try:
-                return True, renew(txn, self._address, draft, [*kept, *items])
+                return True, renew(txn, self._address, draft, [*kept, *items], renewed)
             except BaseException:
                 txn.spoil()
                 raise
 
         return closure
 
-    def overwrite(self, items: Sequence[Prepared]) -> Closure[None]:
-        """Put items in the place of the whole history, damaged or not."""
+    def overwrite(self, items: Sequence[Prepared], *, seen: Seen | None = None) -> Closure[None]:
+        """Put items in the place of the whole history, damaged or not.
+
+        Args:
+            items: prepared ones.
+            seen: what the caller knows of the history; None: it does not matter what is lost.
+
+        Raises:
+            RevisionConflict: somebody changed the session since; it is as it was.
+        """
 
         def work(draft: Draft) -> Any:
+            if seen is not None:
+                if seen.session not in (0, draft.log.session):
+                    raise revision_conflict(seen.revision, draft.head.revision)
+                draft.expect(seen.revision)
             if not draft.count and not items:
                 return Settled(None)
             self._swap(draft, draft.count, items)
@@ -166,10 +193,12 @@ class Ending:
 
         return self._changes.change(work, create=bool(items), missing=lambda: None)
 
-    def expire(self, since_us: int) -> Closure[tuple[int, list[bytes]]]:
+    def expire(
+        self, since_us: int, *, renewed: Renewed | None = None
+    ) -> Closure[tuple[int, list[bytes]]]:
         """Remove the items at the beginning that ``read`` leaves out at a time.
 
-        The session is written anew, so that they are gone from the file.
+        The session is written anew, so that they are gone from the file; ``renewed`` is told then.
 
         Returns:
             How many went; and what is left to remove, for ``resume_removals``.
@@ -188,7 +217,7 @@ class Ending:
                 return 0, []
             kept = self.again(draft, gone, draft.count)
             try:
-                return gone, renew(txn, self._address, draft, kept)
+                return gone, renew(txn, self._address, draft, kept, renewed)
             except BaseException:
                 txn.spoil()
                 raise

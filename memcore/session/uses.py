@@ -8,7 +8,7 @@ the database is closed; a killed process loses what was not. Rows, little-endian
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from struct import Struct
 from threading import Lock
@@ -20,7 +20,7 @@ from memcore.errors import CorruptValueError
 from memcore.keys import Row
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["Accessed", "Uses", "check_uses", "is_uses_row", "read_uses", "spans_of"]
+__all__ = ["Accessed", "Uses", "check_uses", "is_uses_row", "move_uses", "read_uses", "spans_of"]
 
 PAGE_SEQS: Final = 256
 FEW_PAGES: Final = 4
@@ -185,6 +185,38 @@ def _add_page(txn: Txn, place: Place, number: int, entries: dict[int, tuple[int,
         last_s = min(max(last_s, last_ms // 1000), _COUNT_MAX)
         _ENTRY.pack_into(body, at * _ENTRY.size, min(before + count, _COUNT_MAX), last_s)
     txn.put(key, seal_value(key, bytes(body)))
+
+
+def move_uses(txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int]) -> None:
+    """Give what was counted of a session to the one in its place; ``moved``: the seqs of then."""
+    start = keys.session_rows(scope, old, Row.USES)
+    pages: dict[int, dict[int, tuple[int, int]]] = {}
+    for key, value in list(txn.scan(start, keys.after(start))):
+        number, body = keys.number_of(key), _sound_body(key, value)
+        if body is None:
+            continue
+        if not number:
+            row = _key((scope, new), 0)
+            txn.put(row, seal_value(row, body))
+            continue
+        for at, entry in enumerate(_ENTRY.iter_unpack(body)):
+            seq = moved.get((number - 1) * PAGE_SEQS + at)
+            if seq is not None and entry[0]:
+                pages.setdefault(seq // PAGE_SEQS, {})[seq % PAGE_SEQS] = entry
+    for number, entries in pages.items():
+        page = bytearray(PAGE_SEQS * _ENTRY.size)
+        for at, entry in entries.items():
+            _ENTRY.pack_into(page, at * _ENTRY.size, *entry)
+        row = _key((scope, new), number + 1)
+        txn.put(row, seal_value(row, bytes(page)))
+
+
+def _sound_body(key: bytes, value: bytes) -> bytes | None:
+    try:
+        body = open_value(key, value)[1]
+    except CorruptValueError:
+        return None
+    return body if is_uses_row(key, body) else None
 
 
 def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:

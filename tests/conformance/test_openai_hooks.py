@@ -462,3 +462,188 @@ def test_a_time_to_live_may_be_endless(db, clock):
     run(session.add_items([user()]))
     clock.us += 365 * DAY_US
     assert run(session.get_items()) == [user()]
+
+
+def test_a_retry_after_a_renewal_stores_nothing_twice(db, clock):
+    async def work():
+        session = MemcoreSession("chat", db, ttl_seconds=60)
+        await session.add_items([user("old")], idempotency_key="old")
+        clock.us += 40 * 1_000_000
+        await session.add_items([user("a"), user("b")], idempotency_key="turn 2")
+        assert session.native().sync.state.update({"n": 1}, idempotency_key="state") == 1
+        clock.us += 30 * 1_000_000
+        assert await session.remove_expired() == 1
+        await session.add_items([user("a"), user("b")], idempotency_key="turn 2")
+        assert await session.get_items() == [user("a"), user("b")]
+        with pytest.raises(memcore.DuplicateRequestError):
+            await session.add_items([user("c")], idempotency_key="turn 2")
+        assert session.native().sync.state.update({"n": 1}, idempotency_key="state") == 1
+        await session.add_items([user("old")], idempotency_key="old")  # it is gone: a new one
+        return await session.get_items()
+
+    assert run(work()) == [user("a"), user("b"), user("old")]
+
+
+def usage_of(tokens: int) -> Any:
+    usage = SimpleNamespace(
+        requests=1, input_tokens=tokens, output_tokens=0, total_tokens=tokens,
+        input_tokens_details=None, output_tokens_details=None,
+    )  # fmt: skip
+    return SimpleNamespace(context_wrapper=SimpleNamespace(usage=usage))
+
+
+async def two_turns(session: MemcoreSession, between: Any = None) -> None:
+    for at, text in enumerate(("one", "two"), 1):
+        await session.add_items([user(text), said(text)])
+        await session.store_run_usage(usage_of(at))
+        if between is not None and at == 1:
+            between()
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def tokens_by_turn(rows_of: Any) -> dict[int, int]:
+    return {row["user_turn_number"]: row["input_tokens"] for row in rows_of}
+
+
+def test_usage_stays_with_its_turn_over_a_renewal(db, clock):
+    def later() -> None:
+        clock.us += 40 * 1_000_000
+
+    async def work():
+        session = MemcoreSession("chat", db, ttl_seconds=60)
+        await two_turns(session, later)
+        assert tokens_by_turn(await session.get_turn_usage()) == {1: 1, 2: 2}
+        clock.us += 30 * 1_000_000
+        assert await session.remove_expired() == 2
+        assert tokens_by_turn(await session.get_turn_usage()) == {1: 2}
+        await session.add_items([user("three")])
+        await session.store_run_usage(usage_of(3))
+        assert tokens_by_turn(await session.get_turn_usage()) == {1: 2, 2: 3}
+        assert await session.pop_item() == user("three")
+        assert tokens_by_turn(await session.get_turn_usage()) == {1: 2}
+        await session.pop_item()
+        assert await session.pop_item() == user("two")
+        return await session.get_turn_usage()
+
+    assert run(work()) == []
+
+
+def test_usage_goes_with_turns_that_are_replaced(session):
+    async def work():
+        await two_turns(session)
+        snapshot = await session._get_compaction_snapshot(2)
+        assert await snapshot.replace_suffix(0, [SUMMARY])
+        yield tokens_by_turn(await session.get_turn_usage())
+        await compacting(session).run_compaction({"force": True})
+        yield tokens_by_turn(await session.get_turn_usage())
+
+    async def both():
+        return [found async for found in work()]
+
+    assert run(both()) == [{1: 1}, {}]
+
+
+def test_what_was_counted_of_readers_outlives_a_renewal(tmp_path):
+    db = memcore.open(tmp_path / "file", access_counts=True)
+    clock = Clock(db)
+
+    async def work():
+        session = MemcoreSession("chat", db, ttl_seconds=60)
+        await session.add_items([user("old")])
+        clock.us += 40 * 1_000_000
+        await session.add_items([user("a")])
+        native = db.session("chat", policy="openai_responses", orphans="keep")
+        assert [native.get(seq).message for seq in (1, 2, 2)][-1] == user("a")
+        await session.add_items([user("b")])
+        before = native.accessed().count
+        clock.us += 30 * 1_000_000
+        assert await session.remove_expired() == 1
+        native = db.session("chat", policy="openai_responses", orphans="keep")
+        assert native.accessed().count == before
+        return native.accessed(1).count, native.accessed(2).count
+
+    assert run(work()) == (2, 0)
+    db.close()
+
+
+# --- a history that is replaced as a whole --------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [[], [user("a"), user("b")]])
+def test_a_forced_compaction_refuses_to_lose_what_others_add(db, first):
+    other = MemcoreSession("chat", db)
+
+    async def meanwhile():
+        await other.add_items([user("foreign")])
+
+    async def work():
+        session = MemcoreSession("chat", db)
+        if first:
+            await session.add_items(first)
+        wrapped = compacting(session, meanwhile)
+        with pytest.raises(memcore.RevisionConflict):
+            await wrapped.run_compaction({"force": True})
+        assert await session.get_items() == [*first, user("foreign")]
+        assert (
+            db.session("chat", policy="openai_responses", orphans="keep").revision
+            == bool(first) + 1
+        )
+        await compacting(session).run_compaction({"force": True})
+        return await session.get_items()
+
+    assert run(work()) == [SUMMARY]
+
+
+def test_what_others_add_between_a_read_and_a_forced_compaction_is_not_lost(db):
+    async def work():
+        session, other = MemcoreSession("chat", db), MemcoreSession("chat", db)
+        wrapped = compacting(session)
+        await wrapped.add_items([user("a")])
+        await talk(wrapped)
+        await wrapped.add_items([user("mine")])
+        await wrapped.run_compaction({"response_id": "r1"})
+        await other.add_items([user("foreign")])
+        await wrapped.add_items([user("again mine")])
+        try:
+            await wrapped.run_compaction({"force": True})
+        except memcore.RevisionConflict:
+            assert user("foreign") in await session.get_items()
+        await wrapped.run_compaction({"force": True})
+        return await session.get_items()
+
+    assert run(work()) == [SUMMARY]
+
+
+def test_a_session_that_was_cleared_and_begun_anew_is_not_overwritten(db):
+    other = MemcoreSession("chat", db)
+
+    async def meanwhile():
+        await other.clear_session()
+        await other.add_items([user("new")])
+
+    async def work():
+        session = MemcoreSession("chat", db)
+        await session.add_items([user("old")])
+        with pytest.raises(memcore.RevisionConflict):
+            await compacting(session, meanwhile).run_compaction({"force": True})
+        return await session.get_items()
+
+    assert run(work()) == [user("new")]
+
+
+def test_what_expires_while_a_compaction_runs_is_no_conflict(db, clock):
+    async def later():
+        clock.us += 30 * 1_000_000
+
+    async def work():
+        session = MemcoreSession("chat", db, ttl_seconds=60)
+        await session.add_items([user("old")])
+        clock.us += 40 * 1_000_000
+        await session.add_items([user("a")])
+        await compacting(session, later).run_compaction({"force": True})
+        return await session.get_items()
+
+    assert run(work()) == [SUMMARY]

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agents.memory.session_settings import (
     SessionSettings,
@@ -46,13 +46,16 @@ from memcore.options import checked_int, checked_optional_seconds
 from memcore.session import Address, Session, SessionOptions, resume_removals
 from memcore.session.appending import PLAIN
 from memcore.session.bulk import Recall
-from memcore.session.ending import Tail, message_of
+from memcore.session.changes import Closure
+from memcore.session.ending import Ending, Seen, Tail, message_of
 from memcore.session.handle import store_of
+from memcore.session.renewing import Renewal, Renewed
 from memcore.store.base import Store
 from memcore.telemetry import adapting, note_stored, observe, observer_of
 
 __all__ = ["Bound", "History", "Place", "finish_removal", "options_in"]
 
+T = TypeVar("T")
 _TTL_SECONDS_MAX: Final = 1e9
 _EXPIRED_SHARE: Final = 8
 _UNREADABLE: Final = ("raise", "skip")
@@ -65,6 +68,39 @@ Place: TypeAlias = tuple[Store, str, str, str]
 """The file, the application, the user and the session's id."""
 
 
+class Knowledge:
+    """What an instance knows of a history: what it read first, and wrote itself since.
+
+    A wrapper that replaces a whole history has what it replaces from its first read, and reads more
+    than once. What others write in between it does not know, whatever it reads at the end.
+    """
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen: Seen | None = None
+
+    def read(self, ending: Ending) -> None:
+        """Note what is there before the first read."""
+        if self.seen is None:
+            self.seen = ending.seen()
+
+    def wrote(self, session: int, revision: int) -> None:
+        """The instance has written; if somebody else did so before, it does not know of that."""
+        seen = self.seen
+        if seen is not None and seen.revision + 1 == revision and seen.session in (0, session):
+            self.seen = Seen(session, revision)
+
+    def moved(self, renewal: Renewal) -> None:
+        """The session was written anew."""
+        if self.seen == (renewal.old, renewal.revision):
+            self.seen = Seen(renewal.new, renewal.revision + 1)
+
+    def forget(self) -> None:
+        """The next read is the first one."""
+        self.seen = None
+
+
 class Bound(NamedTuple):
     """Where a call works, and how items are written there."""
 
@@ -72,6 +108,7 @@ class Bound(NamedTuple):
     coder: Coder
     recall: Recall
     address: Address
+    known: Knowledge
     branch: str = MAIN
 
 
@@ -220,7 +257,7 @@ class History(Opened):
         session = Session(address)
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
         recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
-        return Bound(AsyncSession(session), coder, recall, address, branch)
+        return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
         """Refuse to work once ``close`` was called.
@@ -311,6 +348,16 @@ class History(Opened):
         """The limit in force: the argument's, else that of the settings."""
         return limit if limit is not None else resolve_session_limit(None, self.session_settings)
 
+    # --- what lies beside the items ---------------------------------------------------------------
+
+    def beside(self, bound: Bound, closure: Closure[T]) -> Closure[T]:  # noqa: ARG002 - see Usage
+        """The closure, with what follows from it for that which is kept beside the items."""
+        return closure
+
+    def moves(self, bound: Bound) -> Renewed:
+        """Told when the session of a call is written anew."""
+        return lambda txn, renewal: txn.on_commit(lambda: bound.known.moved(renewal))
+
     # --- age --------------------------------------------------------------------------------------
 
     def since_us(self) -> int:
@@ -336,7 +383,8 @@ class History(Opened):
 
     async def _remove_expired(self, bound: Bound, since_us: int) -> int:
         store = store_of(bound.session.sync)
-        gone, rest = await commit_to(store, bound.session.sync.ending.expire(since_us))
+        closure = bound.session.sync.ending.expire(since_us, renewed=self.moves(bound))
+        gone, rest = await commit_to(store, closure)
         if gone:
             self._logger.info("session %r: %d expired items removed", self.session_id, gone)
         await finish_removal(bound, rest)

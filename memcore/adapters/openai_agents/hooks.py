@@ -82,22 +82,36 @@ class Hooks(Methods):
 
         prepared = self.prepared(bound, output)
         closure = bound.session.sync.ending.replace(
-            tail, start, prepared, expired=None if prune is None else expired
+            tail,
+            start,
+            prepared,
+            expired=None if prune is None else expired,
+            renewed=self.moves(bound),
         )
         try:
-            done, rest = await bound.session.store(prepared, closure)
+            done, rest = await bound.session.store(prepared, self.beside(bound, closure))
         except BranchGone:
             return False
+        bound.known.forget()
         await finish_removal(bound, rest)
         return done
 
     async def _atomic_replace_items(self, output: Sequence[Any]) -> bool:
-        """Put ``output`` in the place of the whole history in one commit."""
+        """Put ``output`` in the place of the whole history in one commit.
+
+        Raises:
+            RevisionConflict: somebody else changed the session since this instance first read it;
+                nothing is lost or changed, and it may be compacted again.
+        """
         if not self._is_untransformed():
             return False
         bound = self.bound()
         prepared = self.prepared(bound, output)
-        await bound.session.store(prepared, bound.session.sync.ending.overwrite(prepared))
+        closure = bound.session.sync.ending.overwrite(prepared, seen=bound.known.seen)
+        try:
+            await bound.session.store(prepared, self.beside(bound, closure))
+        finally:
+            bound.known.forget()
         return True
 
     @property

@@ -12,7 +12,6 @@ from memcore.adapters.openai_agents.items import Unreadable
 from memcore.adapters.openai_agents.sealing import unreadable_error
 from memcore.aio.commit import commit_to
 from memcore.database.scope import backing_of
-from memcore.session.changes import Closure
 from memcore.session.handle import store_of
 
 __all__ = ["Methods"]
@@ -46,6 +45,7 @@ class Methods(Current):
             UnreadableItemsError: some are encrypted otherwise.
         """
         bound = self.bound_at(branch_id, wrapper)
+        bound.known.read(bound.session.sync.ending)
         return await self.read(bound, self.limit_of(limit))
 
     async def add_items(
@@ -69,9 +69,13 @@ class Methods(Current):
         prepared = self.prepared(bound, list(items), idempotency_key)
         closure = bound.session.sync.appending.append(prepared, idempotency_key=idempotency_key)
         try:
-            await bound.session.store(prepared, closure)
+            receipt = await bound.session.store(prepared, closure)
         except BranchGone:
             await self.add_items(items, wrapper=wrapper, idempotency_key=idempotency_key)
+        else:
+            log = bound.address.log
+            if log is not None:
+                bound.known.wrote(log.session, receipt.revision)
 
     async def pop_item(self, *, wrapper: Any = None) -> Any:
         """Remove and return the latest item; None if there is none.
@@ -106,14 +110,12 @@ class Methods(Current):
 
         store = store_of(bound.session.sync)
         try:
-            taken = await commit_to(store, self.taking(bound, look), makes_room=True)
+            closure = self.beside(bound, bound.session.sync.ending.take(look))
+            taken = await commit_to(store, closure, makes_room=True)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
+        bound.known.forget()
         return None if taken is None else decode(taken)
-
-    def taking(self, bound: Bound, look: Callable[[Any], None]) -> Closure[Any]:
-        """The closure that takes the latest message off, once ``look`` has let it pass."""
-        return bound.session.sync.ending.take(look)
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
         """Remove all that is stored of this session from the file, its branches included.
@@ -125,4 +127,6 @@ class Methods(Current):
         closure = clearing(scope, self.session_id)
         _, rest = await commit_to(backing_of(scope).store, closure, makes_room=True)
         self.leave_branch(scope)
-        await finish_removal(self.bound_in(scope), rest)
+        bound = self.bound_in(scope)
+        bound.known.forget()
+        await finish_removal(bound, rest)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from agents.logger import log_model_action_error
 
@@ -20,10 +19,12 @@ from memcore.model import ItemKind
 from memcore.session.changes import Closure
 from memcore.session.handle import store_of
 from memcore.session.reading import head_of
+from memcore.session.renewing import Renewal, Renewed
 from memcore.store.base import ReadTxn, Txn
 
 __all__ = ["Usage"]
 
+T = TypeVar("T")
 _COUNTS: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
 _DETAILS: Final = ("input_tokens_details", "output_tokens_details")
 
@@ -148,23 +149,45 @@ class Usage(Turns):
         book = self.book_of(scope)
         return backing_of(scope).store.read(lambda txn: list(book.reading(txn).usage(branch_id)))
 
-    def taking(self, bound: Bound, look: Callable[[Any], None]) -> Closure[Any]:
-        """As ``Methods.taking``; the usage of a turn goes with its first item."""
-        take = super().taking(bound, look)
+    def beside(self, bound: Bound, closure: Closure[T]) -> Closure[T]:
+        """As ``History.beside``: the usage of a turn goes with its first item."""
         address = bound.address
         book = Book(address, self.session_id)
 
-        def closure(txn: Txn) -> Any:
-            message = take(txn)
+        def both(txn: Txn) -> T:
+            found = closure(txn)
             page = book.writing(txn)
             row = page.last_usage(bound.branch)
             draft = None if row is None else address.draft(txn, create=False)
             while row is not None and draft is not None and _is_over(draft, row):
                 page.delete_usage(bound.branch, row["user_turn_number"])
                 row = page.last_usage(bound.branch)
-            return message
+            return found
 
-        return closure
+        return both
+
+    def moves(self, bound: Bound) -> Renewed:
+        """As ``History.moves``: usage goes on with the turns that stay, under their new numbers."""
+        book = Book(bound.address, self.session_id)
+        others = super().moves(bound)
+
+        def move(txn: Txn, renewal: Renewal) -> None:
+            others(txn, renewal)
+            turn, turns = 0, {}
+            for seq, item in enumerate(renewal.kept, 1):
+                turn += item.facts[0] == ItemKind.USER
+                turns[item.was] = turn, seq
+            page = book.writing(txn)
+            rows = list(page.usage(bound.branch))
+            page.delete_usage(bound.branch)
+            for row in rows:
+                session, seq = row["anchor"]
+                if session == renewal.old and seq in turns:
+                    number, now = turns[seq]
+                    row["user_turn_number"], row["anchor"] = number, [renewal.new, now]
+                    page.put_usage(bound.branch, row)
+
+        return move
 
 
 def _known(log: SessionLog, txn: ReadTxn) -> Known | None:
@@ -206,7 +229,7 @@ def _counted(draft: Draft) -> tuple[int, int]:
 def _is_over(draft: Draft, row: dict[str, Any]) -> bool:
     """Whether the turn of a usage row is gone from the history."""
     session, seq = row["anchor"]
-    return session == draft.log.session and draft.position_of(seq) is None
+    return session != draft.log.session or draft.position_of(seq) is None
 
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:
