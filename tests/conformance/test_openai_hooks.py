@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, Runner
+from agents import Agent, RunConfig, Runner, SQLiteSession
+from agents.exceptions import UserError
 from agents.extensions.memory import EncryptedSession
 from agents.memory import OpenAIResponsesCompactionSession
 from agents.testing import ScriptedModel, assistant_message
@@ -229,6 +231,82 @@ def test_envelopes_are_kept_as_they_are(session):
     assert all(set(item) == {"__enc__", "v", "kid", "payload"} for item in stored)
     assert found == [user("secret"), fo("nobody")]
     assert popped == fo("nobody")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_pop_with_a_wrong_key_leaves_everything(session, count):
+    async def work():
+        await enveloped(session).add_items([user(str(n)) for n in range(count)])
+        before = await session.get_items()
+        with pytest.raises(InvalidToken):
+            await enveloped(session, Fernet.generate_key()).pop_item()
+        assert await session.get_items() == before
+        return await enveloped(session).pop_item()
+
+    assert run(work()) == user(str(count - 1))
+
+
+def test_a_pop_takes_what_expired_only_with_the_right_key(session, monkeypatch):
+    now = [1000]
+    monkeypatch.setattr("cryptography.fernet.time.time", lambda: now[0])
+
+    async def work():
+        await enveloped(session, ttl=10).add_items([user("a"), user("b")])
+        now[0] += 11
+        with pytest.raises(InvalidToken):
+            await enveloped(session, Fernet.generate_key(), ttl=10).pop_item()
+        assert len(await session.get_items()) == 2
+        assert await enveloped(session, ttl=10).pop_item() is None
+        return await session.get_items()
+
+    assert run(work()) == []
+
+
+def test_a_pop_of_what_is_damaged_goes_on_as_in_sqlite(session):
+    async def work():
+        await session.add_items([user("no envelope")])
+        await enveloped(session).add_items([user("a")])
+        await session.add_items([{**(await session.get_items())[-1], "payload": "no token"}])
+        with pytest.raises(InvalidToken):
+            await enveloped(session).pop_item()
+        await session.pop_item()
+        assert await enveloped(session).pop_item() == user("a")
+        assert await enveloped(session).pop_item() is None  # plain ones are passed over, as there
+        return await session.get_items()
+
+    assert run(work()) == []
+
+
+class Popping(MemcoreSession):
+    async def pop_item(self, **options: Any) -> Any:
+        return await super().pop_item(**options)
+
+
+def test_a_session_stands_for_sqlite_where_its_pop_is_asked_for(db):
+    session = MemcoreSession("chat", db)
+    assert isinstance(session, SQLiteSession)
+    assert MemcoreSession.pop_item is SQLiteSession.pop_item
+    assert "wrapper" in inspect.signature(session.pop_item).parameters
+    assert Popping.pop_item is not SQLiteSession.pop_item
+
+    async def work():
+        await session.add_items([user("a"), user("b")])
+        assert await MemcoreSession.pop_item(session) == user("b")
+        return await Popping("chat", db).pop_item()
+
+    assert run(work()) == user("a")
+
+
+def test_a_pop_for_one_of_many_users_is_refused_under_the_sdks_encryption(db):
+    async def work():
+        session = MemcoreSession("chat", db, scope_of=lambda wrapper: ("app", wrapper.context))
+        wrapper: Any = SimpleNamespace(context="ann")
+        await enveloped(session).add_items([user("a")], wrapper=wrapper)
+        with pytest.raises(UserError):
+            await enveloped(session, Fernet.generate_key()).pop_item(wrapper=wrapper)
+        return await enveloped(session).get_items(wrapper=wrapper)
+
+    assert run(work()) == [user("a")]
 
 
 def test_validation_happens_before_anything_is_removed(session):
@@ -597,24 +675,26 @@ def test_a_forced_compaction_refuses_to_lose_what_others_add(db, first):
     assert run(work()) == [SUMMARY]
 
 
-def test_what_others_add_between_a_read_and_a_forced_compaction_is_not_lost(db):
+def test_nothing_is_replaced_that_a_forced_compaction_did_not_see(db):
+    asked: list[Any] = []
+
     async def work():
         session, other = MemcoreSession("chat", db), MemcoreSession("chat", db)
         wrapped = compacting(session)
+        compact = wrapped.client.responses.compact
+        wrapped.client.responses.compact = lambda **given: asked.append(given) or compact(**given)
+        wrapped.should_trigger_compaction = lambda _: False
         await wrapped.add_items([user("a")])
-        await talk(wrapped)
-        await wrapped.add_items([user("mine")])
-        await wrapped.run_compaction({"response_id": "r1"})
+        await wrapped.run_compaction({"response_id": "r1"})  # which remembers what it read
         await other.add_items([user("foreign")])
-        await wrapped.add_items([user("again mine")])
-        try:
+        await wrapped.add_items([user("mine")])
+        with pytest.raises(memcore.RevisionConflict):
             await wrapped.run_compaction({"force": True})
-        except memcore.RevisionConflict:
-            assert user("foreign") in await session.get_items()
         await wrapped.run_compaction({"force": True})
         return await session.get_items()
 
     assert run(work()) == [SUMMARY]
+    assert [len(given["input"]) for given in asked] == [2, 3]
 
 
 def test_a_session_that_was_cleared_and_begun_anew_is_not_overwritten(db):

@@ -128,7 +128,8 @@ def acknowledge_before_flush() -> None:
             results.append(fn(txn))
             ran.set()
 
-        Thread(target=self._transact, args=(closure,), kwargs=options).start()
+        queue = self.environment().queue
+        Thread(target=queue.call, args=(closure,), kwargs=options).start()
         ran.wait()
         return results[-1]
 

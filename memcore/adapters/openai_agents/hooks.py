@@ -7,9 +7,11 @@ if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar
 
 from agents.memory.session import _CompactionSnapshot
+from agents.memory.sqlite_session import SQLiteSession
 
 from memcore.adapters.openai_agents.current import BranchGone
 from memcore.adapters.openai_agents.history import Bound, finish_removal
@@ -18,7 +20,34 @@ from memcore.adapters.openai_agents.methods import Methods
 from memcore.errors import CorruptValueError
 from memcore.session.ending import Tail, message_of
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "stands_for_sqlite"]
+
+C = TypeVar("C", bound=type)
+
+
+class _Pop:
+    """A session's ``pop_item``; asked of the class, that of the SDK's SQLiteSession.
+
+    It is the same: that one does nothing but call ``_pop_item_with_validation``, which is here.
+    ``EncryptedSession`` has an item authenticated inside the transaction that pops it, so that a
+    wrong key takes nothing away, if and only if it finds that very function on an SQLiteSession.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, session: Any, owner: type) -> Any:
+        return SQLiteSession.pop_item if session is None else MethodType(self._method, session)
+
+
+def stands_for_sqlite(cls: C) -> C:
+    """Have the SDK's wrappers use the hooks of a class as they do those of SQLiteSession.
+
+    A subclass with a ``pop_item`` of its own is passed over, as one of SQLiteSession is.
+    """
+    cls.pop_item = _Pop(cls.pop_item)  # type: ignore[attr-defined]
+    SQLiteSession.register(cls)
+    return cls
 
 
 class Hooks(Methods):
@@ -28,7 +57,7 @@ class Hooks(Methods):
 
     async def _pop_item_with_validation(self, validate: Callable[[Any], None] | None = None) -> Any:
         """As ``pop_item``; what ``validate`` raises leaves the item where it is."""
-        return await self.pop(self.bound(), validate)
+        return await self.pop(validate)
 
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None

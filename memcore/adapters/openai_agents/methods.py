@@ -86,14 +86,17 @@ class Methods(Current):
             UnreadableItemsError: it is encrypted otherwise; it stays.
             RuntimeError: the session is closed.
         """
+        return await self.pop(wrapper=wrapper)
+
+    async def pop(self, check: Callable[[Any], None] | None = None, *, wrapper: Any = None) -> Any:
+        """As ``pop_item``, once ``check`` has let the item pass inside the transaction."""
         while True:
             try:
-                return await self.pop(self.bound(wrapper))
+                return await self._popped(self.bound(wrapper), check)
             except BranchGone:
                 continue  # to the branch that is the current one now
 
-    async def pop(self, bound: Bound, check: Callable[[Any], None] | None = None) -> Any:
-        """The latest item, once ``check`` has let it pass inside the transaction."""
+    async def _popped(self, bound: Bound, check: Callable[[Any], None] | None) -> Any:
         await self.remove_due(bound)
         decode = bound.coder.decode
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from memcore.adapters.openai_agents.branches import Branches
+from memcore.adapters.openai_agents.hooks import stands_for_sqlite
 from memcore.telemetry import adapts
 
 __all__ = ["MemcoreSession"]
 
 
+@stands_for_sqlite
 @adapts(
     get_items="items . count",
     add_items="append . entries",
