@@ -157,7 +157,7 @@ def carry_requests(
     start = keys.session_rows(scope, old, Row.REQUEST)
     for key, value in list(txn.scan(start, keys.after(start))):
         try:
-            with decoding(key):
+            with decoding(key, "receipt of a request"):
                 expires_ms, content, seq, *told = _BODY.unpack(open_value(key, value)[1])
         except CorruptValueError:
             continue  # check() reports it; a retry is a new request
