@@ -206,6 +206,14 @@ class AsyncDatabase(AsyncGuarded):
         """As ``Database.release``, in a thread."""
         return await asyncio.to_thread(lambda: self._database.release(user, **options))
 
+    async def opt_out_memory(self, user: str, **options: Any) -> list[str]:
+        """As ``Database.opt_out_memory``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.opt_out_memory(user, **options))
+
+    async def opt_in_memory(self, user: str, **options: Any) -> list[str]:
+        """As ``Database.opt_in_memory``, in a thread."""
+        return await asyncio.to_thread(lambda: self._database.opt_in_memory(user, **options))
+
     @property
     def demands(self) -> dict[str, Any]:
         """As ``Database.demands``."""

@@ -126,6 +126,39 @@ class Forgetting(Permitted):
         self._need("release", app=app, user=user, name=session)
         return retention.release_user(self._backing, user, app, session)
 
+    def opt_out_memory(
+        self, user: str, *, app: str | None = None, remove: bool = False
+    ) -> list[str]:
+        """Neither write nor search memories of a user from now on; the applications it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+        What it does in each of them says ``Scope.opt_out_memory``.
+
+        Args:
+            user: whose.
+            app: only in this application; None: in all of them.
+            remove: remove the memories that there are.
+
+        Raises:
+            HeldError: they are to be removed, and a legal hold covers some; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        checked_bool("remove", remove)
+        self._need("opt_out_memory", app=app, user=user)
+        covered = retention.opt_out(self._backing, user, app, remove=remove)
+        for own in covered if remove else ():
+            self.scope(app=own, user=user).opt_out_memory(remove=True)
+        return covered
+
+    def opt_in_memory(self, user: str, *, app: str | None = None) -> list[str]:
+        """The user wants memory again; the applications in which they had opted out."""
+        self._need("opt_in_memory", app=app, user=user)
+        return retention.opt_in(self._backing, user, app)
+
+    def scope(self, *, user: str = "default", app: str = "default") -> ScopedForgetting:
+        """What belongs to a user in an application."""
+        raise NotImplementedError
+
     @property
     def receipt_key(self) -> bytes:
         """What receipts are signed with if the caller gives no key. Keep it secret."""
@@ -212,7 +245,7 @@ class ScopedForgetting:
         """
         checked_bool("remove", remove)
         self._need("opt_out_memory")
-        retention.opt_out(self._backing, self._app, self._user, remove=remove)
+        retention.opt_out(self._backing, self._user, self._app, remove=remove)
         if not remove:
             return 0
         found = retention.memories(self._backing, self._app, self._user)
@@ -221,7 +254,7 @@ class ScopedForgetting:
     def opt_in_memory(self) -> bool:
         """The user wants memory again; whether they had opted out."""
         self._need("opt_in_memory")
-        return retention.opt_in(self._backing, self._app, self._user)
+        return bool(retention.opt_in(self._backing, self._user, self._app))
 
     def kv(self, namespace: str) -> KeyValue:
         """Ordered key/value storage of the scope."""

@@ -11,6 +11,7 @@ from memcore import names
 from memcore.checkpoint import Thread, thread_of
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log.saved import read_saved, saved_numbers
+from memcore.retention.owner import scopes_of
 from memcore.retention.places import rules_in
 from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.session import Backing
@@ -51,13 +52,17 @@ class Retention:
         session: str | None = None,
         thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """Give rules to the database, a user in an application, a session or thread of theirs.
+        """Give rules to the database, a user, a session or thread of theirs.
+
+        The rules of a user reach as far as ``erase``: an application that the user comes to later
+        goes by those of the database until they are set again.
 
         Args:
             rules: a preset's name, a mapping, a RetentionRule or a list; ``[]``: everything stays
                 there, whatever is said elsewhere; None: what is said elsewhere applies again.
-            user: whose sessions; with ``app``.
-            app: of which application; ``"default"`` if only ``user`` is given.
+            user: whose; ``"default"`` if only ``app`` is given.
+            app: only in this application; None: in all of the user's, or of a session or thread
+                that in ``"default"``.
             session: one session of them.
             thread: one thread of a graph runtime, instead.
 
@@ -92,7 +97,10 @@ class Retention:
         session: str | None = None,
         thread: str | None = None,
     ) -> tuple[RetentionRule, ...] | None:
-        """The rules that the database, a user, a session or thread was given itself; None: none."""
+        """The rules that the database, a user, a session or thread was given itself; None: none.
+
+        Of a user without ``app`` those in ``"default"``, or in the first of their applications.
+        """
 
         def look(txn: ReadTxn) -> Terms | None:
             if thread is not None:
@@ -239,9 +247,13 @@ class Retention:
     ) -> bytes | None:
         if user is None and app is None and session is None:
             return scope_terms(0)
+        if session is None:
+            places = {own: scope for scope, own in scopes_of(txn, user or "default", app)}
+            first = places.get("default", next(iter(places.values()), None))
+            return None if first is None else scope_terms(first)
         scope = names.scope_of(txn, app or "default", user or "default")
-        if scope is None or session is None:
-            return None if scope is None else scope_terms(scope)
+        if scope is None:
+            return None
         number = names.session_of(txn, scope, session)
         return None if number is None else session_terms(scope, number)
 
@@ -260,15 +272,17 @@ class Retention:
             if name is not None:
                 names.check_name(name, what)
 
-        def place(txn: Txn) -> bytes:
+        def places(txn: Txn) -> list[bytes]:
             if session is not None:
-                return self._need(txn, user, app, session)
+                return [self._need(txn, user, app, session)]
             if user is None and app is None:
-                return scope_terms(0)
-            return scope_terms(names.ensure_scope(txn, app or "default", user or "default"))
+                return [scope_terms(0)]
+            owner = user or "default"
+            found = [scope_terms(scope) for scope, _ in scopes_of(txn, owner, app)]
+            return found or [scope_terms(names.ensure_scope(txn, app or "default", owner))]
 
         named = "" if session is None else session
-        self._edit_key(place, lambda terms: replace(edit(terms), name=named))
+        self._edit_keys(places, lambda terms: replace(edit(terms), name=named))
 
     def _edit_thread(self, thread: str, user: str, app: str, edit: Edit) -> None:
         def place(txn: Txn) -> bytes:
@@ -282,14 +296,17 @@ class Retention:
         self._edit_key(place, lambda terms: replace(edit(terms), name=thread))
 
     def _edit_key(self, place: Callable[[Txn], bytes], edit: Edit) -> None:
+        self._edit_keys(lambda txn: [place(txn)], edit)
+
+    def _edit_keys(self, places: Callable[[Txn], list[bytes]], edit: Edit) -> None:
         self._need_writable()
 
         def closure(txn: Txn) -> None:
-            key = place(txn)
-            before = _readable(txn, key)
-            after = edit(before)
-            if after != before:
-                write_terms(txn, key, after)
+            for key in places(txn):
+                before = _readable(txn, key)
+                after = edit(before)
+                if after != before:
+                    write_terms(txn, key, after)
 
         self._backing.store.transact(closure)
 

@@ -98,6 +98,8 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "holds . . count",
         "hold",
         "release",
+        "opt_out_memory",
+        "opt_in_memory",
         "demands",
         "demand",
         "log_filter . handle",

@@ -482,3 +482,7 @@ def test_holds_of_a_user_are_asked_for(guarded: memcore.Database, guard: Guard) 
     with pytest.raises(AccessDeniedError):
         guarded.release("ann", app="a", session="s")
     assert guard.take() == [("boss", "a", "ann", what, "s") for what in ("hold", "release")]
+    for what in ("opt_out_memory", "opt_in_memory"):
+        with pytest.raises(AccessDeniedError):
+            getattr(guarded, what)("ann", app="a")
+        assert guard.take() == [("boss", "a", "ann", what, None)]

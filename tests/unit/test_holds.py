@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import memcore
-from memcore import held, keys
+from memcore import aio, held, keys
 from memcore.checkpoint import JsonCoder, NewCheckpoint, keep_rule
 from memcore.database.scope import rows_of
 from memcore.errors import CorruptValueError, HeldError, InvalidOptionError, NotFoundError
@@ -176,6 +178,35 @@ def test_who_opts_out_of_memory(db):
     assert not scope.kv("adk.memory").read(lambda view: view.wants_no_memory)
     with pytest.raises(memcore.InvalidOptionError):
         scope.opt_out_memory(remove=1)
+
+
+def test_an_opt_out_of_a_user_reaches_all_of_their_applications(db):
+    scopes = [db.scope(user=WHO, app=app) for app in ("default", "other")]
+    for scope in scopes:
+        scope.kv("adk.memory").put("h", 1)
+    stranger = db.scope(user="dave", app="other")
+    stranger.kv("adk.memory").put("h", 1)
+    assert db.opt_out_memory(WHO, app="other") == ["other"]
+    assert [scope.memory_opt_out for scope in scopes] == [False, True]
+    assert sorted(db.opt_out_memory(WHO)) == ["default", "other"]
+    assert [scope.kv("adk.memory").get("h") for scope in scopes] == [1, 1]
+    scopes[1].hold(reason="case 12")
+    with pytest.raises(HeldError, match="case 12"):
+        db.opt_out_memory(WHO, remove=True)
+    assert scopes[0].kv("adk.memory").get("h") == 1
+    scopes[1].release()
+    db.opt_out_memory(WHO, remove=True)
+    assert [scope.kv("adk.memory").get("h") for scope in scopes] == [None, None]
+    assert not stranger.memory_opt_out
+    assert stranger.kv("adk.memory").get("h") == 1
+    assert db.opt_in_memory(WHO, app="other") == ["other"]
+    assert db.opt_in_memory(WHO) == ["default"]
+    assert db.opt_in_memory(WHO) == []
+    assert db.opt_out_memory("who comes later") == ["default"]
+    assert db.scope(user="who comes later").memory_opt_out
+    assert asyncio.run(aio.AsyncDatabase(db).opt_out_memory("ann", app="a")) == ["a"]
+    assert asyncio.run(aio.AsyncDatabase(db).opt_in_memory("ann")) == ["a"]
+    assert db.check() == []
 
 
 def test_memory_of_who_opts_out_is_neither_written_nor_found(db):

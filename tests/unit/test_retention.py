@@ -803,3 +803,26 @@ def test_sweeps_of_several_processes(db, path) -> None:
     found = texts(db.session("shared"))
     assert (len(found), set(found[:-4])) == (24, {"."})
     assert "." not in found[-4:]
+
+
+def test_rules_of_a_user_reach_all_of_their_applications(tmp_path):
+    rule = {"what": "items", "keep_last": 1}
+    with memcore.open(tmp_path / "r.memcore") as db:
+        for owner, app in (("u", "default"), ("u", "other"), ("v", "other")):
+            for _ in range(3):
+                db.session("s", user=owner, app=app).append(user(LONG))
+        db.retention.set([rule], user="u")
+        assert db.retention.get(user="u") == db.retention.get(user="u", app="other")
+        assert db.retention.get(user="v") is None
+        db.sweep()
+        kept = {
+            (owner, app): texts(db.session("s", user=owner, app=app)).count(LONG)
+            for owner, app in (("u", "default"), ("u", "other"), ("v", "other"))
+        }
+        assert kept == {("u", "default"): 1, ("u", "other"): 1, ("v", "other"): 3}
+        db.retention.set(None, user="u", app="other")
+        assert db.retention.get(user="u", app="other") is None
+        assert db.retention.get(user="u") is not None
+        db.retention.set([rule], user="v")
+        assert db.retention.get(user="v", app="other") is not None
+        assert ("default", "v") not in db.scopes()
