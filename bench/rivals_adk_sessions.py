@@ -78,7 +78,7 @@ def our_service(source: Any, **options: Any) -> Any:
         from memcore.adapters.adk import MemcoreSessionService
     except ImportError as error:
         raise missing(_PACKAGE, error) from error
-    return MemcoreSessionService(source, **options)
+    return MemcoreSessionService(source, allow_unsafe=True, **options)
 
 
 def sqlite_service(path: Path) -> Any:

@@ -69,7 +69,7 @@ def our_session(source: Any, session_id: str = "bench", **options: Any) -> Any:
         from memcore.adapters.openai_agents import MemcoreSession
     except ImportError as error:
         raise missing(_PACKAGE, error) from error
-    return MemcoreSession(session_id, source, **options)
+    return MemcoreSession(session_id, source, allow_unsafe=True, **options)
 
 
 def sqlite_session(path: Path, session_id: str = "bench") -> Any:

@@ -55,7 +55,7 @@ def our_saver(place: Any, durability: str | None = None) -> Any:
         from memcore.adapters.langgraph import MemcoreSaver
     except ImportError as error:
         raise missing("langgraph", error) from error
-    return MemcoreSaver(place, durability=durability)
+    return MemcoreSaver(place, durability=durability, allow_unsafe=True)
 
 
 def memory_saver() -> Any:

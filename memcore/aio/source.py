@@ -62,16 +62,19 @@ class Opened:
         await asyncio.to_thread(self.close)
 
 
-def database_of(source: Any, *, durability: str | None = None) -> tuple[Database, Database | None]:
+def database_of(
+    source: Any, *, durability: str | None = None, allow_unsafe: bool = False
+) -> tuple[Database, Database | None]:
     """The database to work in, and the same again if it was opened here and is to be closed.
 
     Args:
         source: a database, or the path of a file, made if it is missing; ``":memory:"`` is a
             private one that is gone when it is closed.
-        durability: of a file that is made here, as in ``memcore.open``; ``"none"`` is consent.
+        durability: of a file that is made here, as in ``memcore.open``.
+        allow_unsafe: consent to ``durability="none"``.
 
     Raises:
-        InvalidOptionError: the source is neither.
+        InvalidOptionError: the source is neither, or consent is missing.
     """
     if isinstance(source, AsyncDatabase):
         source = source.sync
@@ -80,12 +83,17 @@ def database_of(source: Any, *, durability: str | None = None) -> tuple[Database
     if not isinstance(source, str | os.PathLike):
         msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
         raise InvalidOptionError(msg)
-    database = open_database(source, durability=durability, allow_unsafe=durability == "none")
+    database = open_database(source, durability=durability, allow_unsafe=allow_unsafe)
     return database, database
 
 
 def scope_of(
-    source: Any, *, app: str | None, user: str | None, durability: str | None = None
+    source: Any,
+    *,
+    app: str | None,
+    user: str | None,
+    durability: str | None = None,
+    allow_unsafe: bool = False,
 ) -> tuple[Scope, Database | None]:
     """The scope to work in, and the database if it was opened here and is to be closed.
 
@@ -94,6 +102,7 @@ def scope_of(
         app: the application; None: ``"default"``. A scope has its own.
         user: the user; as ``app``.
         durability: as ``database_of``.
+        allow_unsafe: as ``database_of``.
 
     Raises:
         InvalidOptionError: the source is none of these, or a scope came with an app or user.
@@ -103,7 +112,7 @@ def scope_of(
             msg = f"{source!r} has its app and user: leave them out, or pass the database"
             raise InvalidOptionError(msg)
         return plain(source), None
-    database, owned = database_of(source, durability=durability)
+    database, owned = database_of(source, durability=durability, allow_unsafe=allow_unsafe)
     at = {"app": "default" if app is None else app, "user": "default" if user is None else user}
     try:
         return database.scope(**at), owned

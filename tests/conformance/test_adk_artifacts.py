@@ -455,7 +455,7 @@ def _other_process(path: str, ready: Any, results: Any) -> None:
 
 
 def test_processes_get_consecutive_versions(path) -> None:
-    MemcoreArtifactService(path, durability="none").close()
+    MemcoreArtifactService(path, durability="none", allow_unsafe=True).close()
     spawn = multiprocessing.get_context("spawn")
     ready, results = spawn.Event(), spawn.SimpleQueue()
     other = spawn.Process(target=_other_process, args=(str(path), ready, results))
@@ -473,7 +473,7 @@ def test_processes_get_consecutive_versions(path) -> None:
 
 
 def test_a_fresh_process_finds_what_was_saved(path) -> None:
-    with MemcoreArtifactService(path, durability="none") as service:
+    with MemcoreArtifactService(path, durability="none", allow_unsafe=True) as service:
         save(service, blob(b"x" * 500_000))
         save(service, text("second"))
     with MemcoreArtifactService(path) as service:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 @pytest.fixture
 def service(open_db: Callable[..., memcore.Database]) -> MemcoreSessionService:
     """A service on a file that is checked when the test ends."""
-    return MemcoreSessionService(open_db(durability="none"))
+    return MemcoreSessionService(open_db(durability="none", allow_unsafe=True))
 
 
 def run(work: Awaitable[T]) -> T:

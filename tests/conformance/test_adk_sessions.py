@@ -47,7 +47,7 @@ Open = Callable[..., memcore.Database]
 @pytest.fixture
 def service(open_db: Open) -> MemcoreSessionService:
     """A service on a file that is checked when the test ends."""
-    return MemcoreSessionService(open_db(durability="none"))
+    return MemcoreSessionService(open_db(durability="none", allow_unsafe=True))
 
 
 def run(work: Awaitable[T]) -> T:
@@ -513,7 +513,7 @@ def test_what_is_returned_is_nobody_elses(service: MemcoreSessionService) -> Non
 
 
 def test_without_copies_readers_share(open_db: Open) -> None:
-    service = MemcoreSessionService(open_db(durability="none"), copies=False)
+    service = MemcoreSessionService(open_db(durability="none", allow_unsafe=True), copies=False)
 
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
@@ -1178,7 +1178,7 @@ def test_fields_of_a_newer_adk(
 
 def test_sources(path: Path) -> None:
     async def work() -> None:
-        async with MemcoreSessionService(path, durability="none") as service:
+        async with MemcoreSessionService(path, durability="none", allow_unsafe=True) as service:
             made = await service.create_session(**ME, session_id="s")
             await service.append_event(made, said("kept"))
             await service.flush()

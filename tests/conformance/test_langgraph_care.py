@@ -169,7 +169,8 @@ print("ready", flush=True)
 for number in (1, 2):
     child = os.fork()
     if not child:
-        with MemcoreSaver.from_conn_string(sys.argv[1], durability="none") as saver:
+        path = sys.argv[1]
+        with MemcoreSaver.from_conn_string(path, durability="none", allow_unsafe=True) as saver:
             chain = Chain(saver)
             chain.step = number * 1000
             for step in range(25):
@@ -643,7 +644,9 @@ def test_the_asynchronous_name_is_the_same_class(path: Path) -> None:
     assert AsyncMemcoreSaver is MemcoreSaver
 
     async def go() -> Any:
-        async with AsyncMemcoreSaver.from_conn_string(path, durability="none") as saver:
+        async with AsyncMemcoreSaver.from_conn_string(
+            path, durability="none", allow_unsafe=True
+        ) as saver:
             await asyncio.gather(
                 *(
                     saver.aput(

@@ -26,7 +26,7 @@ OLD, NEW = HumanMessage("old", id="1"), HumanMessage("new", id="2")
 
 @pytest.fixture
 def saver(path: Path) -> Iterator[MemcoreSaver]:
-    with MemcoreSaver.from_conn_string(path, durability="none") as made:
+    with MemcoreSaver.from_conn_string(path, durability="none", allow_unsafe=True) as made:
         yield made
 
 
@@ -69,7 +69,7 @@ def test_what_an_encrypting_serialiser_of_ones_own_stored_can_be_read(
     path: Path, value: Any
 ) -> None:
     serde = Own.from_pycryptodome_aes(key=b"k" * 16)
-    with MemcoreSaver(path, serde=serde, durability="none") as saver:
+    with MemcoreSaver(path, serde=serde, durability="none", allow_unsafe=True) as saver:
         checkpoint = empty_checkpoint()
         checkpoint["channel_values"], checkpoint["channel_versions"] = {"c": value}, {"c": "1"}
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}

@@ -35,7 +35,9 @@ def test_the_kit_passes_in_full(tmp_path: Path) -> None:
     @checkpointer_test(name="MemcoreSaver")
     async def make() -> Any:
         file = next(files)
-        async with MemcoreSaver.from_conn_string(file, durability="none") as saver:
+        async with MemcoreSaver.from_conn_string(
+            file, durability="none", allow_unsafe=True
+        ) as saver:
             yield saver
         _check(file)
 
@@ -49,7 +51,7 @@ def test_the_kit_passes_in_full(tmp_path: Path) -> None:
 
 @pytest.fixture
 def saver(path: Path) -> Iterator[MemcoreSaver]:
-    with MemcoreSaver.from_conn_string(path, durability="none") as saver:
+    with MemcoreSaver.from_conn_string(path, durability="none", allow_unsafe=True) as saver:
         yield saver
     _check(path)
 

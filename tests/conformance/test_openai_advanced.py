@@ -124,7 +124,11 @@ def both(tmp_path: Path, story: Story) -> Any:
     async def run() -> Any:
         advanced = AdvancedSQLiteSession(session_id="s", create_tables=True)
         with MemcoreSession(
-            session_id="s", db_path=tmp_path / "m.db", create_tables=True, durability="none"
+            session_id="s",
+            db_path=tmp_path / "m.db",
+            create_tables=True,
+            durability="none",
+            allow_unsafe=True,
         ) as mine:
             expected, found = await story(advanced), await story(mine)
             advanced.close()

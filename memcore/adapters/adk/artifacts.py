@@ -68,13 +68,18 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
     """
 
-    def __init__(self, source: Source, *, durability: str | None = None) -> None:
-        self.database, self._owned = database_of(source, durability=durability)
+    def __init__(
+        self, source: Source, *, durability: str | None = None, allow_unsafe: bool = False
+    ) -> None:
+        self.database, self._owned = database_of(
+            source, durability=durability, allow_unsafe=allow_unsafe
+        )
         self.observer = adapting(source, "adk", place_of=told_place)
         self._store = self.database.backing.store
         self._handles: dict[tuple[str, str], KeyValue] = {}

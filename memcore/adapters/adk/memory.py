@@ -85,6 +85,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         max_results: how many memories a search returns at most.
 
     Raises:
@@ -92,12 +93,19 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
     """
 
     def __init__(
-        self, source: Source, *, durability: str | None = None, max_results: int = _RESULTS
+        self,
+        source: Source,
+        *,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        max_results: int = _RESULTS,
     ) -> None:
         if isinstance(max_results, bool) or not isinstance(max_results, int) or max_results < 1:
             msg = f"max_results: expected an int of at least 1, got {max_results!r:.40}"
             raise InvalidOptionError(msg)
-        self.database, self._owned = database_of(source, durability=durability)
+        self.database, self._owned = database_of(
+            source, durability=durability, allow_unsafe=allow_unsafe
+        )
         self.observer = adapting(source, "adk", place_of=place_of)
         self._results = max_results
         self._handles: dict[tuple[str, str], tuple[KeyValue, Passage | None]] = {}

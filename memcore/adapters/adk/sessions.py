@@ -66,6 +66,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     Args:
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: how a file that is made here acknowledges (see ``memcore.open``).
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         pair_safe_recent: what ``num_recent_events`` brings is legal for Gemini: it begins with the
             user and holds the calls that its events answer, and the turns of calls that take long
             and still wait; so it may bring more.
@@ -85,6 +86,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         source: Source,
         *,
         durability: str | None = None,
+        allow_unsafe: bool = False,
         pair_safe_recent: bool = False,
         mend: bool = True,
         cache_bytes: int = _CACHE_BYTES,
@@ -94,7 +96,9 @@ class MemcoreSessionService(Opened, BaseSessionService):
         self._mend = checked_bool("mend", mend)
         self._cache = EventCache(checked_int("cache_bytes", cache_bytes))
         self._copies = Copies() if checked_bool("copies", copies) else None
-        self.database, self._owned = database_of(source, durability=durability)
+        self.database, self._owned = database_of(
+            source, durability=durability, allow_unsafe=allow_unsafe
+        )
         self.observer = adapting(source, "adk", place_of=place_of)
         self._handles = Handles(self.database)
         self._turns = Turns()

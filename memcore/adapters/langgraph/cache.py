@@ -66,6 +66,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         app: the application; None: ``"default"``, or the scope's.
         user: the user; as ``app``. No cache reaches values of another user or application.
         durability: of a file that is made here, as in ``memcore.open``.
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -81,11 +82,14 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         app: str | None = None,
         user: str | None = None,
         durability: str | None = None,
+        allow_unsafe: bool = False,
     ) -> None:
         super().__init__(serde=default_serde() if serde is None else serde)
         self._allowed = type_names(allowed_types)
         self._last_coder = self.serde, coder_of(self.serde, self._allowed)
-        scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
+        scope, self._owned = scope_of(
+            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        )
         self._kv = rows_of(scope, namespace)
         self._passage = passage_of(scope)
         self.observer = adapting(source, "langgraph", (scope.app, scope.user, None))
@@ -98,6 +102,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         serde: SerializerProtocol | None = None,
         allowed_types: AllowedTypes = None,
         durability: str | None = None,
+        allow_unsafe: bool = False,
         namespace: str = "langgraph.cache",
         app: str | None = None,
         user: str | None = None,
@@ -105,7 +110,7 @@ class MemcoreCache(Opened, BaseCache[ValueT]):
         """A cache of the file at a path, for ``with`` and ``async with``; options of the class."""
         return cls(
             path, serde=serde, allowed_types=allowed_types, durability=durability,
-            namespace=namespace, app=app, user=user,
+            allow_unsafe=allow_unsafe, namespace=namespace, app=app, user=user,
         )  # fmt: skip
 
     @property

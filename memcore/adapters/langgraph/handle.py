@@ -47,13 +47,16 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         user: str | None = None,
         app: str | None = None,
         durability: str | None = None,
+        allow_unsafe: bool = False,
         compare_parent: bool = False,
         keep_last: int | None = None,
     ) -> None:
         super().__init__(serde=default_serde() if serde is None else serde)
         self._allowed = type_names(allowed_types)
         coder_of(self.serde, self._allowed)  # refuses what does not go together
-        scope, self._owned = scope_of(database, app=app, user=user, durability=durability)
+        scope, self._owned = scope_of(
+            database, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        )
         self._backing = backing_of(scope)
         given = database.sync if isinstance(database, AsyncDatabase) else database
         self.database = given if isinstance(given, Database) else self._owned
@@ -76,6 +79,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         allowed_types: AllowedTypes = None,
         durability: str | None = None,
+        allow_unsafe: bool = False,
         user: str | None = None,
         app: str | None = None,
         compare_parent: bool = False,
@@ -84,7 +88,8 @@ class Handle(Opened, BaseCheckpointSaver[str]):
         """A saver over the file at a path, for ``with`` and ``async with``.
 
         ``durability``: ``"full"`` (a checkpoint that was put survives a power cut), ``"relaxed"``
-        (survives the process; a power cut may take the last fraction of a second), ``"none"``.
+        (survives the process; a power cut may take the last fraction of a second), ``"none"``
+        (a power cut may destroy the file: with ``allow_unsafe`` alone).
         Without it a new file is ``"full"``, and an existing one is what it was made.
         """
         return cls(
@@ -92,6 +97,7 @@ class Handle(Opened, BaseCheckpointSaver[str]):
             serde=serde,
             allowed_types=allowed_types,
             durability=durability,
+            allow_unsafe=allow_unsafe,
             user=user,
             app=app,
             compare_parent=compare_parent,

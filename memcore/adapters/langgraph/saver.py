@@ -83,6 +83,7 @@ class MemcoreSaver(Retaining):
             else can write.
         user, app: whose threads these are: a saver reaches no other scope.
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         compare_parent: refuse a checkpoint whose parent is not the newest one of its namespace
             (StaleParentError), unless it replaces the newest: two writers on one thread then cannot
             both go on from the same state. Forks from older checkpoints are refused, too.

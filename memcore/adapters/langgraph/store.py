@@ -76,6 +76,7 @@ class MemcoreStore(Opened, BaseStore):
         durability: of a file that is made here: ``"full"`` (what was put survives a power cut; also
             None), ``"relaxed"`` (it survives the process; a power cut may take the last fraction
             of a second) or ``"none"``. A file that is there has its own.
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -95,12 +96,15 @@ class MemcoreStore(Opened, BaseStore):
         user: str | None = None,
         memory: bool = True,
         durability: str | None = None,
+        allow_unsafe: bool = False,
     ) -> None:
         self.index_config = index
         self.ttl_config = checked_ttl(ttl)
         self._is_newest_first = checked_choice("order", order, ("updated", "created")) == "updated"
         self._index = Index(index) if index else None
-        scope, self._owned = scope_of(source, app=app, user=user, durability=durability)
+        scope, self._owned = scope_of(
+            source, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        )
         self._backing = backing_of(scope)
         self._kv = rows_of(scope, namespace, memory=checked_bool("memory", memory))
         self._passage, self._name = passage_of(scope), namespace
@@ -116,6 +120,7 @@ class MemcoreStore(Opened, BaseStore):
         ttl: TTLConfig | None = None,
         order: Order = "updated",
         durability: str | None = None,
+        allow_unsafe: bool = False,
         namespace: str = "langgraph.store",
         app: str | None = None,
         user: str | None = None,
@@ -124,7 +129,7 @@ class MemcoreStore(Opened, BaseStore):
         """A store of the file at a path, for ``with`` and ``async with``; options of the class."""
         return cls(
             path, index=index, ttl=ttl, order=order, namespace=namespace, app=app, user=user,
-            memory=memory, durability=durability,
+            memory=memory, durability=durability, allow_unsafe=allow_unsafe,
         )  # fmt: skip
 
     def _admitted(self, ops: Iterable[Op]) -> Iterable[Op]:

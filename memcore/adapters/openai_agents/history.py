@@ -33,7 +33,8 @@ from memcore.adapters.openai_agents.sealing import (
 )
 from memcore.aio import AsyncDatabase, AsyncSession
 from memcore.aio.commit import commit_to
-from memcore.aio.source import Opened, scope_of
+from memcore.aio.source import Opened
+from memcore.aio.source import scope_of as scope_in
 from memcore.database import Database, Scope
 from memcore.database.scope import backing_of, need_access, scope_beside
 from memcore.errors import (
@@ -128,6 +129,7 @@ class History(Opened):
         user: str | None = None,
         app: str | None = None,
         durability: str | None = None,
+        allow_unsafe: bool = False,
         scope_of: ScopeOf | None = None,
         encryption_key: EncryptionKey | None = None,
         unreadable: str = "raise",
@@ -159,7 +161,9 @@ class History(Opened):
         self._ttl_us = None if ttl is None else round(min(ttl, _TTL_SECONDS_MAX) * 1e6)
         self._cache_bytes = checked_int("cache_bytes", cache_bytes)
         self._closed = False
-        self._scope, self._owned = _opened(db_path, app, user, durability)
+        self._scope, self._owned = scope_in(
+            db_path, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        )
         self._scope = self._tabled(self._scope)
         self._last: tuple[Place, Bound] | None = None
         self._told = observer_of(db_path) or observer_of(getattr(db_path, "sync", None))
@@ -437,9 +441,3 @@ async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
 def options_in(scope: Scope) -> SessionOptions:
     """How the sessions of a scope are opened: whatever comes is stored."""
     return SessionOptions("openai_responses", None, "keep", recount=backing_of(scope).recount)
-
-
-def _opened(
-    source: Any, app: str | None, user: str | None, durability: str | None
-) -> tuple[Scope, Database | None]:
-    return scope_of(source, app=app, user=user, durability=durability)

@@ -54,6 +54,7 @@ class SessionManager(Opened):
             open.
         app: whose sessions these are.
         durability: of a file that is made here, as for ``MemcoreSession``.
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         options: more arguments of every MemcoreSession, by keyword: ``session_settings``,
             ``encryption_key``, ``ttl_seconds``, ...
     """
@@ -64,13 +65,16 @@ class SessionManager(Opened):
         *,
         app: str = "default",
         durability: str | None = None,
+        allow_unsafe: bool = False,
         **options: Any,
     ) -> None:
         names.check_name(app, "app")
         self.db_path = db_path
         self.app = app
         self._options = options
-        self._database, self._owned = database_of(db_path, durability=durability)
+        self._database, self._owned = database_of(
+            db_path, durability=durability, allow_unsafe=allow_unsafe
+        )
         given = db_path.sync if isinstance(db_path, AsyncDatabase) else db_path
         self._told = given if isinstance(given, Database) else self._database
         self.observer = adapting(db_path, "openai_agents", place_of=self._place)

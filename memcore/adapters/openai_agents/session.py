@@ -50,6 +50,7 @@ class MemcoreSession(Branches):
         app: the application, as ``user``.
         durability: of a file that is made here: ``"full"`` (the default), ``"relaxed"`` or
             ``"none"``.
+        allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         scope_of: given the Runner's context wrapper, tells the scope or ``(app, user)`` that a call
             works in.
         encryption_key: a random secret, or several (the first encrypts, all decrypt): items are
