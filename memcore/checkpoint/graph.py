@@ -64,6 +64,15 @@ class GraphStore(Listing, Deltas):
         self._now_ms = now_ms
         self._writing = Writing(cache, store.read, find, ensure, now_ms)
 
+    def __contains__(self, thread: object) -> bool:
+        """Whether there is a thread of that name."""
+
+        def look(txn: ReadTxn) -> bool:
+            scope = self._find(txn)
+            return scope is not None and names.thread_of(txn, scope, str(thread)) is not None
+
+        return isinstance(thread, str) and bool(self._read(look))
+
     def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> None:
         """Store a checkpoint, or replace the one of that id.
 

@@ -86,7 +86,7 @@ def _recovered_thread(
         for its_app, its_user in db.scopes()
         if user in (None, its_user) and app in (None, its_app)
     ]
-    there = [graph for graph in chosen if graph.recover(name, StoredCoder(), dry_run=True)]
+    there = [graph for graph in chosen if name in graph]
     if len(there) != 1:
         what = "several users have a" if there else "there is no"
         msg = f"{what} thread {name!r:.60} in {db.path}; say --user and --app, see 'memcore prune'"

@@ -77,6 +77,10 @@ class Compactor:
         self._after: After | None = checked_callable("after", after)
         self._patience = Patience()
         self._running = threading.Lock()
+        self._runner = 0
+        """The thread that is in ``run``."""
+        self._appended = False
+        """Whether somebody appended since the last look."""
 
     def run(self) -> CompactionResult | None:
         """Compact if a stage is due.
@@ -92,11 +96,10 @@ class Compactor:
         if not self._running.acquire(blocking=False):
             return None
         try:
-            with seen_compacting(self.session) as seen:
-                seen.append(self._run())
-            return seen[0]  # type: ignore[no-any-return]
+            return self._looked()
         finally:
             self._running.release()
+            self._look_again()
 
     def after_append(self) -> None:
         """Compact if a stage is due, on behalf of an append that is stored: nothing is raised.
@@ -104,11 +107,31 @@ class Compactor:
         A failure is logged, and what is due stays due for the next append. That of a caller's
         embedder, reducer or counter too: who is told that an append failed appends again.
         """
+        if self._runner == threading.get_ident():
+            return  # a caller's function appended: what runs looks again by itself
+        self._appended = True
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Compact what appends made due, if nobody does: who does looks again when it is done."""
+        while self._appended and self._running.acquire(blocking=False):
+            try:
+                self._appended = False
+                self._looked()
+            except Exception as exc:  # noqa: BLE001 - a caller's function may fail in any way
+                # Not the error itself: its text may hold content.
+                _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
+            finally:
+                self._running.release()
+
+    def _looked(self) -> CompactionResult | None:
+        self._runner = threading.get_ident()
         try:
-            self.run()
-        except Exception as exc:  # noqa: BLE001 - a caller's function may fail in any way
-            # Not the error itself: its text may hold content.
-            _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
+            with seen_compacting(self.session) as seen:
+                seen.append(self._run())
+            return seen[0]  # type: ignore[no-any-return]
+        finally:
+            self._runner = 0
 
     def _run(self) -> CompactionResult | None:
         compacting = self.session.compacting

@@ -460,6 +460,50 @@ def test_a_handle_compacts_after_its_appends_if_it_was_opened_so(db, caplog):
     assert len(session.views()) == 2
 
 
+@pytest.mark.parametrize("by", ["append", "run"])
+def test_what_becomes_due_while_another_thread_compacts_is_compacted(db, monkeypatch, by):
+    session = db.session("chat", auto_compact=lambda request: f"{len(request.messages)} items")
+    done, appended = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
+    original = memcore.Compactor._run
+    runs = []
+
+    def run(self):
+        found = original(self)
+        runs.append(found)
+        if len(runs) == 1:  # it has looked for the last time, and still holds the lock
+            done.wait()
+            appended.wait()
+        return found
+
+    monkeypatch.setattr(memcore.Compactor, "_run", run)
+    first = session.append if by == "append" else session.after_append.__self__.run
+    arguments = ({"role": "user", "content": "hi"},) if by == "append" else ()
+    thread = threading.Thread(target=first, args=arguments)
+    thread.start()
+    done.wait()
+    session.extend(turns(10))
+    assert session.views() == []
+    appended.wait()
+    thread.join()
+    assert len(session.views()) == 1
+    assert not session.needs_compaction()
+    assert len(runs) == 2
+
+
+def test_a_summarizer_that_appends_is_not_asked_for_ever(db):
+    asked = []
+
+    def summarize(request):
+        asked.append(len(request.messages))
+        session.extend(turns(10))
+        return "s"
+
+    session = db.session("chat", auto_compact=summarize)
+    session.extend(turns(10))
+    assert 1 <= len(asked) <= 8
+    valid(session)
+
+
 def test_an_append_is_stored_whatever_becomes_of_the_compaction(db, caplog):
     session = db.session("chat", auto_compact=failing)
     session.extend(turns(8))

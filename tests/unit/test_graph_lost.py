@@ -22,6 +22,7 @@ from memcore.checkpoint import (
     StoredCoder,
     rows,
 )
+from memcore.checkpoint.checking import Checking
 from memcore.cli.app import app
 from memcore.cli.exits import ExitCode
 from memcore.codec import seal_value
@@ -216,3 +217,28 @@ def test_writes_that_come_after_a_deletion_make_no_thread(
     found = graph.get("t", "", None, CODER)
     assert found is not None
     assert found.writes == [("task", "log", 2)]
+
+
+def test_the_command_line_looks_at_one_thread_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with memcore.open(path) as db:
+        for user in ("default", "alice", "bob"):
+            Thread(db.scope(user=user).graph, "t").put(log=texts(3))
+        Thread(db.scope(user="alice").graph, "other").put(log=texts(3))
+    looks = []
+    diagnosis = Checking.diagnosis
+
+    def counted(self: Checking, thread: str, coder: Any) -> Any:
+        looks.append(thread)
+        return diagnosis(self, thread, coder)
+
+    monkeypatch.setattr(Checking, "diagnosis", counted)
+    command = ["recover", str(path), "t", "--thread"]
+    assert CliRunner().invoke(app, command).exit_code == ExitCode.NOT_FOUND
+    assert looks == []
+    assert CliRunner().invoke(app, [*command, "--user", "alice"]).exit_code == 0
+    assert looks == ["t"]
+    missing = ["recover", str(path), "nobody", "--thread"]
+    assert CliRunner().invoke(app, missing).exit_code == ExitCode.NOT_FOUND
+    assert looks == ["t"]

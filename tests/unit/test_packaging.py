@@ -94,3 +94,29 @@ def test_missing_extension_is_loud(tmp_path: Path) -> None:
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: ")
     assert "build_ext" in last
+
+
+def test_the_gate_notes_the_tree_that_it_checked(tmp_path: Path) -> None:
+    gate = (ROOT / "scripts/check").read_text(encoding="utf-8")
+    start = gate.index("# The hash of the tree")
+    functions = gate[start : gate.index("checked=$(")]
+
+    def run(script: str) -> str:
+        command = f"set -euo pipefail\n{functions}\n{script}"
+        ran = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return ran.stdout
+
+    run("git init -q . && git config user.email a@b && git config user.name a")
+    run("echo build >.gitignore; mkdir build; echo 1 >f; git add . && git commit -qm one")
+    tree = run("git rev-parse 'HEAD^{tree}'")
+    assert run("committed_tree") == tree
+    run('note_checked "$(committed_tree)" build/checked')
+    noted = tmp_path / "build" / "checked"
+    assert noted.read_text() == tree
+    noted.unlink()
+    run('then=$(committed_tree); echo 2 >f; note_checked "$then" build/checked')
+    assert not noted.exists()  # something was changed while it ran
+    run('note_checked "$(committed_tree)" build/checked; [ -z "$(committed_tree)" ]')
+    assert not noted.exists()
