@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from agents import Agent, Runner, SQLiteSession, function_tool
+from agents import Agent, RunConfig, Runner, SQLiteSession, function_tool
 from agents.memory.session import is_openai_responses_compaction_aware_session
 from agents.testing import ScriptedModel, assistant_message, function_call
 
@@ -30,12 +30,12 @@ def turn(agent_turn: int):
     ]
 
 
-async def talk(session, turns):
+async def talk(session, turns, config=None):
     """So many turns of a real Runner; what the model got last."""
     for at in turns:
         model = ScriptedModel(turn(at))
         agent = Agent(name="Guide", model=model, tools=[look])
-        await Runner.run(agent, f"Place {at}?", session=session)
+        await Runner.run(agent, f"Place {at}?", session=session, run_config=config)
     return model.calls[-1].input
 
 
@@ -97,6 +97,58 @@ def test_a_limit_is_the_exact_tail(path):
         for limit in (0, 1, 2, 3, 7, 30, 100):
             assert asyncio.run(session.get_items(limit)) == asyncio.run(rival.get_items(limit))
         assert len(asyncio.run(session.get_items())) < len(stored)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 8, 40])
+@pytest.mark.parametrize("ways", [("settings",), ("settings", "run")])
+def test_a_limit_of_the_settings_leaves_windows_legal(path, limit, ways):
+    options = {"compaction": POLICY, "summarize": summarizer([]), "budget_tokens": 2_000}
+    settings = {"limit": limit}
+    with MemcoreSession("s", path, session_settings=settings, **options) as session:
+        config = RunConfig(session_settings=settings) if "run" in ways else None
+        seen = asyncio.run(talk(session, range(12), config))
+        window = asyncio.run(session.get_items())
+        assert window == asyncio.run(session.get_items(limit))
+        stored = asyncio.run(session.get_items(-1))
+        assert len(stored) == 48
+        for other in {1, 2, 3, 4, 5, 8} - {limit}:  # which the Runner compares
+            assert asyncio.run(session.get_items(other)) == stored[-other:]
+        asyncio.run(session.run_compaction({"force": True}))
+        window = asyncio.run(session.get_items())
+    assert legal(seen)
+    assert legal(window)
+    assert 0 < len(window) <= limit
+    assert ("They looked at places." in str(window[0])) == (limit > 1)
+
+
+def test_a_limit_that_splits_a_call_shrinks_the_window(path):
+    items = [{"role": "user", "content": "x"}, *pair("c1"), *pair("c2")]
+    with MemcoreSession("s", path, session_settings={"limit": 3}, budget_tokens=500) as session:
+        asyncio.run(session.add_items(items))
+        assert asyncio.run(session.get_items()) == items[-2:]
+        session.session_settings = {"limit": 1}
+        assert asyncio.run(session.get_items()) == []
+        assert asyncio.run(session.get_items(3)) == items[-3:]
+        for limit, count in ((0, 0), (-1, 5), (5, 5), (None, 5)):
+            session.session_settings = {"limit": limit}
+            assert len(asyncio.run(session.get_items())) == count
+
+
+def pair(call_id):
+    return [
+        {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": call_id, "output": "seen"},
+    ]
+
+
+def test_a_budget_holds_beside_a_limit(path):
+    settings = {"limit": 30}
+    with MemcoreSession("s", path, session_settings=settings, budget_tokens=50) as session:
+        items = [{"role": "user", "content": f"word {at} " * 5} for at in range(20)]
+        asyncio.run(session.add_items(items))
+        window = asyncio.run(session.get_items())
+        assert 0 < len(window) < 10
+        assert window == items[-len(window) :]
 
 
 def test_a_summarizer_that_fails_costs_no_turn(path, caplog):

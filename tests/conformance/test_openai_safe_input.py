@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("agents")
 
-from agents import Runner
+from agents import Runner, function_tool
 from agents.memory.session_settings import SessionSettings
 from agents.run_config import CallModelData, ModelInputData
 from agents.run_internal.items import (
@@ -322,7 +322,9 @@ def test_calls_that_wait_survive_in_a_turn_that_is_too_large(caplog):
     runs = {"type": "program", "id": "prog_1", "call_id": "p", "code": "", "fingerprint": "f"}
     items = [user("the task"), runs, said("wait"), call("b"), output("b", "word " * 400)]
     got = filtered(items, safe_call_model_input_filter(budget_tokens=50, counter="bytes/4"))
-    assert got == items  # the program's provider may still go on with it
+    assert short(got) == short(items)  # the program's provider may still go on with it
+    assert got[:-1] == items[:-1]
+    assert "word" in got[-1]["output"]
     assert "smallest legal window" in caplog.text
 
 
@@ -449,3 +451,84 @@ def test_a_filter_shows_a_legal_list_once_and_for_all(items, budget, whole):
     assert_unique(got)
     if got and classify(got[0]).kind in (USER, SYSTEM):  # else it may look cut off
         assert filtered(got, safe_call_model_input_filter) == got
+
+
+# --- outputs that are larger than the budget ------------------------------------------------------
+
+HUGE = "line of an output that nobody asked to be this long\n" * 4_000
+BUDGET = 2_000
+
+
+def within(items: list[Item], budget: int = BUDGET) -> list[Item]:
+    """What a filter with a budget makes of the items: legal, and no more than that."""
+    got = lawful(filtered(items, safe_call_model_input_filter(budget_tokens=budget)))
+    counted = memcore.get_counter(None)
+    assert sum(counted.count_message(i, json.dumps(i).encode()) for i in got) <= budget
+    return got
+
+
+def shell_output() -> list[Item]:
+    stream = {"stdout": HUGE, "stderr": HUGE, "outcome": {"type": "exit", "exit_code": 0}}
+    action = {"commands": ["ls"]}
+    return [
+        {"type": "shell_call", "call_id": "c1", "action": action, "status": "completed"},
+        {"type": "shell_call_output", "call_id": "c1", "output": [stream]},
+    ]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        [call("c1"), output("c1", HUGE)],
+        [call("c1"), output("c1", [{"type": "input_text", "text": HUGE}] * 2)],
+        [call("c1"), call("c2"), output("c1", HUGE), output("c2", HUGE * 2)],
+        [call("c1"), call("c2"), output("c1", HUGE), output("c2", "short")],
+        [call(f"c{n}") for n in range(20)] + [output(f"c{n}", HUGE) for n in range(20)],
+        [call("c1"), output("c1", '"\\\n' * 30_000)],
+        shell_output(),
+    ],
+)
+def test_an_output_larger_than_the_budget_is_shortened(step, caplog):
+    before = copy.deepcopy(step)
+    items = [user("earlier"), said("yes"), user("now"), *step]
+    got = within(items)
+    assert step == before
+    assert short(got) == ["user", *short(step)]
+    assert "smallest legal window" not in caplog.text
+    assert any("left out" in str(item.get("output")) for item in got)
+    kept = [item for item in got if item.get("output") == "short"]
+    assert len(kept) == sum(item.get("output") == "short" for item in step)
+    assert within(items) == got  # each call of the model sees the same
+
+
+def test_an_output_of_pictures_that_is_too_large_shows_a_placeholder():
+    picture = {"type": "input_image", "detail": "high", "image_url": "https://example.org/a.png"}
+    got = within([user("now"), call("c1"), output("c1", [picture] * 9)], budget=400)
+    assert short(got) == ["user", "c1", "c1"]
+    assert got[-1]["output"] == "[cleared]"
+
+
+def test_an_output_that_fits_stays_whole_and_words_of_the_user_are_never_cut(caplog):
+    items = [user("now"), call("c1"), output("c1", "x " * 500)]
+    assert within(items) == items
+    config = safe_call_model_input_filter(budget_tokens=100)
+    got = filtered([user(HUGE), call("c1"), output("c1", HUGE)], config)
+    assert got[0] == user(HUGE)
+    assert "smallest legal window" in caplog.text
+
+
+def test_a_run_goes_on_when_a_tool_says_too_much():
+    @function_tool
+    def tell() -> str:
+        """Tell all."""
+        return HUGE
+
+    model = ScriptedModel([[function_call("tell", {}, call_id="c1")], [assistant_message("long")]])
+    session = ListSession()
+    config = quiet(call_model_input_filter=safe_call_model_input_filter(budget_tokens=BUDGET))
+    asyncio.run(Runner.run(agent_of(model, tell), "go", session=session, run_config=config))
+    shown = [item for item in model.calls[-1].input if item.get("type") == "function_call_output"]
+    stored = [item for item in session.items if item.get("type") == "function_call_output"]
+    assert stored[0]["output"] == HUGE
+    assert "left out" in shown[0]["output"]
+    assert len(shown[0]["output"]) < len(HUGE) // 10

@@ -1,8 +1,9 @@
 """What a session's owner may ask for beside the protocol: compaction by itself, legal reads.
 
 The Runner calls any method named ``run_compaction`` after it saved a turn, so there is one only if
-it was asked for. It adds a view to the session and takes nothing from the log: a read with a limit
-stays the exact tail that the Runner compares with what it wrote.
+it was asked for. It adds a view to the session and takes nothing from the log. A run begins with a
+read without a limit, or with that of the session's settings: these give a legal window. A read with
+any other limit stays the exact tail that the Runner compares with what it wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from memcore.adapters.openai_agents.history import Bound
 from memcore.adapters.openai_agents.hooks import Hooks
 from memcore.compaction import compaction_policy
 from memcore.errors import ContextOverflowError, CorruptValueError, MemcoreError
-from memcore.model import Context
+from memcore.formats.wire import SUMMARY_PREFIX
+from memcore.model import Context, Message
 from memcore.options import checked_optional_int, checked_optional_seconds
 from memcore.session.compacting import AnySummarizer, checked_summarizer
 from memcore.session.condensed import AnyPolicy
@@ -62,28 +64,29 @@ class Compacting(Hooks):
 
     @property
     def is_windowed(self) -> bool:
-        """Whether a read without a limit gives what a model may see, not all that is stored."""
+        """Whether a read that names no limit gives what a model may see, not all that is stored."""
         return self._policy is not None or self._budget is not None
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def read(self, bound: Bound, limit: int | None = None) -> list[Any]:
-        """As ``History.read``; without a limit a legal window, if one was asked for."""
-        if limit is not None or not self.is_windowed:
-            return await super().read(bound, limit)
+    async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
+        """As ``History.shown``; a legal window of at most so many items, if one was asked for."""
+        if limit == 0 or not self.is_windowed:
+            return await super().shown(bound, limit)
         since_us = self.since_us()
         if since_us:
             await self._remove_expired(bound, since_us)
         try:
             context = await self._legal(bound.session.context)
         except CorruptValueError:  # told by the read, which leaves it out
-            items = await super().read(bound)
+            items = await self.read(bound)
 
             async def window(budget: int | None) -> Context:
                 return memcore.fit(items, budget, policy=_POLICY)
 
             context = await self._legal(window)
-        return [bound.coder.decode(message) for message in context.messages]
+        most = None if limit is None or limit < 0 else limit
+        return [bound.coder.decode(message) for message in _last(context, most)]
 
     async def _legal(self, ask: Callable[[int | None], Awaitable[Context]]) -> Context:
         """The context within the budget, or the smallest there is: a run must not end for it."""
@@ -149,3 +152,19 @@ class Compacting(Hooks):
             if done.view is None:
                 return
             forced = False
+
+
+def _last(context: Context, most: int | None) -> list[Message]:
+    """The last messages of a context, its summary before them; at most so many, and legal."""
+    messages = context.messages
+    if most is None or len(messages) <= most:
+        return messages
+    head = [message for message in messages if most > 1 and _tells(message, context.summary)][:1]
+    rest = messages[messages.index(head[0]) + 1 :] if head else messages
+    first = len(rest) - most + len(head)
+    cuts = memcore.safe_cuts(rest, policy=_POLICY)
+    return head + rest[next((cut for cut in cuts if cut >= first), len(rest)) :]
+
+
+def _tells(message: Message, summary: str | None) -> bool:
+    return summary is not None and message.get("content") == SUMMARY_PREFIX + summary

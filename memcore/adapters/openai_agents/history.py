@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from agents.memory.session_settings import (
     SessionSettings,
     coerce_session_settings,
-    resolve_session_limit,
 )
 
 from memcore.adapters.openai_agents.items import Clear, Coder, Unreadable
@@ -348,9 +347,9 @@ class History(Opened):
             )
         return items, skipped
 
-    def limit_of(self, limit: int | None) -> int | None:
-        """The limit in force: the argument's, else that of the settings."""
-        return limit if limit is not None else resolve_session_limit(None, self.session_settings)
+    async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
+        """What a run begins with; as ``read`` unless there is more to it."""
+        return await self.read(bound, limit)
 
     # --- what lies beside the items ---------------------------------------------------------------
 

@@ -40,7 +40,8 @@ def safe_call_model_input_filter(
 
     Pass it to ``RunConfig`` as it is, or called with the arguments below, which returns a filter.
     Nothing that it leaves out is lost to the session. Earlier turns go first; of a turn that alone
-    is too large, what the user said stays, and the latest steps that fit.
+    is too large, what the user said stays, and the latest steps that fit. Of the last step alone
+    outputs are shortened, the largest first.
 
     A list of nothing but results is passed as it is: it goes to a conversation that a server keeps.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agents.memory.session_settings import resolve_session_limit
+
 from memcore.adapters.openai_agents.book import clearing
 from memcore.adapters.openai_agents.current import BranchGone, Current
 from memcore.adapters.openai_agents.history import Bound, finish_removal
@@ -33,10 +35,13 @@ class Methods(Current):
     ) -> list[Any]:
         """The latest ``limit`` items, oldest first.
 
-        Damaged items are left out with a warning in the log, and do not count.
+        Damaged items are left out with a warning in the log, and do not count. A session with
+        ``compaction`` or ``budget_tokens`` gives a legal window of at most so many, the summary
+        among them, for the limit of ``session_settings``, and the exact tail for any other one.
 
         Args:
-            limit: None: that of ``session_settings``, else all; 0: none; negative: all.
+            limit: None: that of ``session_settings``, else all; 0: none; negative: all. The Runner
+                passes that of ``session_settings`` itself.
             branch_id: of which branch; None: of the current one.
             wrapper: the Runner's context wrapper.
 
@@ -46,7 +51,10 @@ class Methods(Current):
         """
         bound = self.bound_at(branch_id, wrapper)
         bound.known.read(bound.session.sync.ending)
-        return await self.read(bound, self.limit_of(limit))
+        usual = resolve_session_limit(None, self.session_settings)
+        if limit is None or limit == usual:
+            return await self.shown(bound, usual)
+        return await self.read(bound, limit)
 
     async def add_items(
         self, items: Sequence[Any], *, wrapper: Any = None, idempotency_key: str | None = None

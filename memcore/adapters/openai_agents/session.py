@@ -62,12 +62,13 @@ class MemcoreSession(Branches):
         cache_bytes: items that were read are remembered decoded: so many bytes of JSON, about, and
             at most 64 MiB of all sessions of the process; 0: none.
         compaction: the session compacts itself after a turn of the Runner: True, a policy, the name
-            of a preset or a mapping (see ``docs/compaction.md``). Reads without a limit then give
-            what the model may see: the summary and the items behind it, legally. The log keeps all.
+            of a preset or a mapping (see ``docs/compaction.md``). Reads without a limit, or with
+            that of ``session_settings``, then give what the model may see: the summary and the
+            items behind it, legally, and no more than the limit. The log keeps all.
         summarize: a function of a SummaryRequest, or a coroutine function; None: what is folded is
             trimmed.
         summarize_timeout_seconds: how long a summary may take.
-        budget_tokens: reads without a limit give a legal window of at most so many tokens.
+        budget_tokens: these reads give a legal window of at most so many tokens.
         create_tables: taken for the sake of ``AdvancedSQLiteSession``; nothing is to be made.
         logger: where warnings go; None: ``memcore.openai_agents``.
     """

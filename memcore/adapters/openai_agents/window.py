@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, cast
 
 from memcore._fast import Ledger, classify, has_long_id, pack_facts
 from memcore.adapters.openai_agents.ids import MODEL_KINDS, settle_ids
+from memcore.compaction.clearing import ClearResults
+from memcore.compaction.reduce import reduce_all
+from memcore.compaction.reducer import Reduction, Visible
+from memcore.compaction.shortening import TOKENS_LEAST, ElideOutputs
 from memcore.context import UNLIMITED, checked_budget
 from memcore.formats import POLICIES, Entry, Rendered, rename_repeated_calls, render
 from memcore.log import new_ledger
-from memcore.model import ItemKind, Message
+from memcore.model import ItemKind, Mask, Message
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = ["Frame", "Shown", "Terms", "legal_window", "opening_of"]
@@ -115,7 +119,7 @@ def plain_items(given: Sequence[Any]) -> list[Message]:
 def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> list[Shown]:
     """The longest legal end of a list that fits, at least what its frame keeps.
 
-    If even that does not fit, it is what it is, and a warning is logged.
+    If even that does not fit, its outputs are shortened; if that does not do, a warning is logged.
 
     Args:
         given: items of OpenAI Responses.
@@ -196,7 +200,7 @@ class _Fitting:
             found = self._tried(head, first, latest)
         if found is not None:
             return found
-        smallest, tokens = self._made(head, max(latest, first))
+        smallest, tokens = self._shortened(*self._made(head, max(latest, first)))
         if tokens > self.terms.budget:
             _log.warning(
                 "the smallest legal window needs %d tokens, %d more than its budget: raise "
@@ -205,6 +209,44 @@ class _Fitting:
                 tokens - self.terms.budget,
             )
         return smallest
+
+    def _shortened(self, found: Rendered, tokens: int) -> tuple[Rendered, int]:
+        """The same with outputs cut until it fits, and its tokens; the largest are cut first.
+
+        If that does not do, they show placeholders. Outputs that may not be changed stay.
+        """
+        over = tokens - self.terms.budget
+        if over <= 0:
+            return found, tokens
+        items = [
+            Visible(at, ItemKind(classify(message)[0]), message, self._cost(message, source),
+                    source is not None and self.entries[source].seq >= self.frame.fixed_from)
+            for at, (message, source) in enumerate(zip(found.messages, found.sources, strict=True))
+        ]  # fmt: skip
+        results = [item for item in items if item.kind == ItemKind.RESULT and not item.protected]
+        by = Reduction(_POLICY, self.terms.counter)
+        most = _cap([item.tokens for item in results], over)
+        while over > 0 and most >= TOKENS_LEAST:
+            masks = reduce_all(items, [ElideOutputs(max_tokens=most)], by)
+            now = _total(items, masks)
+            over = now - self.terms.budget
+            most -= max(1, -(-over // len(results)))
+        if over > 0:
+            least = ElideOutputs(max_tokens=TOKENS_LEAST)
+            masks = reduce_all(items, [least, ClearResults(keep_last=0)], by)
+            now = _total(items, masks)
+            if now > self.terms.budget:  # it does not fit whatever they say
+                masks = reduce_all(items, [least], by)
+                now = _total(items, masks)
+        for at, mask in masks.items():
+            if mask.message is not None:
+                found.messages[at] = mask.message
+        if masks:
+            _log.info("%d outputs are shortened to fit into the budget", len(masks))
+        return found, now
+
+    def _cost(self, message: Message, source: int | None) -> int:
+        return self.terms.count(message) if source is None else self._count(source)
 
     def _last_step(self, first: int) -> int:
         """The last cut of a turn: before its last response, and before its open calls."""
@@ -259,8 +301,20 @@ class _Fitting:
         )
         found = render(chosen, _POLICY)
         found.sources = [None if at is None else places[at] for at in found.sources]
-        tokens = sum(
-            self.terms.count(message) if source is None else self._count(source)
-            for message, source in zip(found.messages, found.sources, strict=True)
-        )
+        tokens = sum(map(self._cost, found.messages, found.sources))
         return found, tokens
+
+
+def _cap(sizes: Sequence[int], over: int) -> int:
+    """What of each may stay at most so that all of them together lose so much; below 0: nothing."""
+    left = sum(sizes) - over
+    for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size * count >= left:
+            return left // count
+        left -= size
+    return left
+
+
+def _total(items: Sequence[Visible], masks: Mapping[int, Mask]) -> int:
+    """The tokens of what is shown under masks."""
+    return sum(masks[item.seq].tokens if item.seq in masks else item.tokens for item in items)
