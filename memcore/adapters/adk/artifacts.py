@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from memcore import blobs
 from memcore.adapters.adk.admitting import admitted_part
-from memcore.adapters.adk.handles import name_of
+from memcore.adapters.adk.handles import located, name_of
 from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
 from memcore.adapters.adk.places import (
     VERSION_MAX,
@@ -69,17 +69,28 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         source: an open Database or AsyncDatabase, or the path of a file (which ``close`` closes).
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
+            ``services.yaml`` gives to a service.
+        agents_dir: not used; ADK gives it to every service.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
     """
 
     def __init__(
-        self, source: Source, *, durability: str | None = None, allow_unsafe: bool = False
+        self,
+        source: Source | None = None,
+        *,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        uri: str | None = None,
+        agents_dir: str | None = None,
     ) -> None:
-        self.database, self._owned = database_of(
-            source, durability=durability, allow_unsafe=allow_unsafe
+        del agents_dir
+        source, given = located(
+            source, uri, {"durability": durability, "allow_unsafe": allow_unsafe}
         )
+        self.database, self._owned = database_of(source, **given)
         self.observer = adapting(source, "adk", place_of=told_place)
         self._store = self.database.backing.store
         self._handles: dict[tuple[str, str], KeyValue] = {}

@@ -18,7 +18,7 @@ from google.adk.sessions.session import Session
 from typing_extensions import override
 
 from memcore.adapters.adk.admitting import admitted_content, admitted_metadata
-from memcore.adapters.adk.handles import name_of
+from memcore.adapters.adk.handles import located, name_of
 from memcore.adapters.adk.memories import (
     Memory,
     adding,
@@ -39,9 +39,8 @@ from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
 from memcore.aio.commit import settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.database.scope import passage_of, rows_of
-from memcore.errors import InvalidOptionError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
-from memcore.options import checked_idempotency_key
+from memcore.options import checked_idempotency_key, checked_int
 from memcore.privacy.border import Passage
 from memcore.session.removal import resume_removals
 from memcore.telemetry import adapting, adapts
@@ -87,6 +86,9 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
         durability: how a file that is opened by its path acknowledges (see ``memcore.open``).
         allow_unsafe: consent to ``durability="none"`` of a file, as in ``memcore.open``.
         max_results: how many memories a search returns at most.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
+            ``services.yaml`` gives to a service.
+        agents_dir: not used; ADK gives it to every service.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -94,20 +96,26 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | None = None,
         *,
         durability: str | None = None,
         allow_unsafe: bool = False,
         max_results: int = _RESULTS,
+        uri: str | None = None,
+        agents_dir: str | None = None,
     ) -> None:
-        if isinstance(max_results, bool) or not isinstance(max_results, int) or max_results < 1:
-            msg = f"max_results: expected an int of at least 1, got {max_results!r:.40}"
-            raise InvalidOptionError(msg)
+        del agents_dir
+        options = {
+            "durability": durability,
+            "allow_unsafe": allow_unsafe,
+            "max_results": max_results,
+        }
+        source, given = located(source, uri, options)
+        self._results = checked_int("max_results", given["max_results"], least=1)
         self.database, self._owned = database_of(
-            source, durability=durability, allow_unsafe=allow_unsafe
+            source, durability=given["durability"], allow_unsafe=given["allow_unsafe"]
         )
         self.observer = adapting(source, "adk", place_of=place_of)
-        self._results = max_results
         self._handles: dict[tuple[str, str], tuple[KeyValue, Passage | None]] = {}
         """By app and user: the rows, and what content passes before it gets there."""
 

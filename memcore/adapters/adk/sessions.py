@@ -19,7 +19,7 @@ from memcore.adapters.adk.appending import Appended
 from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
-from memcore.adapters.adk.handles import Handles, id_of, name_of
+from memcore.adapters.adk.handles import Handles, id_of, located, name_of
 from memcore.adapters.adk.history import History, Snapshot
 from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.listing import listed
@@ -76,6 +76,9 @@ class MemcoreSessionService(Opened, BaseSessionService):
         cache_bytes: memory for decoded events, about.
         copies: False hands out the events of the cache themselves, which is many times faster: for
             readers that change nothing of what they get.
+        uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
+            ``services.yaml`` gives to a service.
+        agents_dir: not used; ADK gives it to every service.
 
     Raises:
         InvalidOptionError: an option is of a wrong type or out of range.
@@ -83,7 +86,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | None = None,
         *,
         durability: str | None = None,
         allow_unsafe: bool = False,
@@ -91,13 +94,25 @@ class MemcoreSessionService(Opened, BaseSessionService):
         mend: bool = True,
         cache_bytes: int = _CACHE_BYTES,
         copies: bool = True,
+        uri: str | None = None,
+        agents_dir: str | None = None,
     ) -> None:
-        self._pair_safe = checked_bool("pair_safe_recent", pair_safe_recent)
-        self._mend = checked_bool("mend", mend)
-        self._cache = EventCache(checked_int("cache_bytes", cache_bytes))
-        self._copies = Copies() if checked_bool("copies", copies) else None
+        del agents_dir
+        options = {
+            "durability": durability,
+            "allow_unsafe": allow_unsafe,
+            "pair_safe_recent": pair_safe_recent,
+            "mend": mend,
+            "cache_bytes": cache_bytes,
+            "copies": copies,
+        }
+        source, given = located(source, uri, options)
+        self._pair_safe = checked_bool("pair_safe_recent", given["pair_safe_recent"])
+        self._mend = checked_bool("mend", given["mend"])
+        self._cache = EventCache(checked_int("cache_bytes", given["cache_bytes"]))
+        self._copies = Copies() if checked_bool("copies", given["copies"]) else None
         self.database, self._owned = database_of(
-            source, durability=durability, allow_unsafe=allow_unsafe
+            source, durability=given["durability"], allow_unsafe=given["allow_unsafe"]
         )
         self.observer = adapting(source, "adk", place_of=place_of)
         self._handles = Handles(self.database)
