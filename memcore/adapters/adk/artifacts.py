@@ -27,6 +27,7 @@ from memcore.adapters.adk.places import (
     latest,
     names_of,
     place_of,
+    row_of,
     session_of,
     versions_of,
 )
@@ -333,8 +334,9 @@ def _saving(place: Place, row: Row, content: Content) -> Callable[[KeyValueTxn],
 def _version(view: KeyValueView, place: Place, version: int | None) -> tuple[int, Row] | None:
     if version is None:
         return latest(view, place)
-    row = view.get(place.key(version)) if 0 <= version <= VERSION_MAX else None
-    return None if row is None else (version, row)
+    key = place.key(version) if 0 <= version <= VERSION_MAX else None
+    row = None if key is None else view.get(key)
+    return None if key is None or row is None else (version, row_of(key, row))
 
 
 def _look(

@@ -74,6 +74,9 @@ def encode_event(event: Event) -> Encoded:
         actions = event.actions.model_copy(update={"state_delta": kept})
         event = event.model_copy(update={"actions": actions})
     dumped = _dumped(event)
+    if _has_replaced(dumped) and _has_broken(event.model_dump()):
+        # pydantic writes such a key as another one.
+        raise _unsayable(f"event {event.id}", ValueError("a key has half of a surrogate pair"))
     delta: dict[str, Any] = {}
     if given:
         actions = dumped["actions"]
@@ -102,6 +105,28 @@ def _dumped(event: Event) -> dict[str, Any]:
         return event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=_text_of)
     except (ValueError, RecursionError) as exc:
         raise _unsayable(f"event {event.id}", exc) from exc
+
+
+def _has_replaced(dumped: Any) -> bool:
+    """Whether a key may stand in place of one that is no valid Unicode."""
+    if isinstance(dumped, dict):
+        return any("\ufffd" in key or _has_replaced(each) for key, each in dumped.items())
+    return isinstance(dumped, list) and any(map(_has_replaced, dumped))
+
+
+def _has_broken(value: Any) -> bool:
+    """Whether a key is no valid Unicode."""
+    if isinstance(value, dict):
+        return any(_is_broken(key) or _has_broken(each) for key, each in value.items())
+    return isinstance(value, list | tuple) and any(map(_has_broken, value))
+
+
+def _is_broken(key: object) -> bool:
+    try:
+        str(key).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def json_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,8 +244,31 @@ class Stored(NamedTuple):
             told = message[len(_EVENT_ROW) : -1]
         else:
             told = meta[len(_META) : -1] if meta != _SPLIT else rest or b"{}"
-        found: dict[str, Any] = codec.decode_json(told, self.flags)
+        found = codec.decode_json(told, self.flags)
+        if not isinstance(found, dict):
+            raise self._damaged("its event is no object")
         return found
+
+    def time(self, rest: bytes | None) -> float:
+        """When an event was; ``rest`` is as in ``decode``.
+
+        Raises:
+            CorruptValueError: it does not say.
+        """
+        return self._time_in(self.said(rest))
+
+    def _time_in(self, said: Any) -> float:
+        told = said.get("timestamp") if isinstance(said, dict) else None
+        if isinstance(told, bool) or not isinstance(told, int | float):
+            raise self._damaged("its event has no time")
+        try:
+            return float(told)
+        except OverflowError as exc:
+            raise self._damaged("its event has no time") from exc
+
+    def _damaged(self, why: str) -> CorruptValueError:
+        msg = f"item {self.seq} is damaged: {why}; session.get({self.seq}) shows what it is"
+        return CorruptValueError(msg, key=b"")
 
     def answered(self) -> list[str]:
         """The ids of the calls that its content answers."""
@@ -237,7 +285,7 @@ class Stored(NamedTuple):
             return None
         meta, _ = stored_json(self.body, self.flags, self.payload)
         if meta.startswith(_META):  # what a session begins with
-            return float(codec.decode_json(meta, 0)["adk"]["timestamp"])
+            return self._time_in(codec.decode_json(meta, 0).get("adk"))
         return split_body(self.body)[1] / 1e6
 
     def rest(self) -> bytes | None:

@@ -207,10 +207,12 @@ class History:
 
     def _proven(self, told: Any) -> tuple[int, int] | None:
         """The seqs that a compaction covers, if these are still the items that it covered."""
-        if not isinstance(told, list):
-            return None
-        lo, hi, chain = told
-        return (lo, hi) if self.chain_at(hi) == int(chain, 16) else None
+        match told:
+            case [int() as lo, int() as hi, str() as chain] if 0 <= lo <= hi < _ALL:
+                found = self.chain_at(hi)
+                return (lo, hi) if found is not None and f"{found:016x}" == chain else None
+            case _:
+                return None
 
     def chain_at(self, seq: int) -> int | None:
         """The prefix hash at a live seq, None for another."""

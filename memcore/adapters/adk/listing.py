@@ -143,13 +143,13 @@ def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
             flags, body = open_value(key, value)
             row = Stored.of(txn, scope, (0, last, flags, body))
             if row.is_event and not row.is_split:
-                return float(row.said(None)["timestamp"])
+                return row.time(None)
     history = History(head.all_segments(txn, scope))
     for at in range(history.count - 1, -1, -1):
         row = _row(txn, scope, history, at)
         if row.is_event:
             rest = _row(txn, scope, history, at - 1).rest() if row.is_split and at else None
-            return float(row.said(rest)["timestamp"])
+            return row.time(rest)
         told = row.timestamp()
         if told is not None:
             return told

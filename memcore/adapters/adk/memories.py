@@ -48,6 +48,7 @@ __all__ = [
 _ID_BYTES_MAX: Final = 200
 _CONTENT_BYTES_MAX: Final = 8 * 1024
 """A larger content is no part of its row."""
+_ORDINALS: Final = 2**32
 _BATCH: Final = 32
 _BATCH_TERMS: Final = 2048
 _BATCH_BYTES: Final = 1024**2
@@ -188,8 +189,12 @@ def _deleted(id_: str) -> str:
 
 def head_of(view: KeyValueView) -> tuple[int, int]:
     """How many ordinals were given out, and how many memories there are."""
-    last, count = view.get("h", (0, 0))
-    return last, count
+    found = view.get("h", [0, 0])
+    match found:
+        case [int() as last, int() as count] if 0 <= count <= last < _ORDINALS - _BATCH:
+            return last, count
+        case _:
+            raise _damaged("the count of memories")
 
 
 def is_known(view: KeyValueView, id_: str, session: str) -> bool:
@@ -247,24 +252,44 @@ def delete_memories(txn: KeyValueTxn, id_: str) -> bool:
     return bool(found)
 
 
-def _remove(txn: KeyValueTxn, ordinal: int) -> None:
+def _remove(txn: KeyValueTxn, ordinal: Any) -> None:
+    if type(ordinal) is not int or not 0 <= ordinal < _ORDINALS:
+        raise _damaged("the row of a memory's id")
     for term in terms_of(text_at(txn, ordinal)):
         drop_posting(txn, term, ordinal)
     txn.delete(_entry(ordinal))
+
+
+def _damaged(what: str) -> CorruptValueError:
+    return CorruptValueError(f"{what} is damaged; run 'memcore check'", key=b"")
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("id"), str)
+        and isinstance(row.get("author", ()), str | None)
+        and isinstance(row.get("at", ()), str | int | float | None)
+        and isinstance(row.get("metadata", {}), dict)
+        and (row.get("content") is not None or type(row.get("flags")) is int)
+    )
 
 
 def _content_at(view: KeyValueView, ordinal: int) -> tuple[dict[str, Any], types.Content] | None:
     row = view.get(_entry(ordinal))
     if row is None:
         return None
-    dumped = row.get("content")
+    if not _is_row(row):
+        raise _damaged(f"memory {ordinal}")
+    dumped, payload = row.get("content"), None
     if dumped is None:
         payload = view.content(_entry(ordinal))
         if payload is None:
             msg = f"the content of memory {ordinal} is missing; run 'memcore check'"
             raise CorruptValueError(msg, key=b"")
-        dumped = decode_json(payload, row["flags"])
     try:
+        if payload is not None:
+            dumped = decode_json(payload, row["flags"])
         return row, read_known(types.Content.model_validate, dumped, "a memory")
     except (ValueError, LookupError, TypeError) as error:
         msg = f"memory {ordinal} is none that this ADK reads: {error}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 from google.adk.events.event import Event
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memcore.errors import CorruptValueError
 
@@ -32,14 +33,49 @@ def read_event(text: bytes, seq: int) -> Event:
     """
     with suppress(ValidationError):
         return Event.model_validate_json(text)
+    held: dict[str, str] = {}
     try:
-        # What UTF-8 has not, half of a surrogate pair, is all that pydantic takes for no JSON here.
-        text = text.decode("utf-8", "surrogatepass").encode("utf-8", "replace")
-        return read_known(
-            lambda found: Event.model_validate_json(json.dumps(found)), json.loads(text), "an event"
+        found = _hidden(json.loads(text.decode("utf-8", "surrogatepass")), held)
+        event = read_known(
+            lambda found: Event.model_validate_json(json.dumps(found)), found, "an event"
         )
     except (ValueError, LookupError, TypeError) as exc:
         raise _unreadable(seq, exc) from exc
+    return _shown(event, held) if held else event
+
+
+def _hidden(found: Any, held: dict[str, str]) -> Any:
+    """The value with tokens in place of texts with half of a surrogate pair.
+
+    Python's strings may have one, JSON may say it, and pydantic takes no such JSON.
+    """
+    if isinstance(found, str):
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            token = f"memcore-text-{uuid4().hex}"
+            held[token] = found
+            return token
+    if isinstance(found, list):
+        return [_hidden(each, held) for each in found]
+    if isinstance(found, dict):
+        return {_hidden(key, held): _hidden(each, held) for key, each in found.items()}
+    return found
+
+
+def _shown(found: Any, held: Mapping[str, str]) -> Any:
+    """What was validated, with the texts again that its tokens stand for."""
+    if isinstance(found, str):
+        return held.get(found, found)
+    if isinstance(found, BaseModel):
+        for name, each in found.__dict__.items():
+            found.__dict__[name] = _shown(each, held)
+        return found
+    if isinstance(found, list | set):
+        return type(found)(_shown(each, held) for each in found)
+    if isinstance(found, dict):
+        return {_shown(key, held): _shown(each, held) for key, each in found.items()}
+    return found
 
 
 def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:

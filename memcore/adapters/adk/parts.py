@@ -16,12 +16,14 @@ from memcore.adapters.adk.newer import read_known
 from memcore.codec import check_json, encode_json
 from memcore.errors import CorruptValueError
 
-__all__ = ["Encoded", "checked_part", "decode_part", "encode_part", "json_metadata"]
+__all__ = ["KINDS", "Encoded", "checked_part", "decode_part", "encode_part", "json_metadata"]
 
 _INLINE_BYTES_MAX: Final = 256
 """A smaller content stays in the row: its blob's rows would be as large."""
 _REST_BYTES_MAX: Final = 8 * 1024
 """What a row holds of a part beside its content; of more all is content."""
+KINDS: Final = ("data", "text", "part", None)
+"""What the content of a part is: its data, its text, all of it, or nothing."""
 _TOMBSTONE: Final = types.Part(
     inline_data=types.Blob(mime_type="application/octet-stream", data=b"")
 )
@@ -73,6 +75,7 @@ def encode_part(part: types.Part) -> Encoded:
     beside: dict[str, Any] = {"text": True} if kind == "text" else {"inline_data": {"data"}}
     try:
         rest = part.model_dump(mode="json", exclude_none=True, exclude=beside if kind else None)
+        json.dumps(rest, ensure_ascii=False).encode()  # half a surrogate pair could not be read
         if kind is None or len(encode_json(rest)[0]) > _REST_BYTES_MAX:
             kind, content, rest = "part", part.model_dump_json(exclude_none=True).encode(), {}
     except (PydanticSerializationError, TypeError, ValueError) as error:

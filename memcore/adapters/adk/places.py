@@ -15,13 +15,25 @@ from google.adk.artifacts import artifact_util
 from google.adk.errors.input_validation_error import InputValidationError
 
 from memcore.adapters.adk.labels import END, is_name, label
+from memcore.adapters.adk.parts import KINDS
+from memcore.errors import CorruptValueError
 from memcore.kv import KeyValueView
 
-__all__ = ["VERSION_MAX", "Place", "latest", "names_of", "place_of", "session_of", "versions_of"]
+__all__ = [
+    "VERSION_MAX",
+    "Place",
+    "latest",
+    "names_of",
+    "place_of",
+    "row_of",
+    "session_of",
+    "versions_of",
+]
 
 USER: Final = "user:"
 _BEHIND: Final = "\x01"
 _VERSION_CHARS: Final = 8
+_HEX: Final = frozenset("0123456789abcdef")
 VERSION_MAX: Final = 16**_VERSION_CHARS - 1
 _SESSION_BYTES_MAX: Final = 150
 _FILE_BYTES_MAX: Final = 300
@@ -92,21 +104,58 @@ def _beginning(session_id: str | None) -> str:
     return "u" if session_id is None else "s" + label(session_id, _SESSION_BYTES_MAX) + END
 
 
+def row_of(key: str, found: Any) -> Row:
+    """The row of a version, as it was stored.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    told = found if isinstance(found, dict) else {}
+    at = told.get("at")
+    is_sound = (
+        told.get("kind", "") in KINDS
+        and isinstance(told.get("part"), dict)
+        and isinstance(told.get("metadata"), dict)
+        and isinstance(told.get("mime", ()), str | None)
+        and isinstance(told.get("content", ""), str)
+        and isinstance(at, int | float)
+        and not isinstance(at, bool)
+        and isinstance(told.get("name", ""), str)
+        and (is_name(_label_in(key)) or "name" in told)
+    )
+    if not is_sound:
+        raise _damaged(key)
+    return told
+
+
+def _damaged(key: str) -> CorruptValueError:
+    msg = f"the row of the artifact at {key!r:.200} is damaged; run 'memcore check'"
+    return CorruptValueError(msg, key=b"")
+
+
 def latest(view: KeyValueView, place: Place) -> tuple[int, Row] | None:
     """The number and row of the newest version; None if there is no such artifact."""
     for key, row in view.scan(prefix=place.start, reverse=True, limit=1):
-        return _version_in(key), row
+        return _version_in(key), row_of(key, row)
     return None
 
 
 def versions_of(view: KeyValueView, place: Place) -> Iterator[tuple[int, Row]]:
     """The versions in the order of their numbers."""
     for key, row in view.scan(prefix=place.start):
-        yield _version_in(key), row
+        yield _version_in(key), row_of(key, row)
 
 
 def _version_in(key: str) -> int:
-    return int(key[-_VERSION_CHARS:], 16)
+    told = key[-_VERSION_CHARS:]
+    if len(told) != _VERSION_CHARS or not set(told) <= _HEX:
+        raise _damaged(key)
+    return int(told, 16)
+
+
+def _label_in(key: str) -> str:
+    """The label of the file in a key."""
+    return key[: -_VERSION_CHARS - 1].rpartition(END)[2].removeprefix("u")
 
 
 def names_of(
@@ -123,7 +172,9 @@ def names_of(
         if first is None:
             return found, None
         key, row = first
+        _version_in(key)
         name = key[len(start) : -_VERSION_CHARS - 1]
-        found.append(Place(session_id, name[1:] if is_name(name) else row["name"]).filename)
+        told = name[1:] if is_name(name) else row_of(key, row)["name"]
+        found.append(Place(session_id, told).filename)
         after = key[: -_VERSION_CHARS - 1] + _BEHIND
     return found, after

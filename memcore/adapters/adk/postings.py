@@ -12,6 +12,7 @@ from struct import pack, unpack
 from typing import Final
 
 from memcore.adapters.adk.labels import END, label
+from memcore.errors import CorruptValueError
 from memcore.kv import KeyValueTxn, KeyValueView
 
 __all__ = ["add_postings", "drop_posting", "postings_of"]
@@ -36,7 +37,9 @@ def add_postings(txn: KeyValueTxn, terms: Mapping[str, Iterable[int]]) -> None:
     """Add ordinals to terms; they ascend, and are larger than all that the term has."""
     for term, ordinals in terms.items():
         prefix = _prefix(txn, term)
-        rows = txn.get(prefix + _LAST, b"") + b"".join(pack("<I", each) for each in ordinals)
+        before = txn.get(prefix + _LAST, b"")
+        _unpacked(before)
+        rows = before + b"".join(pack("<I", each) for each in ordinals)
         while len(rows) > _ROW_BYTES_MAX:
             full, rows = rows[:_ROW_BYTES_MAX], rows[_ROW_BYTES_MAX:]
             txn.put(_key(prefix, _unpacked(full)[0]), full)
@@ -55,7 +58,7 @@ def drop_posting(txn: KeyValueTxn, term: str, ordinal: int) -> None:
     """Take an ordinal from a term."""
     prefix = _prefix(txn, term)
     key, row = prefix + _LAST, txn.get(prefix + _LAST, b"")
-    if not row or ordinal < _unpacked(row)[0]:
+    if ordinal < next(iter(_unpacked(row)), ordinal + 1):
         stop = _key(prefix, ordinal) + END
         found = next(txn.scan(prefix, stop, prefix=prefix, reverse=True, limit=1), None)
         if found is None:
@@ -68,5 +71,8 @@ def drop_posting(txn: KeyValueTxn, term: str, ordinal: int) -> None:
         txn.delete(key)
 
 
-def _unpacked(row: bytes) -> tuple[int, ...]:
+def _unpacked(row: object) -> tuple[int, ...]:
+    if not isinstance(row, bytes) or len(row) % _ORDINAL_BYTES:
+        msg = "a row of the index of memories is damaged; run 'memcore check'"
+        raise CorruptValueError(msg, key=b"")
     return unpack(f"<{len(row) // _ORDINAL_BYTES}I", row)

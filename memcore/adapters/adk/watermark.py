@@ -17,6 +17,7 @@ from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 
 from memcore.adapters.adk.labels import label
+from memcore.errors import CorruptValueError
 from memcore.kv import KeyValueTxn, KeyValueView
 
 __all__ = ["Run", "Watermark"]
@@ -45,7 +46,12 @@ class Watermark:
     def read(cls, view: KeyValueView, session_id: str) -> Watermark | None:
         """What is known of a session of that name."""
         row = view.get(_key(session_id))
-        return None if row is None else cls(*row)
+        if row is None:
+            return None
+        if not isinstance(row, list) or [type(each) for each in row] != [str, int, str]:
+            msg = f"what is known of session {session_id!r:.80} is damaged; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
+        return cls(*row)
 
     def write(self, txn: KeyValueTxn, session_id: str) -> None:
         """Remember it, in the transaction that stores the events."""
