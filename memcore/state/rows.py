@@ -32,6 +32,7 @@ __all__ = [
     "fields_at",
     "header_key",
     "inherit",
+    "json_fields",
     "packed_field",
     "read_header",
     "restore",
@@ -204,6 +205,27 @@ def values_at(
         if version is not None and not version.is_deletion:
             found.append((keys.unpack_text(packed), version))
     return dict(reversed(found))
+
+
+def json_fields(txn: ReadTxn, scope: int, session: int, *, prefix: str = "") -> tuple[bytes, int]:
+    """All fields that have a value now as what stands in a JSON object, and flags of the codec.
+
+    Nothing is decoded, so this costs a part of what ``values_at`` does. ``prefix`` is put before
+    each name.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    found: list[bytes] = []
+    every = 0
+    for packed, key, value in _newest(txn, keys.state_rows(scope, session)):
+        flags, body = open_value(key, value)
+        if body:
+            name, own = encode_json(prefix + keys.unpack_text(packed))
+            found.append(name + b":" + body)
+            every |= flags | own
+    found.reverse()
+    return b",".join(found), every
 
 
 def fields_at(txn: ReadTxn, scope: int, session: int) -> list[str]:

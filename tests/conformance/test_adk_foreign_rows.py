@@ -70,6 +70,7 @@ def variants(value: Any) -> list[Any]:
 
 def tries(works: list[Awaitable[Any]]) -> int:
     """How many of the calls fail, all of them with an error of memcore's, or of ADK's contract."""
+
     async def main() -> int:
         failed = 0
         for work in works:

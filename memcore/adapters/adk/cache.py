@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Final, NamedTuple
+from weakref import finalize, ref
 
 from google.adk.events.event import Event
+
+from memcore.store.bell import ERASED, Bell
 
 __all__ = ["Entry", "EventCache", "Known", "Summary", "Waiting", "lacks_ids", "size_of"]
 
@@ -16,6 +21,7 @@ _OBJECTS_BYTES: Final = 6_000
 _OTHER_BYTES: Final = 200
 _SUMMARY_BYTES: Final = 500
 _SUMMARY_SHARE: Final = 4
+_SUSPECTS: Final = 2
 _WAITING_MAX: Final = 4096
 """Sessions whose waiting calls are remembered."""
 
@@ -70,7 +76,7 @@ class Summary(NamedTuple):
     header: bytes | None
     """That of its state."""
     state: tuple[bytes, int]
-    """What is its own of the state: JSON and flags."""
+    """What is its own of the state, as it stands in a JSON object, and flags."""
     last: float
     """When its last event was, or when it was created."""
     marker: str
@@ -117,7 +123,8 @@ class EventCache:
     """Runs of entries, and summaries, by the place of their session. For any thread."""
 
     __slots__ = (
-        "_lock", "_most_bytes", "_runs", "_summaries", "_summary_bytes", "_total_bytes", "_waiting",
+        "__weakref__", "_lock", "_most_bytes", "_rota", "_runs", "_summaries", "_summary_bytes",
+        "_total_bytes", "_waiting",
     )  # fmt: skip
 
     def __init__(self, most_bytes: int) -> None:
@@ -127,7 +134,20 @@ class EventCache:
         self._summaries: OrderedDict[Place, Summary] = OrderedDict()
         self._summary_bytes = 0
         self._waiting: OrderedDict[Place, Waiting] = OrderedDict()
-        self._lock = Lock()
+        self._rota: list[Place] = []
+        self._lock = RLock()  # an erasure may be told of from inside of a read
+
+    def listen(self, bell: Bell) -> None:
+        """Forget everything whenever this process erases a user, for as long as the cache lives."""
+        known = ref(self)
+
+        def forget() -> None:
+            cache = known()
+            if cache is not None:
+                cache.clear()
+
+        bell.listen(ERASED, forget)
+        finalize(self, _leave, bell, forget).atexit = False
 
     def get(self, place: Place, epoch: int, count: int) -> Known:
         """What is known of a session whose history has that epoch and so many items."""
@@ -178,6 +198,7 @@ class EventCache:
             self._runs.clear()
             self._summaries.clear()
             self._waiting.clear()
+            self._rota.clear()
             self._total_bytes = self._summary_bytes = 0
 
     def waiting(self, place: Place) -> Waiting | None:
@@ -191,6 +212,28 @@ class EventCache:
             self._waiting[place] = found
             if len(self._waiting) > _WAITING_MAX:
                 self._waiting.popitem(last=False)
+
+    def forget(self, place: Place) -> None:
+        """Forget all of a session."""
+        with self._lock:
+            self._take(place)
+            self._waiting.pop(place, None)
+            gone = self._summaries.pop(place, None)
+            self._summary_bytes -= gone.size_bytes if gone else 0
+
+    def suspects(self) -> list[tuple[Place, int | None]]:
+        """A few of the sessions that are remembered, with the epoch that their events are of.
+
+        Every call names others, till all had their turn: for each the caller sees whether it was
+        deleted, erased or changed by somebody else, as nobody may ask for it again.
+        """
+        with self._lock:
+            if not self._rota:
+                self._rota = list({*self._runs, *self._summaries, *self._waiting})
+            found = self._rota[-_SUSPECTS:]
+            del self._rota[-_SUSPECTS:]
+            runs = {place: self._runs[place].epoch for place in found if place in self._runs}
+        return [(place, runs.get(place)) for place in found]
 
     def summary(self, place: Place) -> Summary | None:
         """What was listed of a session last; whether it still holds is for the reader to see."""
@@ -233,6 +276,11 @@ class EventCache:
         size = sum(entry.size_bytes for entry in run.entries)
         self._total_bytes += size - run.size_bytes
         run.size_bytes = size
+
+
+def _leave(bell: Bell, listener: Callable[[], None]) -> None:
+    with suppress(ValueError):  # in the child of a fork nobody listens
+        bell.leave(ERASED, listener)
 
 
 def _stop(run: _Run) -> int:

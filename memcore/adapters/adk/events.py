@@ -249,6 +249,23 @@ class Stored(NamedTuple):
             raise self._damaged("its event is no object")
         return found
 
+    def whole_time(self) -> float | None:
+        """When an event was that is this one row; None: it is another row.
+
+        Raises:
+            CorruptValueError: it does not say.
+        """
+        meta, message = stored_json(self.body, self.flags, self.payload)
+        if self.body[0] == ItemKind.EVENT:
+            if not message.startswith(_EVENT_ROW):
+                return None
+            told = message[len(_EVENT_ROW) : -1]
+        elif not meta.startswith(_META) or meta == _SPLIT:
+            return None
+        else:
+            told = meta[len(_META) : -1]
+        return self._time_in(codec.decode_json(told, self.flags))
+
     def time(self, rest: bytes | None) -> float:
         """When an event was; ``rest`` is as in ``decode``.
 

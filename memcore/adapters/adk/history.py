@@ -7,7 +7,9 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from google.adk.events.event import Event
 
 from memcore.adapters.adk.cache import Entry, EventCache, Known, Waiting, lacks_ids, size_of
 from memcore.adapters.adk.events import COVERS, REST, Stored
@@ -16,13 +18,15 @@ from memcore.adapters.adk.markers import marker_of
 from memcore.codec import FLAG_BLOB
 from memcore.errors import CorruptValueError
 from memcore.log import Head, SessionLog
+from memcore.log.head import head_key
 from memcore.log.history import StoredRow
 from memcore.model import ItemKind
 from memcore.session import Session
 from memcore.session.reading import head_of
 from memcore.store.base import ReadTxn
+from memcore.tombstone import is_erased
 
-__all__ = ["History", "Snapshot"]
+__all__ = ["EventPage", "History", "Snapshot"]
 
 logger = logging.getLogger("memcore.adk")
 
@@ -66,6 +70,14 @@ class Snapshot:
         return marker_of(self.place, self.revision)
 
 
+class EventPage(NamedTuple):
+    """Some events of a session, and where the next ones begin."""
+
+    events: list[Event]
+    cursor: int | None
+    """What brings the next page; None: there is none."""
+
+
 class History:
     """Reads events of a session, decoding those that the cache does not know."""
 
@@ -92,8 +104,48 @@ class History:
             lambda log, txn: self._collect(log, txn, least, pair_safe=is_safe), None
         )
 
+    def page(self, cursor: int | None, size: int, *, newest_first: bool) -> Snapshot | None:
+        """Rows with up to ``size`` events in them, behind the seq of a cursor or before it.
+
+        Args:
+            cursor: the seq of the last event of the page before; None: from the one end.
+            size: how many events.
+            newest_first: from the end backwards.
+
+        Returns:
+            None if there is no such session.
+        """
+
+        def work(log: SessionLog, txn: ReadTxn) -> Snapshot:
+            head, count = head_of(log), log.history.count
+            known = self._cache.get(log.place, head.epoch, count)
+            if newest_first:
+                stop = count if cursor is None else log.history.position_from(cursor)
+                found = Snapshot(log.place, head.epoch, head.revision, known, stop)
+                wanted = size
+                while found.start and wanted > 0:
+                    wanted -= _extend(found, (log, txn), wanted)
+                found.parts.reverse()
+                return found
+            start = 0 if cursor is None else log.history.position_from(cursor + 1)
+            found = Snapshot(log.place, head.epoch, head.revision, known, start)
+            rows: list[_Row] = []
+            left = size
+            while left > 0 and start < count:
+                more = _rows(log, txn, start, min(start + left, count))
+                rows += more
+                start += len(more)
+                left -= sum(map(_is_event, more))
+            found.parts.append(rows)
+            return found
+
+        return self._session.reading.run(work, None)
+
     def _collect(self, log: SessionLog, txn: ReadTxn, wanted: int, *, pair_safe: bool) -> Snapshot:
         head = head_of(log)
+        for place, epoch in self._cache.suspects():
+            if place != log.place and _is_gone(txn, place, epoch):
+                self._cache.forget(place)
         known = self._cache.get(log.place, head.epoch, log.history.count)
         found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count)
         while found.start and wanted > 0:
@@ -172,6 +224,17 @@ class History:
         self._cache.put(found.place, found.epoch, start, run)
         return ahead + entries
 
+    async def paged(self, found: Snapshot) -> list[tuple[int, Event]]:
+        """The seqs and events of a page; what is not known is not remembered.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        entries = [
+            each for part in found.parts for each in await self._made(part, found, keep=True)
+        ]
+        return [(entry.seq, entry.event) for entry in entries if entry.event is not None]
+
     async def _made(
         self, part: list[Entry] | list[_Row], found: Snapshot, *, keep: bool
     ) -> list[Entry]:
@@ -238,6 +301,19 @@ def _extend(found: Snapshot, at: tuple[SessionLog, ReadTxn], wanted: int) -> int
     found.start = start
     found.parts.append(rows)
     return sum(_is_event(row) for row in rows)
+
+
+def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
+    """Whether what is remembered of a session is no longer what the file holds."""
+    key = head_key(*place)
+    stored = None if is_erased(txn, place[0]) else txn.get(key)
+    if stored is None:
+        return True
+    try:
+        head = Head.unpack(key, stored)
+    except CorruptValueError:
+        return True
+    return head.hidden or epoch not in (None, head.epoch)
 
 
 def _legal_start(log: SessionLog, txn: ReadTxn, head: Head, position: int) -> int:

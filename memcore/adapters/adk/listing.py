@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.adk.sessions.session import Session
 
 from memcore import keys, names
 from memcore.adapters.adk.cache import EventCache, Summary
 from memcore.adapters.adk.events import Stored
-from memcore.adapters.adk.handles import id_of
+from memcore.adapters.adk.handles import id_of, name_of
 from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.markers import marker_of, put_marker
 from memcore.codec import decode_json, encode_json, open_value
-from memcore.database import Scope
-from memcore.database.scope import backing_of
-from memcore.errors import CorruptValueError
+from memcore.database import Database
+from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.keys import Row
 from memcore.log import Head, History
 from memcore.log.head import head_key
 from memcore.log.history import read_rows
-from memcore.state import APP, USER, SharedState, values_at
+from memcore.state import APP, USER, json_fields
 from memcore.state.rows import header_key
 from memcore.store.base import ReadTxn
 from memcore.tombstone import is_erased
 
-__all__ = ["listed"]
+__all__ = ["SessionPage", "listed", "page_of"]
 
 logger = logging.getLogger("memcore.adk")
 
@@ -35,26 +36,99 @@ _PAGE: Final = 128
 """Sessions that are read before other tasks of the loop have their turn."""
 _SCOPES: Final = 256
 """And users."""
+_NOTHING: Final = b"", 0
+
+
+class SessionPage(NamedTuple):
+    """Some sessions, and where the next ones begin."""
+
+    sessions: list[Session]
+    cursor: str | None
+    """What brings the next page; None: there is none."""
+
+
+def page_of(
+    database: Database,
+    app: str,
+    users: Sequence[str],
+    cache: EventCache,
+    *,
+    cursor: str | None,
+    size: int,
+) -> SessionPage:
+    """Up to ``size`` sessions behind a cursor, in the order of their users and names.
+
+    Args:
+        database: where they are.
+        app: the application, as memcore calls it.
+        users: its users, likewise, in their order.
+        cache: as ``listed`` uses it.
+        cursor: that of the page before; None: the first page.
+        size: how many.
+
+    Raises:
+        InvalidOptionError: the cursor is none.
+    """
+    after = None
+    if cursor is not None:
+        user, after = _read_cursor(cursor)
+        users = users[bisect_left(users, user) :]
+        if users[:1] != [user]:
+            after = None
+    found: list[Session] = []
+    for page in listed(database, app, users, cache, after=after, count=size):
+        found += page
+        if len(found) > size:
+            break
+    more = len(found) > size
+    del found[size:]
+    return SessionPage(found, _cursor_behind(found[-1]) if found and more else None)
+
+
+def _cursor_behind(session: Session) -> str:
+    return encode_json([name_of(session.user_id), session.id])[0].decode("utf-8", "surrogatepass")
+
+
+def _read_cursor(cursor: object) -> tuple[str, str]:
+    try:
+        match json.loads(cursor if isinstance(cursor, str) else ""):
+            case [str() as user, str() as after] if user and after:
+                return user, after
+    except ValueError:
+        pass
+    msg = f"cursor: expected one that a page came with, got {cursor!r:.80}"
+    raise InvalidOptionError(msg)
 
 
 def listed(
-    scopes: Sequence[Scope], cache: EventCache, *, after: str | None = None, count: int = _PAGE
+    database: Database,
+    app: str,
+    users: Sequence[str],
+    cache: EventCache,
+    *,
+    after: str | None = None,
+    count: int = _PAGE,
 ) -> Iterator[list[Session]]:
     """The sessions of users of one application, ``count`` a snapshot, in the order of their names.
 
     Args:
-        scopes: the users' scopes.
+        database: where they are.
+        app: the application, as memcore calls it.
+        users: its users, likewise.
         cache: remembers of each session what its head and the header of its state stand for: of
             one that did not change since, nothing else is read.
         after: begin behind this name in the first scope.
         count: sessions a page; the last page has fewer, or none.
     """
-    waiting = [(scope, scope.state, scope.app_state) for scope in scopes]  # the authorizer is asked
+    if database.backing.access is not None:
+        for user in users:
+            scope = database.scope(app=app, user=user)
+            _ = scope.state, scope.app_state  # the authorizer is asked
+    store, waiting = database.backing.store, list(users)
     while waiting:
-        store = backing_of(waiting[0][0]).store
 
         def read(txn: ReadTxn, after: str | None = after) -> tuple[list[Session], int, str | None]:
-            return _page(txn, waiting, after, (count, cache))
+            return _page(txn, (app, waiting), after, (count, cache))
 
         page, done, after = store.read(read)
         del waiting[:done]
@@ -63,51 +137,50 @@ def listed(
 
 def _page(
     txn: ReadTxn,
-    waiting: Sequence[tuple[Scope, SharedState, SharedState]],
+    owners: tuple[str, Sequence[str]],
     after: str | None,
     options: tuple[int, EventCache],
 ) -> tuple[list[Session], int, str | None]:
-    """A page, how many scopes are done with it, and the name behind which the next one goes on."""
-    count, cache = options
+    """A page, how many users are done with it, and the name behind which the next one goes on."""
+    (app, users), (count, cache) = owners, options
     found: list[Session] = []
-    app_state = waiting[0][2].read(txn)
-    for done, (scope, user_state, _) in enumerate(waiting):
+    app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
+    shared = _NOTHING if app_scope is None else json_fields(txn, app_scope, 0, prefix=APP)
+    for done, user in enumerate(users):
         if len(found) >= count or done >= _SCOPES:
             return found, done, None
-        number = names.scope_of(txn, scope.app, scope.user)
+        number = names.scope_of(txn, app, user)
         if number is None or is_erased(txn, number):
             after = None
             continue
-        app_name, user_id = id_of(scope.app), id_of(scope.user)
-        user = user_state.read(txn)
-        shared = _encoded_state(
-            {f"{APP}{key}": value for key, value in app_state.items()}
-            | {f"{USER}{key}": value for key, value in user.items()}
-        )
+        user_id = id_of(user)
+        beside = shared, json_fields(txn, number, 0, prefix=USER)
         for name, session in names.sessions(txn, number, after):
             if len(found) == count:
                 return found, done, found[-1].id
             summary = _summary(txn, (number, session), name, cache)
             if summary is None:
                 continue
-            state = decode_json(*summary.state)  # each session gets values of its own
-            if shared is not None:
-                state.update(decode_json(*shared))
             made = Session(
                 id=name,
                 app_name=app_name,
                 user_id=user_id,
-                state=state,
+                state=_state(summary.state, *beside),
                 last_update_time=summary.last,
             )
             put_marker(made, summary.marker)
             found.append(made)
         after = None
-    return found, len(waiting), None
+    return found, len(users), None
 
 
-def _encoded_state(fields: dict[str, Any]) -> tuple[bytes, int] | None:
-    return encode_json(state_of(fields)) if fields else None
+def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
+    """A state of its own from what is to stand in it."""
+    body = b",".join([each for each, _ in fields if each])
+    flags = 0
+    for _, each in fields:
+        flags |= each
+    return state_of(decode_json(b"{" + body + b"}", flags))
 
 
 def _summary(txn: ReadTxn, place: tuple[int, int], name: str, cache: EventCache) -> Summary | None:
@@ -120,8 +193,7 @@ def _summary(txn: ReadTxn, place: tuple[int, int], name: str, cache: EventCache)
     if known is not None and known.head == stored and known.header == header:
         return known
     head = Head.unpack(key, stored)
-    own = {field: each.value() for field, each in values_at(txn, *place).items()}
-    state = encode_json(state_of(own))
+    state = json_fields(txn, *place)
     marker = marker_of(place, head.revision)
     try:
         last = _last_time(txn, place[0], head)
@@ -141,9 +213,9 @@ def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
         value = txn.get(key)
         if value is not None:
             flags, body = open_value(key, value)
-            row = Stored.of(txn, scope, (0, last, flags, body))
-            if row.is_event and not row.is_split:
-                return row.time(None)
+            told = Stored.of(txn, scope, (0, last, flags, body)).whole_time()
+            if told is not None:
+                return told
     history = History(head.all_segments(txn, scope))
     for at in range(history.count - 1, -1, -1):
         row = _row(txn, scope, history, at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from google.adk.events.event import Event
@@ -20,9 +21,9 @@ from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
 from memcore.adapters.adk.handles import Handles, id_of, located, name_of
-from memcore.adapters.adk.history import History, Snapshot
+from memcore.adapters.adk.history import EventPage, History, Snapshot
 from memcore.adapters.adk.labels import state_of
-from memcore.adapters.adk.listing import listed
+from memcore.adapters.adk.listing import SessionPage, listed, page_of
 from memcore.adapters.adk.markers import put_marker
 from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.staging import in_thread
@@ -31,8 +32,8 @@ from memcore.adapters.adk.telling import place_of
 from memcore.adapters.adk.turns import Turn, Turns
 from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
-from memcore.errors import DuplicateRequestError
-from memcore.options import checked_bool, checked_int
+from memcore.errors import DuplicateRequestError, StorageError
+from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.session import Session as Native
 from memcore.session.handle import store_of
 from memcore.store.base import Txn
@@ -43,6 +44,7 @@ __all__ = ["MemcoreSessionService"]
 _PAGE: Final = 256
 """Events that are copied before other tasks of the loop have their turn."""
 _CACHE_BYTES: Final = 64 * 1024**2
+_PAGE_SIZE: Final = 100
 _ALL: Final = GetSessionConfig()
 _NONE: Final = GetSessionConfig(num_recent_events=0)
 
@@ -51,6 +53,8 @@ _NONE: Final = GetSessionConfig(num_recent_events=0)
     create_session="begin",
     get_session="load",
     list_sessions="sessions",
+    page_sessions="sessions",
+    page_events="load",
     delete_session="delete",
     get_user_state="state.all . count",
     append_event="append . single",
@@ -115,6 +119,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             source, durability=given["durability"], allow_unsafe=given["allow_unsafe"]
         )
         self.observer = adapting(source, "adk", place_of=place_of)
+        self._cache.listen(self.database.backing.store.bell)
         self._handles = Handles(self.database)
         self._turns = Turns()
 
@@ -215,25 +220,105 @@ class MemcoreSessionService(Opened, BaseSessionService):
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without events: the last changed one last."""
-        users = [user_id]
-        if user_id is None:
-            app = name_of(app_name)
-            users = [id_of(user) for each, user in self.database.scopes() if each == app]
+        app, users = self._users(app_name, user_id)
         found: list[Session] = []
-        for page in listed(
-            [self._handles.scope(app_name, user or "") for user in users], self._cache
-        ):
+        for page in listed(self.database, app, users, self._cache):
             found += page
             await asyncio.sleep(0)
         found.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
         return ListSessionsResponse(sessions=found)
 
+    async def page_sessions(
+        self,
+        *,
+        app_name: str,
+        user_id: str | None = None,
+        page_size: int = _PAGE_SIZE,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """A page of ``list_sessions``, which costs what is on it; ordered by user and id.
+
+        Sessions that are made or deleted meanwhile are shown or not; all others, exactly once.
+
+        Args:
+            app_name: the application.
+            user_id: the user; None: all of them.
+            page_size: how many sessions.
+            cursor: that of the page before; None: the first page.
+
+        Raises:
+            InvalidOptionError: the cursor or the size is none.
+        """
+        size = checked_int("page_size", page_size, least=1)
+        app, users = self._users(app_name, user_id)
+        return page_of(self.database, app, users, self._cache, cursor=cursor, size=size)
+
+    async def page_events(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        page_size: int = _PAGE_SIZE,
+        cursor: int | None = None,
+        newest_first: bool = False,
+    ) -> EventPage | None:
+        """A page of a session's events, as they are stored; it costs what is on it.
+
+        Args:
+            app_name: the application.
+            user_id: the user.
+            session_id: the session.
+            page_size: how many events.
+            cursor: that of the page before, which holds whatever was appended since; None: the
+                first page.
+            newest_first: from the end backwards.
+
+        Returns:
+            None if there is no such session.
+
+        Raises:
+            InvalidOptionError: the cursor or the size is none.
+            CorruptValueError: an event of the page is damaged.
+        """
+        size = checked_int("page_size", page_size, least=1)
+        cursor = checked_optional_int("cursor", cursor)
+        name = (session_id or "").strip()
+        if not name:
+            return None
+        history = History(self._handles.get(app_name, user_id, name), self._cache)
+        backwards = checked_bool("newest_first", newest_first)
+        found = history.page(cursor, size, newest_first=backwards)
+        if found is None:
+            return None
+        events = await history.paged(found)
+        if backwards:
+            events.reverse()
+        behind = events[size - 1][0] if len(events) >= size else None
+        shown = [event for _, event in events[:size]]
+        return EventPage(shown if self._copies is None else self._copies.of(shown), behind)
+
+    def _users(self, app_name: str, user_id: str | None) -> tuple[str, list[str]]:
+        """The application and one or all of its users, as memcore calls them, in their order."""
+        if user_id is not None:
+            scope = self._handles.scope(app_name, user_id)
+            return scope.app, [scope.user]
+        app = name_of(app_name)
+        return app, sorted(user for each, user in self.database.scopes() if each == app)
+
     @override
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and its events, if there is one; what is shared stays."""
         name = (session_id or "").strip()
-        if name:
-            await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
+        if not name:
+            return
+        native = self._handles.get(app_name, user_id, name)
+        place = None
+        with suppress(StorageError):  # a damaged session can be deleted, too
+            place = native.reading.run(lambda log, _: log.place, None)
+        await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
+        if place is not None:
+            self._cache.forget(place)
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
