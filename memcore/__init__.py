@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         InvalidItemError,
         InvalidOptionError,
         InvalidUpdateError,
+        KeyCopyError,
         KeyFileError,
         KeyNeededError,
         LeaseHeldError,
@@ -217,6 +218,7 @@ __all__ = [
     "ItemKind",
     "Judgement",
     "Keep",
+    "KeyCopyError",
     "KeyFileError",
     "KeyNeededError",
     "KeyProvider",
@@ -347,8 +349,8 @@ _NAMES = {
         "AccessDeniedError AuditError BlockedError CallerError ClosedError "
         "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
         "DemandError DuplicateRequestError FencedError HeldError HistoryViolationError "
-        "InternalError InvalidItemError InvalidOptionError InvalidUpdateError KeyFileError "
-        "KeyNeededError "
+        "InternalError InvalidItemError InvalidOptionError InvalidUpdateError KeyCopyError "
+        "KeyFileError KeyNeededError "
         "LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError "
         "OutcomeUnknownError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
         "ScopeError "

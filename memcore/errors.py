@@ -290,6 +290,10 @@ class KeyNeededError(CallerError):
     """The database is encrypted and no key was given, or there is none where it should be."""
 
 
+class KeyCopyError(CallerError, TypeError):
+    """What holds a key was to be pickled or copied: open or make another one in its place."""
+
+
 class WrongKeyError(CallerError):
     """The key does not open the key file; nothing was read, and nothing is changed."""
 

@@ -17,10 +17,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
-from pathlib import Path
 from typing import Any, Final
 
 from memcore.errors import AuditError
+from memcore.files import open_private, sync_directory
 from memcore.privacy.entry import Chainer
 from memcore.store.recording import Place
 
@@ -97,16 +97,14 @@ class AnchorFile(AnchorLines):
         """
         try:
             is_new = not os.path.lexists(self._path)
-            fd = os.open(
-                self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode=0o600
-            )
+            fd = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 self._append(fd, tips, reset=reset)
             finally:
                 os.close(fd)
             if is_new:
-                _sync_directory(self._path)
+                sync_directory(self._path)
         except OSError as exc:
             raise AuditError(f"{self._path}: cannot be written: {exc.strerror}") from exc
 
@@ -149,14 +147,6 @@ class AnchorFile(AnchorLines):
                 if _is_signed(line, fields, self._chainer):
                     return int(fields["n"]), str(fields["mac"])
         return 0, ""
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(Path(path).resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # --- reading -------------------------------------------------------------------------------------

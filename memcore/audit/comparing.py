@@ -27,6 +27,7 @@ from memcore.store.recording import (
     told_row,
 )
 from memcore.store.txn import stored, stored_rows
+from memcore.tombstone import is_erased
 
 __all__ = ["Comparison", "noted_rows"]
 
@@ -181,8 +182,8 @@ class Comparison:
         elif not stands and place[1]:
             prefix = keys.session_prefix(*place)
             is_there = next(stored_rows(self._txn, prefix, keys.after(prefix), limit=1), None)
-            leaving = stored(self._txn).get(keys.removal_row(prefix))
-            if is_there is not None and leaving is None:
+            leaving = stored(self._txn).get(keys.removal_row(prefix)) is not None
+            if is_there is not None and not (leaving or is_erased(self._txn, place[0])):
                 what = f"session {named} was deleted, and is there again"
                 self.found.append(Suspicion(self._place, number, Why.RESTORED, what))
 

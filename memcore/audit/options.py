@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from memcore.errors import AuditError, InvalidOptionError
+from memcore.privacy.cipher import uncopied
 from memcore.privacy.entry import KEY_BYTES_MIN
 
 __all__ = ["Audit", "checked_seconds", "key_in"]
@@ -45,6 +46,8 @@ class Audit:
     every_entries: int = 1000
     on_failure: str = "raise"
     keep_seconds: float | None = None
+
+    __reduce_ex__ = uncopied
 
     def __post_init__(self) -> None:
         if not callable(self.key):

@@ -22,6 +22,7 @@ from memcore.store import LmdbStore
 from memcore.store.base import ReadTxn
 from memcore.store.recording import DATABASE, HEAD, OF_SCOPE, OF_SESSION, Place
 from memcore.store.txn import stored, stored_rows
+from memcore.tombstone import is_erased
 
 __all__ = ["Verification"]
 
@@ -124,8 +125,8 @@ def _leaps(txn: ReadTxn, kind: int, prefix_bytes: int) -> Iterator[tuple[bytes, 
 
 def _is_leaving(txn: ReadTxn, place: Place) -> bool:
     """Whether a session's rows are being deleted, and its scope's chain says so."""
-    mark = keys.removal_row(keys.session_prefix(*place))
-    return stored(txn).get(mark) is not None and _has_ended(txn, place)
+    marked = stored(txn).get(keys.removal_row(keys.session_prefix(*place))) is not None
+    return (marked or is_erased(txn, place[0])) and _has_ended(txn, place)
 
 
 def _has_ended(txn: ReadTxn, place: Place) -> bool:

@@ -17,8 +17,9 @@ from memcore.cli.exits import ExitCode
 from memcore.cli.options import App, Redact, StorePath, User, find_session, reading
 from memcore.cli.output import complain, progress, warn
 from memcore.database.exchange import FORMATS
+from memcore.files import sync_directory
 from memcore.store.copying import beside
-from memcore.store.file import publish, sync_directory
+from memcore.store.file import publish
 
 __all__ = ["export_sessions"]
 

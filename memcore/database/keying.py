@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from memcore import names
 from memcore.audit import record_event
 from memcore.database.permitted import Permitted
-from memcore.errors import InvalidOptionError, ReadOnlyError
+from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
 from memcore.privacy.provider import Key, key_provider
 from memcore.session import Backing
 from memcore.store.base import ReadTxn, Txn
 from memcore.store.resealing import reseal
 from memcore.store.vault import Vault
+from memcore.tombstone import is_erased
 
 Progress: TypeAlias = Callable[[int], None]
 __all__ = ["KeyStatus", "Keyed", "Rotation"]
@@ -62,7 +63,10 @@ class Keyed(Permitted):
 
         Raises:
             InvalidOptionError, KeyNeededError, ReadOnlyError
-            KeyFileError: the key file cannot be written; the key before goes on.
+            KeyFileError: the key file cannot be written; the key before goes on, unless the message
+                says that the new one does.
+            AuditError: the key file is under the new key, and the audit says only that this was
+                begun; or that could not be chained, and nothing was changed.
         """
         self._need("rotate_key")
         _rewrap(self._backing, key)
@@ -111,34 +115,48 @@ def _rewrap(backing: Backing, key: Key) -> None:
     provider = key_provider(key)
     vault = _vault(backing)
     _need_writable(backing)
-
-    def change(txn: Txn) -> None:
-        vault.ring.rewrap(provider)
-        record_event(txn, 0, "key rotated", {})
-
-    backing.store.transact(change)
+    _tell(backing, 0, "key rotation begun", {})
+    # With nothing to commit: a commit that failed would say that nothing was changed.
+    backing.store.alone(lambda: vault.ring.rewrap(provider))
+    try:
+        _tell(backing, 0, "key rotated", {})
+    except MemcoreError as error:
+        msg = f"the key file is under the new key now, but the audit does not say so: {error}"
+        raise AuditError(msg) from error
 
 
 def _rotate(
     backing: Backing, *, user: str | None, app: str | None, progress: Progress | None
 ) -> Rotation:
     """Encrypt contents anew, each user's with a new key."""
-    _vault(backing)
+    vault = _vault(backing)
     _need_writable(backing)
     values, finished = 0, True
     for number, its_app, its_user in backing.store.read(_scopes):
         if user in (None, its_user) and app in (None, its_app):
-            count, whole = reseal(backing.store, number, progress=progress)
-            _note(backing, number, count, finished=whole)
+            try:
+                count, whole = reseal(backing.store, number, progress=progress)
+            except MemcoreError:
+                if not vault.is_shredded(number):
+                    raise
+                count, whole = 0, True
+            if vault.is_shredded(number):
+                continue  # erased meanwhile: there is nothing left to encrypt
+            _tell(backing, number, "data keys rotated", {"values": count, "finished": whole})
             values += count
             finished = finished and whole
     return Rotation(values, finished)
 
 
-def _note(backing: Backing, scope: int, values: int, *, finished: bool) -> None:
-    told = {"values": values, "finished": finished}
+def _tell(backing: Backing, scope: int, what: str, details: Mapping[str, Any]) -> None:
+    """Chain an event of a scope that is alive, 0: of the database, if it is audited."""
+
+    def closure(txn: Txn) -> None:
+        if not is_erased(txn, scope):
+            record_event(txn, scope, what, details)
+
     if backing.store.environment().audit is not None:
-        backing.store.transact(lambda txn: record_event(txn, scope, "data keys rotated", told))
+        backing.store.transact(closure)
 
 
 def _vault(backing: Backing) -> Vault:

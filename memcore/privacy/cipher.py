@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-__all__ = ["KEY_BYTES", "NONCE_BYTES", "TAG_BYTES", "Cipher"]
+from memcore.errors import KeyCopyError
+
+__all__ = ["KEY_BYTES", "NONCE_BYTES", "TAG_BYTES", "Cipher", "uncopied"]
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 """96 random bits: at most 2**32 values under one key (NIST SP 800-38D, section 8.3)."""
 TAG_BYTES: Final = 16
+
+
+def uncopied(holder: object, *_: Any) -> NoReturn:
+    """Stand as ``__reduce_ex__`` in a class that holds a key: where bytes go, the key would go.
+
+    Raises:
+        KeyCopyError
+    """
+    msg = (
+        f"{type(holder).__name__} holds a key, and is neither pickled nor copied: hand on where "
+        "the key comes from, and make it anew there"
+    )
+    raise KeyCopyError(msg)
 
 
 class Cipher:
@@ -21,6 +36,7 @@ class Cipher:
     """
 
     __slots__ = ("_decrypt", "_invalid", "encrypt")
+    __reduce_ex__ = uncopied
 
     def __init__(self, key: bytes) -> None:
         try:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from memcore._fast import Literals, find_sensitive, holds_sensitive
 from memcore.errors import InvalidOptionError
+from memcore.privacy.cipher import uncopied
 from memcore.privacy.classes import CLASS_NAMES, ID_CONTEXT, NUMBERS, canonical, mask_of
 from memcore.privacy.content import redact_bytes
 from memcore.privacy.embedded import redact_text
@@ -40,6 +41,8 @@ class Redaction:
         secret: at least 16 bytes that are not in the file; without them nobody can find out which
             value a placeholder stands for by trying values.
     """
+
+    __reduce_ex__ = uncopied
 
     def __init__(self, policy: RedactionPolicy, *, secret: bytes) -> None:
         if not isinstance(secret, bytes) or len(secret) < _SECRET_BYTES_MIN:
@@ -80,6 +83,7 @@ class PlacedRedaction:
     """Redacts texts and values of one session; made by ``Redaction.for_place``. Has no state."""
 
     __slots__ = ("_context", "_extended", "_id_mask", "_key", "_mask", "_redaction", "_walk")
+    __reduce_ex__ = uncopied
 
     def __init__(self, redaction: Redaction, context: RedactionContext, key: bytes) -> None:
         self._redaction = redaction

@@ -16,6 +16,8 @@ from hmac import compare_digest
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from memcore.privacy.cipher import uncopied
+
 __all__ = ["Chainer", "Entry", "Op", "Page", "digest_of", "head_digest_of", "unpack_entry"]
 
 MAC_BYTES: Final = 32
@@ -105,6 +107,7 @@ class Chainer:
     """The audit key of one file, ready to be used many times."""
 
     __slots__ = ("_file", "_inner", "_outer")
+    __reduce_ex__ = uncopied
 
     def __init__(self, key: bytes, file_id: bytes) -> None:
         block = (sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from memcore.errors import InvalidOptionError, KeyNeededError, WrongKeyError
-from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher
+from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher, uncopied
 
 __all__ = ["Key", "KeyProvider", "key_provider"]
 
@@ -42,6 +42,8 @@ _FORMS: Final = (
 
 class _Fixed:
     """A key-encryption key that is known here."""
+
+    __reduce_ex__ = uncopied
 
     def __init__(self, key: bytes) -> None:
         self._cipher = Cipher(key)

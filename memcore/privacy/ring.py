@@ -22,20 +22,21 @@ shredded, and it never gets another one: numbers of scopes are not used again.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from secrets import token_hex
 from struct import Struct
 from threading import RLock
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from memcore.errors import KeyFileError, WrongKeyError
-from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher
+from memcore.files import put_private, remove_unfinished, sync_directory
+from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher, uncopied
 from memcore.privacy.provider import KeyProvider
 
 __all__ = ["DataKey", "KeyRing", "read_key_file"]
@@ -50,14 +51,16 @@ _LENGTH: Final = Struct("<H")
 _TABLE: Final = Struct("<16s16s32sQI")
 _ENTRY: Final = Struct("<QI32s")
 _SUM_BYTES: Final = 32
-_TEMPORARY: Final = ".tmp"
 
 
-class DataKey(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DataKey:
     """A key that contents of one scope are encrypted with."""
 
     number: int
-    key: bytes
+    key: bytes = field(repr=False)
+
+    __reduce_ex__ = uncopied
 
 
 class _Table(NamedTuple):
@@ -85,6 +88,8 @@ class KeyRing:
     table in the place of the newest one would lose keys with the next change.
     """
 
+    __reduce_ex__ = uncopied
+
     def __init__(self, path: str | None, provider: KeyProvider) -> None:
         self.path = None if path is None else os.path.realpath(path)
         """Every link resolved: a file is replaced where it lies. None: of a database in memory."""
@@ -94,6 +99,8 @@ class KeyRing:
         self._wrapped = b""
         self._sum = b""
         """The last bytes of the file as it is known; empty: it has to be read."""
+        self._is_flushed = True
+        """Whether no power cut brings back a file from before the one that is there."""
         self.file_id = os.urandom(16)
         self.seed = os.urandom(16)
         """The seed of the database that it belongs to."""
@@ -135,7 +142,9 @@ class KeyRing:
 
     def _create(self, path: str) -> None:
         try:
-            self._write(path, self._packed(self._table, self._own, self._wrapped), new=True)
+            content = self._packed(self._table, self._own, self._wrapped)
+            put_private(path, content, new=True)
+            self._sum = content[-_SUM_BYTES:]
         except FileExistsError:
             raise
         except OSError as exc:
@@ -231,12 +240,24 @@ class KeyRing:
         """
         if self.path is None:
             return False
+        if not self._is_flushed:
+            self._flush(self.path)
         with suppress(OSError):
             # Not by its status: inodes and coarse times come again, and keys would be lost.
             if _sum_of(self.path) == self._sum:
                 return False
         self._read(again=True)
         return True
+
+    def _flush(self, path: str) -> None:
+        """Before anybody rests on what a writing left that failed: see that it stays."""
+        try:
+            sync_directory(path)
+        except OSError as exc:
+            raise KeyFileError(
+                f"{path}: the key file cannot be flushed ({exc.strerror}); try again"
+            ) from exc
+        self._is_flushed = True
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -340,8 +361,25 @@ class KeyRing:
         """Protect the file by another key-encryption key from now on."""
         self.refresh()
         own = os.urandom(KEY_BYTES)  # whoever kept the old file and its key learns nothing new
-        self._store(self._table, own=own, wrapped=provider.wrap(own, MAGIC))
+        wrapped = provider.wrap(own, MAGIC)
+        try:
+            self._store(self._table, own=own, wrapped=wrapped)
+        except KeyFileError as exc:
+            if not self._is_under(wrapped):
+                raise
+            self._own, self._wrapped, self._provider = own, wrapped, provider
+            raise KeyFileError(
+                f"{self.path}: is under the new key now, but could not be flushed: a power cut may "
+                "bring back the file under the key before; keep both keys, and change it again"
+            ) from exc
         self._provider = provider
+
+    def _is_under(self, wrapped: bytes) -> bool:
+        """Whether the file that is there has its own key wrapped so."""
+        with suppress(KeyFileError):
+            body, _ = read_key_file(self.path or "")
+            return body[len(MAGIC) + _LENGTH.size :].startswith(wrapped)
+        return False
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -355,13 +393,17 @@ class KeyRing:
         """
         own, wrapped = own or self._own, wrapped or self._wrapped
         if self.path is not None:
-            self._remove_leftovers(self.path)
+            content = self._packed(table, own, wrapped)
             try:
-                self._write(self.path, self._packed(table, own, wrapped))
+                remove_unfinished(self.path)  # keys that may be shredded now
+                owner = os.stat(self.path)
+                mode = stat.S_IMODE(owner.st_mode)
+                put_private(self.path, content, new=False, owner=owner, mode=mode)
             except OSError as exc:
-                self._sum = b""  # which of the two is there shows when it is read again
+                self._sum, self._is_flushed = b"", False  # which of the two is there shows later
                 msg = f"{self.path}: cannot write the key file ({exc.strerror}); try again"
                 raise KeyFileError(msg) from exc
+            self._sum = content[-_SUM_BYTES:]
         self._table, self._own, self._wrapped = table, own, wrapped
 
     def _packed(self, table: _Table, own: bytes, wrapped: bytes) -> bytes:
@@ -375,33 +417,6 @@ class KeyRing:
         nonce = os.urandom(NONCE_BYTES)
         body = head + nonce + Cipher(own).encrypt(nonce, bytes(packed), head)
         return body + hashlib.sha256(body).digest()
-
-    def _write(self, path: str, content: bytes, *, new: bool = False) -> None:
-        """Put a file in the place of the present one, or where there is none."""
-        # A name that nobody else has, not even a thread of this process or a process of the same
-        # number elsewhere: who wrote into the file that another has just linked would change the
-        # key file of a database that is in use.
-        temporary = f"{path}.{os.getpid()}-{token_hex(4)}{_TEMPORARY}"
-        try:
-            _write_flushed(temporary, content)
-            if new:
-                os.link(temporary, path)
-            else:
-                os.replace(temporary, path)
-            _flush_directory(path)
-            self._sum = content[-_SUM_BYTES:]
-        finally:
-            try:  # noqa: SIM105 - by a function in C alone, which no interrupt comes before
-                os.unlink(temporary)
-            except OSError:
-                pass
-
-    def _remove_leftovers(self, path: str) -> None:
-        """What killed writers left holds keys that may be shredded now."""
-        place = Path(path)
-        for leftover in place.parent.glob(f"{glob.escape(place.name)}.*{_TEMPORARY}"):
-            with suppress(FileNotFoundError):
-                leftover.unlink()
 
 
 def read_key_file(path: str) -> tuple[bytes, bytes]:
@@ -436,25 +451,6 @@ def _unpacked(packed: bytes) -> _Table:
 
 def _new_key(number: int) -> DataKey:
     return DataKey(number, os.urandom(KEY_BYTES))
-
-
-def _write_flushed(path: str, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(fd, left) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _flush_directory(path: str) -> None:
-    fd = os.open(Path(path).resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _sum_of(path: str) -> bytes:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
 from memcore.errors import CorruptStoreError, NotFoundError, StoreAccessError
+from memcore.files import put_private
+from memcore.privacy.cipher import uncopied
 
 __all__ = ["SUFFIX", "Secret", "secret_of", "unveiled", "veiled"]
 
 SUFFIX: Final = ".secret"
 """Behind the path of the database."""
 _BYTES: Final = 32
-_MODE: Final = 0o600
 _PROOF_BYTES: Final = 16
 _BLOCK_BYTES: Final = 64
 
@@ -34,6 +36,7 @@ class Secret:
     """
 
     __slots__ = ("_create", "_path", "_value")
+    __reduce_ex__ = uncopied
 
     def __init__(self, path: str, *, create: bool, ring: bytes | None = None) -> None:
         self._path = path
@@ -74,7 +77,10 @@ def secret_of(path: str, *, create: bool) -> bytes:
     try:
         found = _read(file)
         if found is None and create:
-            _make(file)
+            with suppress(FileExistsError):  # somebody else was faster: theirs stays
+                # Root may be the first to need it, for a database of somebody else's.
+                owner = None if os.geteuid() else os.stat(path)
+                put_private(file, secrets.token_bytes(_BYTES), new=True, owner=owner)
             found = _read(file)
     except OSError as exc:
         msg = f"the secret file {file!r} cannot be used: {exc.strerror}; check its rights"
@@ -131,34 +137,3 @@ def _read(file: str) -> bytes | None:
             return opened.read(_BYTES + 1)
     except FileNotFoundError:
         return None
-
-
-def _make(file: str) -> None:
-    """Make the file whole or not at all; if somebody else was faster, theirs stays."""
-    folder = os.path.dirname(file)
-    mine = f"{file}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    try:
-        descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-        try:
-            os.write(descriptor, secrets.token_bytes(_BYTES))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        try:
-            os.link(mine, file)
-        except FileExistsError:
-            return
-    finally:
-        try:  # noqa: SIM105 - by a function in C alone, which no interrupt comes before
-            os.unlink(mine)
-        except FileNotFoundError:
-            pass
-    _flush(folder)
-
-
-def _flush(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

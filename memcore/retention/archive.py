@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from memcore.errors import InvalidOptionError
-from memcore.store.file import open_private
+from memcore.files import open_private
 
 __all__ = ["ArchiveTarget", "archive_to"]
 

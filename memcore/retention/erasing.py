@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memcore import keys
 from memcore.audit import record_event
@@ -70,7 +70,7 @@ class Asked:
     compact: bool = True
     override_hold: bool = False
     probes: tuple[str | bytes, ...] = ()
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
     named: bool = False
 
 

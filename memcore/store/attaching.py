@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memcore.errors import CorruptStoreError, StoreAccessError
+from memcore.files import sync_directory
 from memcore.limits import FORMAT_OLDEST
 from memcore.store import faults
 from memcore.store import lmdb as binding
-from memcore.store.file import inspect, newest_meta, open_locked, sync_directory
+from memcore.store.file import inspect, newest_meta, open_locked
 from memcore.store.format import Format
 from memcore.store.lmdb import MapFull, MapResized
 from memcore.store.naming import need_one_name

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memcore.errors import (
     CorruptStoreError,
@@ -23,9 +23,10 @@ from memcore.errors import (
     StoreAccessError,
     StoreFullError,
 )
+from memcore.files import open_private, sync_directory
 from memcore.store import lmdb as binding
 from memcore.store.device import FULL
-from memcore.store.file import inspect, newest_meta, publish, sync_directory
+from memcore.store.file import inspect, newest_meta, publish
 from memcore.store.format import FORMAT_KEY, Format
 from memcore.store.naming import LOCK, MOVING, leftovers, temporary_name
 from memcore.store.redo import RedoLog
@@ -43,7 +44,6 @@ Judge = Callable[[str], list[str]]
 """Looks at a finished copy by its path; findings in words."""
 
 _Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
-_FILE_MODE: Final = 0o600
 
 
 def back_up(env: Environment, target: str, *, compact: bool, judge: Judge | None) -> None:
@@ -92,7 +92,7 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
     temporary = temporary_name(final)
     fd = -1
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(fd, fcntl.LOCK_SH)
         if like is not None:
             own = os.fstat(fd)

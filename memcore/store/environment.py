@@ -384,6 +384,17 @@ class Environment:
                     raise WriterNeeded from error
                 self.follow_map()  # which drops the pin
 
+    def while_nobody_writes(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` under the write lock. Needs the lead."""
+        self.leader.need_sound()
+        lock = self.begin_write()
+        try:
+            return fn()
+        finally:
+            lock.abort()
+            if self.pin is not None:
+                self.pin.is_busy = False
+
     def steady(self) -> None:
         """Make everything that was committed before this call survive a power cut."""
         while True:

@@ -18,6 +18,7 @@ from memcore.errors import (
     StoreFormatError,
     StoreLockedError,
 )
+from memcore.files import sync_directory
 from memcore.limits import PAGE_BYTES, REDO_MAGIC, RUN_SCAN_PAGES
 from memcore.store.freelist import TXNID_MAX, free_lists, free_pages
 from memcore.store.structure import DamageError, Tree, Walk
@@ -31,11 +32,9 @@ __all__ = [
     "meta_page",
     "newest_meta",
     "open_locked",
-    "open_private",
     "parse_meta",
     "publish",
     "replace_empty",
-    "sync_directory",
 ]
 
 PAGE_HEADER_BYTES: Final = 16
@@ -57,7 +56,6 @@ NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _LOOK_NODES: Final = 1200
 _LOOK_FREE_NODES: Final = 100
 """What every opening looks at of the two trees: under a millisecond, whatever the file's size."""
-_PRIVATE_MODE: Final = 0o600
 _ATTEMPTS: Final = 20
 _LOCK_PATIENCE_SECONDS: Final = 0.5
 _LOCK_LOOK_SECONDS: Final = 0.005
@@ -375,26 +373,6 @@ def replace_empty(temporary: str, final: str) -> bool:
                 sync_directory(final)
                 return True
         return False
-    finally:
-        os.close(fd)
-
-
-def open_private(path: str, flags: int) -> int:
-    """An ``opener`` for ``open``: a new file is its owner's alone, and no link is followed.
-
-    What holds contents must not lie open to others because of a umask.
-    """
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE_MODE)
-
-
-def sync_directory(path: str) -> None:
-    """Make the directory entry of ``path`` durable."""
-    fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no such notion here
-            raise
     finally:
         os.close(fd)
 

@@ -59,8 +59,6 @@ class Fork:
         The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
         """
         env = self._env
-        if env.vault is not None:
-            env.vault.forget_random()
         pinned = None if env.pin is None else env.pin.forget()
         if self._quiet and env.raw is not None:
             env.raw.close()  # a frame of a thread that is no more may hold it for ever

@@ -290,6 +290,13 @@ class LmdbStore:
             self._refuse_write()
         return env.queue.call(fn, makes_room=makes_room)
 
+    def alone(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` while nobody writes, in no process; there is nothing to be committed."""
+        env = self.environment()
+        if self.read_only:
+            self._refuse_write()
+        return env.queue.call(lambda _: env.while_nobody_writes(fn), job=True)
+
     def submit(
         self,
         fn: Callable[[Txn], T],

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memcore.errors import StorageError, StoreLockedError
+from memcore.files import sync_directory
 from memcore.store import lmdb as binding
 from memcore.store.copying import Judge, beside, copy_snapshot, prove, refusal
-from memcore.store.file import NO_LINKS, exclusively, open_locked, sync_directory
+from memcore.store.file import NO_LINKS, exclusively, open_locked
 from memcore.store.format import Format
 from memcore.store.naming import MOVING
 

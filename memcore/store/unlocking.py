@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memcore import keys
 from memcore.codec import open_number
 from memcore.errors import InvalidOptionError, KeyFileError, KeyNeededError
+from memcore.privacy.cipher import uncopied
 from memcore.privacy.provider import KeyProvider
 from memcore.privacy.ring import KeyRing
 from memcore.store.base import ReadTxn
@@ -29,9 +30,11 @@ _ROWS_LOOKED_AT = 64
 class Access:
     """What a caller gives to open an encrypted database."""
 
-    provider: KeyProvider
+    provider: KeyProvider = field(repr=False)
     key_file: str | None = None
     """Where the key file lies; None: beside the database, with ``.keys`` behind its name."""
+
+    __reduce_ex__ = uncopied
 
     def path_for(self, database: str) -> str:
         """The key file of a database."""

@@ -16,12 +16,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from memcore.codec import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import CorruptValueError, MemcoreError, NotFoundError
 from memcore.keys import Care, Counter, Kind, Row, counter, u64
 from memcore.limits import ENCRYPTED_FORMAT
-from memcore.privacy.cipher import NONCE_BYTES, Cipher
+from memcore.privacy.cipher import KEY_BYTES, NONCE_BYTES, Cipher, uncopied
 from memcore.privacy.ring import DataKey, KeyRing
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ class Vault:
     Values are sealed under the write lock only, so by one thread at a time.
     """
 
-    __slots__ = ("_at", "_noted", "_openers", "_pool", "_sealers", "ring", "seed")
+    __slots__ = (
+        "__weakref__", "_at", "_mix", "_noted", "_openers", "_pool", "_sealers", "ring", "seed",
+    )  # fmt: skip
+
+    __reduce_ex__ = uncopied
 
     def __init__(self, ring: KeyRing) -> None:
         self.ring = ring
@@ -86,10 +91,12 @@ class Vault:
         self._noted = 0
         """What the file is known to say of its newest key; it may say more."""
         self.forget_random()
+        _vaults.add(self)
 
     def forget_random(self) -> None:
         """In the child of a fork: its parent uses the same bytes, and may hold the ring's lock."""
         self._pool, self._at = b"", 0
+        self._mix = Cipher(os.urandom(KEY_BYTES)).encrypt
         self.ring.renew_lock()
 
     def random(self, count: int) -> bytes:
@@ -118,7 +125,13 @@ class Vault:
         if sealing is None:
             sealing = self._sealer(key[_SCOPE])
         number, encrypt = sealing
-        nonce = self.random(NONCE_BYTES)
+        # Drawn bytes alone come again in a copy of the process: a virtual machine that is resumed
+        # twice, a fork that Python does not see. Mixed with row and value they give the same nonce
+        # only for the same text. GCM's tag is by far the quickest keyed hash of a value, and not
+        # shown as it is: two of them under one nonce tell of its key.
+        drawn = self.random(NONCE_BYTES)
+        mixed = self._mix(drawn, key, value)
+        nonce = blake2b(mixed, key=drawn, digest_size=NONCE_BYTES).digest()
         return seal_encrypted(key, number, nonce, encrypt(nonce, value, key + number))
 
     def _sealer(self, place: bytes) -> _Sealing:
@@ -261,6 +274,17 @@ class Vault:
         self.ring.retire(
             scope, below=below
         )  # who reads an older snapshot goes on with the ciphers there are
+
+
+_vaults: WeakSet[Vault] = WeakSet()
+
+
+def _forget_random() -> None:
+    for vault in list(_vaults):
+        vault.forget_random()
+
+
+os.register_at_fork(after_in_child=_forget_random)
 
 
 def is_content(key: bytes) -> bool:

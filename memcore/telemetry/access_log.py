@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
 from threading import RLock
 from time import monotonic
 from typing import Final
@@ -16,6 +15,7 @@ from weakref import WeakSet
 import orjson
 
 from memcore.errors import InvalidOptionError
+from memcore.files import open_private
 from memcore.options import checked_int
 from memcore.telemetry.record import Record, Sink, checked_names
 
@@ -37,7 +37,8 @@ class AccessLog(Sink):
     gathered. Several databases, threads and processes may share a file.
 
     Args:
-        path: the file; made if it is missing. Its directory must be there.
+        path: the file; made if it is missing. Its directory must be there. A link there is followed
+            now, and none that somebody puts there later.
         rotate_bytes: a file that would grow beyond this becomes ``<path>.1``, that one
             ``<path>.2``, and so on.
         keep: how many of those stay: the log's own retention. 0: none.
@@ -62,7 +63,7 @@ class AccessLog(Sink):
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             msg = f"path: expected the path of a file, got {path!r:.80}"
             raise InvalidOptionError(msg)
-        self.path = str(Path(os.fsdecode(os.fspath(path))).absolute())
+        self.path = os.path.realpath(os.fsdecode(os.fspath(path)))
         self._rotate_bytes = checked_int("rotate_bytes", rotate_bytes, least=1)
         self._keep = checked_int("keep", keep)
         self._buffer_bytes = checked_int("buffer_bytes", buffer_bytes)
@@ -144,7 +145,7 @@ def _line(record: Record) -> bytes:
 def _append(path: str, payload: bytes, rotate_bytes: int, keep: int) -> None:
     """Write whole lines to the file that has the name now, rotated first if it would be full."""
     while True:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        file = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             if not _has_name(file, path):
@@ -162,7 +163,7 @@ def _append(path: str, payload: bytes, rotate_bytes: int, keep: int) -> None:
 
 def _has_name(file: int, path: str) -> bool:
     with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file), os.stat(path))
+        return os.path.samestat(os.fstat(file), os.lstat(path))
     return False
 
 

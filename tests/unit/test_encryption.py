@@ -15,8 +15,8 @@ import lmdb
 import pytest
 
 import memcore
-from memcore import aio, keys
-from memcore.codec import open_value
+from memcore import aio, files, keys
+from memcore.codec import HEADER_BYTES, open_value, seal_value
 from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
@@ -27,10 +27,13 @@ from memcore.errors import (
     WrongKeyError,
 )
 from memcore.keys import Care, Kind, Row
+from memcore.privacy import ring as rings
 from memcore.privacy.provider import key_provider
 from memcore.privacy.ring import BLOCK, KeyRing
 from memcore.store import handle as handles
 from memcore.store import vault as vaults
+from memcore.store.redo import RedoLog
+from memcore.store.vault import Vault
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -327,8 +330,8 @@ def test_who_is_late_in_making_a_database_finds_the_keys_of_the_first(path, monk
 
 def test_keys_are_minted_for_many_users_at_once(path, monkeypatch):
     written = []
-    write = KeyRing._write
-    monkeypatch.setattr(KeyRing, "_write", lambda *a, **o: (written.append(1), write(*a, **o)))
+    write = rings.put_private
+    monkeypatch.setattr(rings, "put_private", lambda *a, **o: (written.append(1), write(*a, **o)))
     with memcore.open(path, key=KEY) as db:
         for number in range(2 * BLOCK):
             db.session("s", user=f"u{number}").append({"role": "user", "content": "x"})
@@ -341,6 +344,61 @@ def test_leftovers_of_a_killed_writer_go_with_the_next_change(sealed):
     with memcore.open(sealed, key=KEY) as db:
         db.rotate_key(OTHER)
     assert not leftover.exists()
+
+
+def test_files_of_others_beside_the_key_file_stay(sealed):
+    """What looks like a leftover of its writers may be another database's, or anything."""
+    names = [".keys.1", ".keys.1.keys.tmp", ".keys.notes.tmp", ".keys.12x.tmp", ".keys.0a1b.tmp"]
+    others = [sealed.with_name(sealed.name + name) for name in names]
+    for other in others:
+        other.write_bytes(b"somebody's")
+    with memcore.open(sealed, key=KEY) as db:
+        db.rotate_key(OTHER)
+    assert [other.read_bytes() for other in others] == [b"somebody's"] * len(others)
+
+
+def test_a_key_file_keeps_its_owner_and_mode(sealed):
+    """Root, who changes a key, must not lock out the service whose file it is."""
+    place = sealed.with_name(sealed.name + ".keys")
+    place.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(place, 12345, 54321)
+    before = place.stat()
+    with memcore.open(sealed, key=KEY) as db:
+        db.rotate_key(OTHER)
+        db.rotate_data_keys()
+    after = place.stat()
+    assert after.st_ino != before.st_ino
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode, before.st_uid, before.st_gid,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_secret_that_root_makes_belongs_to_the_owner_of_the_database(path):
+    memcore.open(path).close()
+    os.chown(path, 12345, 54321)
+    with memcore.open(path) as db:
+        db.erase("nobody")
+    status = path.with_name(path.name + ".secret").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 54321, 0o600)
+
+
+def test_no_link_in_the_place_of_a_temporary_file_is_followed(sealed, tmp_path, monkeypatch):
+    """Whoever guesses the name may plant a link there: the file that it leads to stays."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    monkeypatch.setattr(files, "token_hex", lambda count: "0" * 2 * count)
+    place = f"{sealed}.keys"
+    with memcore.open(sealed, key=KEY) as db:
+        os.symlink(victim, f"{place}.{'0' * 16}.tmp")
+        remove = rings.remove_unfinished
+        monkeypatch.setattr(rings, "remove_unfinished", lambda _: None)
+        with pytest.raises(KeyFileError, match="exists"):
+            db.rotate_key(OTHER)
+        monkeypatch.setattr(rings, "remove_unfinished", remove)
+        db.rotate_key(OTHER)
+    assert victim.read_bytes() == b"precious"
 
 
 def test_a_key_file_behind_a_link_is_replaced_where_it_lies(path, tmp_path):
@@ -434,6 +492,23 @@ def test_a_value_in_clear_is_refused(sealed):
         assert db.check() != []
 
 
+def test_an_older_value_of_a_row_put_back_is_named_by_an_audit_alone(path):
+    """It was encrypted for this place with this key: nothing but the chain says that it is old."""
+    audit = memcore.Audit(key=OTHER)
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        notes = db.scope(user="alice").kv("notes")
+        notes.put("limit", 100)
+        db.flush()
+    older = {key: value for key, value in stored(path).items() if key[0] == Kind.KV}
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        db.scope(user="alice").kv("notes").put("limit", 5)
+    rewrite(path, older)
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert db.scope(user="alice").kv("notes").get("limit") == 100
+        assert db.check() == []
+        assert [found.why for found in db.verify_audit(key=OTHER).findings] == ["modified"]
+
+
 def test_a_damaged_value_is_called_damaged(sealed):
     first = item_keys(sealed)[0]
     value = bytearray(stored(sealed)[first])
@@ -460,6 +535,102 @@ def test_the_key_is_changed_without_touching_contents(sealed):
         assert len(db.session("new", user="zoe")) == 1
     after = stored(sealed)
     assert all(after[key] == rows[key] for key in item_keys(sealed) if key in rows)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_rotation_whose_commit_fails_says_which_key_it_is(path, monkeypatch, failing):
+    """Beside the words "nothing was stored" a file under the new key is lost with the old one."""
+    audit = memcore.Audit(key=OTHER)
+    write, commits = RedoLog.write, iter(range(1, 100))
+
+    def fail(self, *arguments):
+        if next(commits) == failing:
+            raise OSError(5, "Input/output error")
+        write(self, *arguments)
+
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        db.session("s").append({"role": "user", "content": MARK})
+        with monkeypatch.context() as patch:
+            patch.setattr(RedoLog, "write", fail)
+            with pytest.raises(memcore.MemcoreError) as caught:
+                db.rotate_key(OTHER)
+    is_new = failing == 2
+    assert ("is under the new key now" in str(caught.value)) is is_new
+    with pytest.raises(WrongKeyError):
+        memcore.open(path, key=KEY if is_new else OTHER, audit=audit)
+    with memcore.open(path, key=OTHER if is_new else KEY, audit=audit) as db:
+        assert len(db.session("s")) == 1
+        told = [each.row for each in db.audit_entries() if "key rot" in str(each.row)]
+        assert told == (["key rotation begun"] if is_new else [])
+        db.rotate_key(KEY)
+        told = [each.row for each in db.audit_entries() if "key rot" in str(each.row)]
+        assert told[-2:] == ["key rotation begun", "key rotated"]
+        assert db.verify_audit().ok
+
+
+def test_a_rotation_is_no_part_of_somebody_elses_commit(sealed, monkeypatch):
+    """Another's writes in the same batch would take the answer down with them."""
+    inside, go_on = Event(), Event()
+    rewrap = KeyRing.rewrap
+
+    def slow(self, provider):
+        rewrap(self, provider)
+        inside.set()
+        assert go_on.wait(60)
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(KeyRing, "rewrap", slow)
+    with memcore.open(sealed, key=KEY) as db:
+        session = db.session("chat", user="alice")
+        session.append({"role": "user", "content": MARK})
+        queue = db.backing.store.environment().queue
+        rotated, failed = [], []
+
+        def rotate():
+            rotated.append(db.rotate_key(OTHER))
+
+        def write():
+            try:
+                session.append({"role": "user", "content": MARK})
+            except memcore.MemcoreError as error:
+                failed.append(error)
+
+        rotating, writing = Thread(target=rotate), Thread(target=write)
+        rotating.start()
+        assert inside.wait(60)
+        writing.start()
+        while not queue.waiting:
+            assert writing.is_alive()
+        with monkeypatch.context() as patch:
+            patch.setattr(RedoLog, "write", fail)
+            go_on.set()
+            rotating.join()
+            writing.join()
+        assert failed
+        assert rotated == [None]
+    with memcore.open(sealed, key=OTHER) as db:
+        assert db.check() == []
+
+
+def test_a_rotation_that_cannot_be_flushed_says_which_key_it_is(sealed, monkeypatch):
+    with memcore.open(sealed, key=KEY) as db:
+
+        def refuse(path):
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "sync_directory", refuse)
+            with pytest.raises(KeyFileError, match="under the new key now"):
+                db.rotate_key(OTHER)
+            patch.setattr(rings, "sync_directory", refuse)
+            with pytest.raises(KeyFileError, match="cannot be flushed"):
+                db.rotate_data_keys()  # rests on nothing that a power cut may take back
+        fill(db, "bob")
+        db.rotate_data_keys()
+    with memcore.open(sealed, key=OTHER) as db:
+        assert db.check() == []
 
 
 def test_data_keys_are_changed_while_others_write(sealed):
@@ -683,6 +854,50 @@ def test_a_fork_draws_random_bytes_of_its_own(path):
         with closing(os.fdopen(reader, "rb")) as file:
             os.close(writer)
             assert file.read() != ahead
+
+
+def test_no_nonce_comes_again_in_a_copy_of_the_process(path):
+    """A virtual machine that is resumed twice: all that is in memory is equal."""
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+        first = db.backing.store.vault
+        first.random(12)  # there is a pool
+        second = Vault(first.ring)
+        for name in set(Vault.__slots__) - {"__weakref__"}:
+            setattr(second, name, getattr(first, name))
+        rows = [keys.session_row(1, 1, Row.ITEM, seq) for seq in range(200)]
+        number = slice(HEADER_BYTES + 4, HEADER_BYTES + 16)
+        seen = {}
+        for row in rows:
+            for vault, text in ((first, b"one"), (second, b"two" * 5000)):
+                value = seal_value(row, text)
+                sealed = vault.seal(row, value)
+                assert vault.open(row, sealed) == value
+                seen.setdefault(sealed[number], []).append(row)
+        assert len(seen) == 2 * len(rows)
+        # Another row with the same value is another nonce, too.
+        assert first._pool[first._at :] == second._pool[second._at :]
+        value = seal_value(rows[0], b"equal")
+        one, two = first.seal(rows[0], value), second.seal(rows[1], value)
+        assert one[number] != two[number]
+
+
+def test_a_fork_keeps_nothing_that_was_drawn_ahead(path, tmp_path):
+    """Of any vault, as of a file that is being salvaged."""
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+        loose = Vault(db.backing.store.vault.ring)
+        loose.random(12)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writer, bytes((not loose._pool,)))
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        with closing(os.fdopen(reader, "rb")) as file:
+            assert file.read() == b"\1"
+        assert loose._pool
 
 
 def test_a_scope_never_gets_a_key_twice():

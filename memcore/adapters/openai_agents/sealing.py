@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from memcore.adapters.openai_agents.items import SEALED, Unreadable, labels_of
 from memcore.errors import UnreadableItemsError
+from memcore.privacy.cipher import uncopied
 
 __all__ = ["EncryptionKey", "Sealer", "checked_keys", "unreadable_error"]
 
@@ -54,6 +55,8 @@ class Sealer:
     Raises:
         ImportError: the package ``cryptography`` is missing.
     """
+
+    __reduce_ex__ = uncopied
 
     def __init__(self, keys: Sequence[bytes], *place: str) -> None:
         try:

@@ -1,0 +1,103 @@
+"""Private files: what only its owner may read, made and replaced whole and durably.
+
+Key files, secrets, anchors, logs and archives lie where others may have planted something: no link
+is followed, and what is written anew has a name beforehand that nobody can guess.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+__all__ = ["open_private", "put_private", "remove_unfinished", "sync_directory"]
+
+_MODE: Final = 0o600
+_NAME_BYTES: Final = 8
+_UNFINISHED: Final = re.compile(r"\.([0-9]+(-[0-9a-f]{8})?|[0-9a-f]{16})\.tmp")
+"""What follows the name of a file that is not there yet; the first forms are of older versions."""
+
+
+def open_private(path: str, flags: int) -> int:
+    """An ``opener`` for ``open``: a new file is its owner's alone, and no link is followed.
+
+    What holds contents must not lie open to others because of a umask.
+    """
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+
+
+def put_private(
+    path: str,
+    content: bytes,
+    *,
+    new: bool,
+    owner: os.stat_result | None = None,
+    mode: int = _MODE,
+) -> None:
+    """Put a file in the place of the one at ``path``, or where there is none, durably.
+
+    Args:
+        path: where; every link resolved.
+        content: all of it.
+        new: refuse to replace one.
+        owner: it belongs to whom this belongs to; None: to who writes, which may be root.
+        mode: who may read it.
+
+    Raises:
+        FileExistsError: there is one, and it is to be a new one.
+        OSError: the system refused; what was there is there, unless the flush of its directory
+            failed.
+    """
+    # Who wrote into the file that another has just linked would change one that is in use.
+    temporary = f"{path}.{token_hex(_NAME_BYTES)}.tmp"
+    fd = -1
+    try:
+        fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        if owner is not None:
+            own = os.fstat(fd)
+            if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid):
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+        os.fchmod(fd, mode)
+        left = memoryview(content)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+        if new:
+            os.link(temporary, path)
+        else:
+            os.replace(temporary, path)
+        sync_directory(path)
+    finally:
+        # By functions in C alone: an interrupt comes when one has returned, and the next is done.
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+
+def remove_unfinished(path: str) -> None:
+    """Remove what killed writers of a file left beside it; nobody may be writing it now."""
+    place = Path(path)
+    for name in os.listdir(place.parent):
+        if name.startswith(place.name) and _UNFINISHED.fullmatch(name, len(place.name)):
+            with suppress(FileNotFoundError):
+                place.with_name(name).unlink()
+
+
+def sync_directory(path: str) -> None:
+    """Make the directory entry of ``path`` durable."""
+    fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no such notion here
+            raise
+    finally:
+        os.close(fd)
