@@ -421,10 +421,16 @@ cdef bint _is_secret(
     return n >= 6 and (seen & P_DIGIT != 0 or special) and seen & P_LETTER != 0
 
 
-cdef Py_ssize_t _value_stop(Scan *s, Py_ssize_t i, uint8_t quote, bint escaped) noexcept nogil:
-    """Where a value ends: at its quote, at the end of the word, before a placeholder."""
+cdef Py_ssize_t _value_stop(
+    Scan *s, Py_ssize_t i, uint8_t quote, bint escaped, Py_ssize_t most
+) noexcept nogil:
+    """Where a value ends: at its quote, at the end of the word, before a placeholder.
+
+    At most ``most`` and 1 are looked at: a caller who refuses longer ones must not walk one long
+    word again from each place in it.
+    """
     cdef Py_ssize_t at = i
-    while at < s.n:
+    while at < s.n and at - i <= most:
         if s.t[at] == c'[' and _placeholder(s, at) > 0:
             break
         if quote:
@@ -482,7 +488,7 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
         at += 6     # Authorization: token ...
     if at >= s.n or _key_at(s, at, &number) > 0:
         return -1
-    stop = _value_stop(s, at, quote, escaped)
+    stop = _value_stop(s, at, quote, escaped, s.n)
     s.work += min(stop - at, SECRET_CHARS_MAX)
     if stop <= at or not _is_secret(s, at, stop, group, quote != 0, near):
         return -1
@@ -675,7 +681,7 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
     group = _announced(s, start, &bare)
     if not group:
         return -1
-    stop = _value_stop(s, start, 0, False)
+    stop = _value_stop(s, start, 0, False, SPOKEN_CHARS_MAX)
     end = stop
     while end > start and (s.t[end - 1] == c'.' or s.t[end - 1] == c'*' or s.t[end - 1] == c'!'
                            or s.t[end - 1] == c'?' or s.t[end - 1] == c':'):

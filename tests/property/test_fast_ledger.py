@@ -325,7 +325,9 @@ def test_what_it_calls_regular_is_legal_as_it_is(policy, orderly):
                 assert not any(isinstance(entry, oracle.Event) for entry in suffix)
                 assert not any(ledger.is_dropped(r) for r in range(i, len(history)))
                 found = oracle.brute_force_violations(suffix, policy)
-                assert [v for v in found if not v.rule.startswith("start")] == []
+                # Long ids are looked for apart: the ledger knows hashes of ids, not their texts.
+                apart = ("start", "a call id that is too long")
+                assert [v for v in found if not v.rule.startswith(apart)] == []
 
     check()
 
