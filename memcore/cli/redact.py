@@ -31,15 +31,24 @@ def redact_store(
 ) -> None:
     """Count personal data by class and session, or put placeholders in their place.
 
-    --yes writes items and the views of sessions anew, for all forks that share them; states, names
-    and meta of checkpoints, key/value entries and their contents are counted and stay. Blobs,
-    checkpoints of graphs, earlier states and the quarantine are not looked at. What was
-    there before is in free pages of the file until 'memcore copy-compact'. No value is ever shown.
-    Exit code 1: something was found and is still there.
+    --yes writes items and the views of sessions anew, for all forks that share them, states with
+    their past, names and meta of checkpoints, and key/value entries with their contents. It goes
+    on where it was cut short. Entries that adapters wrote are counted and stay. Not looked at are
+    blobs and checkpoints of graphs, which are found by their content, keys, names of fields, types
+    of events, envelopes, and the quarantine. What was there before is in free pages of the file
+    until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and is
+    still there.
     """
     from secrets import token_bytes
 
-    from memcore.database.redacting import findings_beside, findings_in, findings_of, redact_session
+    from memcore.database.redacting import (
+        findings_beside,
+        findings_in,
+        findings_of,
+        redact_beside,
+        redact_session,
+        redact_state_of,
+    )
     from memcore.privacy import Redaction, redaction_policy
     from memcore.session.outgoing import redacts_at
 
@@ -47,22 +56,32 @@ def redact_store(
     rule = redaction_policy(policy)
     assert rule is not None  # noqa: S101 - a preset's name is a policy
     found: list[Finding] = []
+    left: list[Finding] = []
     with reading(store) if dry_run else opened(store) as db:
         counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
         for entry in db.sessions(user=user, app=app):
             place = entry.app, entry.user, entry.session_id
             if yes:
-                done = redact_session(db.backing, place, redacts_at(db.backing, rule, place))
-                found.append(done)
-            else:
-                found += findings_in(db.backing, place, counting.for_place(*place))
+                redacts = redacts_at(db.backing, rule, place)
+                found.append(redact_session(db.backing, place, redacts))
+                found += redact_state_of(db.backing, place, redacts)
+                continue
+            left += findings_in(db.backing, place, counting.for_place(*place))
             session = db.session(entry.session_id, user=entry.user, app=entry.app)
-            found += findings_of(session, counting.for_place(*place))
+            left += findings_of(session, counting.for_place(*place))
         for its_app, its_user in db.scopes():
             if user in (None, its_user) and app in (None, its_app):
+                if yes:
+                    own, shared = (
+                        redacts_at(db.backing, rule, (its_app, owner, None))
+                        for owner in (its_user, "")
+                    )
+                    found += redact_beside(db.backing, its_app, its_user, own, shared)
                 scope = db.scope(app=its_app, user=its_user)
-                found += findings_beside(scope, counting.for_place(its_app, its_user, None))
-    found = [each for each in found if each.classes or each.unreadable]
+                left += findings_beside(scope, counting.for_place(its_app, its_user, None))
+    left = [each for each in left if each.classes or each.unreadable]
+    found = [each for each in found if each.classes or each.unreadable] + left
+    left += [each for each in found if each.unreadable or each.kept]
     if as_json:
         told = [
             {
@@ -81,7 +100,6 @@ def redact_store(
         _show(found)
         if yes:
             warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
-    left = [each for each in found if dry_run or each.where != "items" or each.unreadable]
     if left:
         raise typer.Exit(ExitCode.FINDINGS)
 

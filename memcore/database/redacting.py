@@ -1,23 +1,30 @@
-"""What a policy finds in a database that holds clear text, and items and views written anew."""
+"""What a policy finds in a database that holds clear text, and rows written anew without it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore import blobs, keys, names
 from memcore.audit import record_event
+from memcore.codec import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.database.scope import Scope, backing_of, rows_of
-from memcore.errors import CorruptValueError
+from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.held import memory_namespaces
 from memcore.keys import Row
+from memcore.kv.content import hold, read_content
+from memcore.kv.entries import Entry, entry_of, write_entry
+from memcore.kv.options import encoded
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import Head
 from memcore.log.head import head_key
 from memcore.log.history import read_rows, sound
 from memcore.log.rewriting import Rewriting, plan_rewriting
+from memcore.log.saved import read_saved, saved_numbers, write_saved
 from memcore.log.stored import opened
-from memcore.model import Item
+from memcore.model import Item, ItemKind
 from memcore.privacy.border import Redacts
 from memcore.session import Backing, Session
 from memcore.session.rewriting import Rewritten, rewrite_planned
@@ -25,9 +32,19 @@ from memcore.state import prefix_of
 from memcore.store.base import ReadTxn, Txn
 from memcore.views import StoredView, read_view
 
-__all__ = ["Finding", "findings_beside", "findings_in", "findings_of", "redact_session"]
+__all__ = [
+    "Finding",
+    "findings_beside",
+    "findings_in",
+    "findings_of",
+    "redact_beside",
+    "redact_session",
+    "redact_state_of",
+]
 
 _PAGE: Final = 256
+_OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agents.")
+"""How the names of namespaces begin whose rows only an adapter can read."""
 
 
 @dataclass(slots=True)
@@ -41,9 +58,11 @@ class Finding:
     """``items``, ``views``, ``state``, ``app state``, ``checkpoints`` or ``kv``."""
     classes: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
-    """Items that were written anew."""
+    """Rows that were written anew."""
     unreadable: int = 0
-    """Items that are damaged, and stay as they are."""
+    """Rows that are damaged, and stay as they are."""
+    kept: int = 0
+    """Rows that stay though something was found: without it they would be of other calls."""
 
 
 def findings_in(
@@ -127,21 +146,268 @@ def redact_session(backing: Backing, place: tuple[str, str, str], redacts: Redac
         if not classes:
             continue
         done.classes.update(classes)
-        told = made[1]
-        planned.append(
-            plan_rewriting(
+        told, shown = made[1], made[0]
+        if item.kind == ItemKind.EVENT:
+            shown = {**shown, "type": item.message["type"]}
+        try:
+            plan = plan_rewriting(
                 (*found, seq),
                 value,
-                (item.message, made[0]),
+                (item.message, shown),
                 seed=backing.seed,
                 envelope=lambda envelope, told=told: _marked(envelope, told),  # type: ignore[misc]
             )
-        )
+        except InvalidItemError:  # a name by which its calls are paired
+            done.kept += 1
+            continue
+        planned.append(plan)
         if len(planned) == _PAGE:
             done.rewritten += _commit(backing, found, planned, views)
             planned = []
     done.rewritten += _commit(backing, found, planned, views)
     return done
+
+
+# --- states, checkpoints, entries -----------------------------------------------------------------
+
+
+class _Planned(NamedTuple):
+    """A row, as it was read, and what is to stand in its place."""
+
+    key: bytes
+    before: bytes
+    after: Any
+
+
+def redact_state_of(
+    backing: Backing, place: tuple[str, str, str], redacts: Redacts
+) -> Iterator[Finding]:
+    """Write the values of a session's state anew, earlier ones too, and its checkpoints.
+
+    Names of fields stay, as does what is damaged.
+
+    Raises:
+        StorageError: what was written until then stays written; a further call goes on.
+    """
+    found = backing.store.read(lambda txn: _numbers(txn, *place))
+    if found is None:
+        return
+    yield _redact_state(backing, found, redacts, Finding(*place, "state"))
+    saved = Finding(*place, "checkpoints")
+    for number in backing.store.read(lambda txn: list(saved_numbers(txn, *found))):
+        _redact_saved(backing, (*found, number), redacts, saved)
+    yield saved
+
+
+def redact_beside(
+    backing: Backing, app: str, user: str, redacts: Redacts, shared: Redacts
+) -> Iterator[Finding]:
+    """Write the states that sessions share and the caller's key/value entries anew.
+
+    Entries that adapters wrote stay: they have indexes and parts that only these know. So do keys
+    and names of namespaces. ``shared`` redacts what all users of the application share.
+
+    Raises:
+        StorageError: what was written until then stays written; a further call goes on.
+    """
+    of_app = backing.store.read(lambda txn: names.app_scope_of(txn, app))
+    if of_app is not None:
+        told = Finding(app, user, None, "app state")
+        yield _redact_state(backing, (of_app, 0), shared, told)
+    scope = backing.store.read(lambda txn: names.scope_of(txn, app, user))
+    if scope is None:
+        return
+    yield _redact_state(backing, (scope, 0), redacts, Finding(app, user, None, "state"))
+
+    def look(txn: ReadTxn) -> list[int]:
+        marked = memory_namespaces(txn, scope)
+        return [
+            number
+            for name, number in names.namespaces(txn, scope)
+            if number not in marked and not name.startswith(_OF_ADAPTERS)
+        ]
+
+    for number in backing.store.read(look):
+        yield _redact_entries(backing, (scope, number), redacts, Finding(app, user, None, "kv"))
+
+
+def _redact_state(
+    backing: Backing, place: tuple[int, int], redacts: Redacts, told: Finding
+) -> Finding:
+    rows = keys.state_rows(*place)
+    start: bytes | None = keys.behind(keys.numbered(rows, 0))
+    while start is not None:
+        page, start = _read_page(backing, start, keys.after(rows))
+        planned: list[_Planned] = []
+        for key, value in page:
+            try:
+                flags, body = open_value(key, value)
+                if not body:
+                    continue  # deleted
+                name = keys.split_state_row(key)[0]
+                with decoding(key, "state"):
+                    before = decode_json(body, flags)
+            except CorruptValueError:
+                told.unreadable += 1
+                continue
+            made, classes = redacts.value({name: before})
+            (after,) = made.values()
+            if after is not before:
+                told.classes.update(classes)
+                planned.append(_Planned(key, value, seal_value(key, *encode_json(after))))
+        if planned:
+            told.rewritten += backing.store.transact(
+                lambda txn, planned=planned: _replace(txn, place[0], planned, "state")  # type: ignore[misc]
+            )
+    return told
+
+
+def _replace(txn: Txn, scope: int, planned: list[_Planned], what: str) -> int:
+    """Put values in the place of those that are still there as they were read; how many."""
+    done = 0
+    for key, before, after in planned:
+        if txn.get(key) == before:
+            txn.put(key, after)
+            done += 1
+    if done:
+        record_event(txn, scope, "redact", {what: done})
+    return done
+
+
+def _redact_saved(
+    backing: Backing, place: tuple[int, int, int], redacts: Redacts, told: Finding
+) -> None:
+    def closure(txn: Txn) -> Any:
+        try:
+            saved = read_saved(txn, *place)
+        except CorruptValueError:
+            return None
+        if saved is None:
+            return {}
+        said = [saved.checkpoint.name, saved.checkpoint.meta]
+        made, classes = redacts.value(said)
+        if made is not said:
+            after = replace(saved.checkpoint, name=made[0], meta=made[1])
+            write_saved(txn, place[0], place[1], replace(saved, checkpoint=after))
+            record_event(txn, place[0], "redact", {"session": place[1], "checkpoints": 1})
+        return classes
+
+    classes = backing.store.transact(closure)
+    if classes is None:
+        told.unreadable += 1
+    elif classes:
+        told.classes.update(classes)
+        told.rewritten += 1
+
+
+def _redact_entries(
+    backing: Backing, place: tuple[int, int], redacts: Redacts, told: Finding
+) -> Finding:
+    prefix = keys.kv_prefix(*place)
+    start: bytes | None = prefix
+    while start is not None:
+        page, start = _read_page(backing, start, keys.after(prefix))
+        planned: list[_Planned] = []
+        for key, value in page:
+            try:
+                entry = entry_of(key, value)
+                made = _redacted_entry(redacts, keys.unpack_text(key[len(prefix) :]), entry, told)
+                content = _redacted_content(backing, place[0], redacts, entry, told)
+            except CorruptValueError:
+                told.unreadable += 1
+                continue
+            if content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX:
+                told.rewritten += _write_large(backing, _Planned(key, value, made), content)
+            elif made is not entry or content is not None:
+                planned.append(_Planned(key, value, (made, content)))
+        if planned:
+            told.rewritten += _write_entries(backing, place[0], planned)
+    return told
+
+
+def _redacted_entry(redacts: Redacts, name: str, entry: Entry, told: Finding) -> Entry:
+    before = entry.value()
+    if isinstance(before, bytes):
+        after, classes = redacts.counted_bytes(before)
+    else:
+        made, classes = redacts.value({name: before})
+        (after,) = made.values()
+    if after is before:
+        return entry
+    told.classes.update(classes)
+    flags, payload = encoded(after)
+    return replace(entry, flags=flags, payload=payload)
+
+
+def _redacted_content(
+    backing: Backing, scope: int, redacts: Redacts, entry: Entry, told: Finding
+) -> bytes | None:
+    """The content that an entry is to have; None: the one that it has, if any."""
+    ref = entry.ref
+    if ref is None:
+        return None
+    before = backing.store.read(lambda txn: read_content(txn, scope, ref))
+    after, classes = redacts.counted_bytes(before)
+    if after is before:
+        return None
+    told.classes.update(classes)
+    return after
+
+
+def _write_entries(backing: Backing, scope: int, planned: list[_Planned]) -> int:
+    seed, now_ms = _blob_seed(backing), backing.now_ms()
+
+    def closure(txn: Txn) -> tuple[int, list[bytes]]:
+        done = 0
+        leaving: list[bytes] = []
+        for key, before, (entry, content) in planned:
+            if txn.get(key) != before:
+                continue
+            held = entry.ref if content is None else content
+            ref = None if held is None else hold(txn, scope, held, seed)
+            write_entry(txn, key, replace(entry, ref=ref), now_ms, leaving)
+            done += 1
+        if done:
+            record_event(txn, scope, "redact", {"entries": done})
+        return done, leaving
+
+    done, leaving = backing.store.transact(closure)
+    blobs.finish_leaving(backing.store, leaving)
+    return done
+
+
+def _write_large(backing: Backing, planned: _Planned, content: bytes) -> int:
+    """As ``_write_entries``, of one whose content is staged ahead."""
+    scope = keys.split_session_prefix(planned.key)[0]
+
+    def closure(txn: Txn, ref: blobs.BlobRef) -> tuple[int, list[bytes]]:
+        leaving: list[bytes] = []
+        if txn.get(planned.key) != planned.before:
+            return 0, leaving
+        blobs.acquire(txn, scope, ref)
+        entry = replace(planned.after, ref=ref)
+        write_entry(txn, planned.key, entry, backing.now_ms(), leaving)
+        record_event(txn, scope, "redact", {"entries": 1})
+        return 1, leaving
+
+    done, leaving = blobs.refer(backing.store, scope, content, closure, seed=_blob_seed(backing))
+    blobs.finish_leaving(backing.store, leaving)
+    return done
+
+
+def _blob_seed(backing: Backing) -> int:
+    return int.from_bytes(backing.seed[:8], "little")
+
+
+def _read_page(
+    backing: Backing, start: bytes, stop: bytes
+) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+    """Some rows of a range, and where the next ones start; None: there are no more."""
+    page = backing.store.read(lambda txn: list(txn.scan(start, stop, limit=_PAGE)))
+    return page, keys.behind(page[-1][0]) if len(page) == _PAGE else None
+
+
+# --- items ----------------------------------------------------------------------------------------
 
 
 def _commit(backing: Backing, found: tuple[int, int], planned: list[Rewriting], views: Any) -> int:

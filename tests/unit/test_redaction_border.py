@@ -5,6 +5,7 @@ import io
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 import memcore
 from memcore import aio
 from memcore.cli.app import app
+from memcore.database.redacting import redact_beside, redact_state_of
 from memcore.errors import NotFoundError, StorageError
+from memcore.privacy import Redaction, redaction_policy
 from memcore.telemetry import Sink
 from planting import Planted
 
@@ -355,7 +358,7 @@ def test_memcore_redact_counts_and_rewrites(folder, capsys):
     assert found[None, "kv"] == {"email": 2}
     assert MAIL not in out
     code, out = run("--yes")
-    assert code == 1  # entries stay
+    assert code == 0
     assert MAIL not in out
     with memcore.open(path) as db:
         assert not db.check()
@@ -364,7 +367,9 @@ def test_memcore_redact_counts_and_rewrites(folder, capsys):
             assert MAIL not in str(list(session.items()) + session.views())
             assert not memcore.validate(session.context().messages, policy="openai_chat")
             assert session.find_call(ID).result_seqs == (3,)
-        db.scope(app="default", user="u").kv("n").clear()
+        kv = db.scope(app="default", user="u").kv("n")
+        assert kv.get("k")["m"].startswith("[EMAIL_")
+        assert kv.content("k").startswith(b"[EMAIL_")
     code, out = run("--dry-run")
     assert code == 0
     assert run()[0] == 6
@@ -431,7 +436,114 @@ def test_states_and_checkpoints_are_counted(tmp_path):
     told = CliRunner().invoke(app, ["redact", "--store", str(path), "--yes", "--json"])
     found = {each["where"]: each["classes"] for each in json.loads(told.stdout)["findings"]}
     assert found == {key: {"email": 1} for key in ("state", "app state", "checkpoints")}
-    assert told.exit_code == 1
+    assert told.exit_code == 0
+    assert MAIL.encode() not in _compacted(path)
+
+
+def _compacted(path):
+    with memcore.open(path) as db:
+        assert db.check() == []
+        db.copy_compact()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"key": b"k" * 32, "audit": memcore.Audit(b"a" * 32)}])
+def test_redacting_what_is_there_reaches_states_with_their_past_and_entries(folder, options):
+    """Cut short anywhere, it goes on where it was."""
+    path = folder / "a.memcore"
+    plant = Planted()
+    with memcore.open(path, **options) as db:
+        session = db.session("s", user="u")
+        for at in range(300):
+            session.state.update({"a": plant(), f"f{at}": [plant(), at]})
+        session.checkpoint(plant(), meta={"m": plant()})
+        session.state.update({"user:x": plant(), "app:y": {"z": plant()}})
+        session.fork("f").state.update({"a": plant()})
+        kv = db.scope(user="u").kv("n")
+        for at in range(300):
+            kv.put(f"k{at}", {"m": plant()}, ttl_seconds=None if at % 2 else 3600)
+        kv.put("bytes", plant().encode(), content=plant().encode())
+        kv.put("large", 1, content=plant.many(9).encode() + b"x" * 300_000, ttl_seconds=3600)
+        kv.put("same", 1, content=b"nothing in it")
+        kv.put("of both", plant(), content=b"nothing in it")
+        lasts = kv.expires("large")
+        values = session.state.all()
+
+        for stop in range(100, 2_000, 100):
+            with suppress(_CutShort):
+                list(_redacted(db, stop))
+                break
+            assert db.check() == []
+        else:
+            pytest.fail("it never came to an end")
+        assert stop > 300
+        assert not any(each.classes for each in _redacted(db))
+        shown = session.state.all()
+        assert shown.keys() == values.keys()
+        assert shown["f7"][1] == 7
+        assert not any(value.decode() in str(shown) for value in plant.values)
+        assert kv.expires("large") == lasts
+        assert len(kv.content("large")) > 300_000
+        assert kv.content("same") == kv.content("of both") == b"nothing in it"
+        kv.delete("same")
+        assert kv.content("of both") == b"nothing in it"
+        if options:
+            assert db.verify_audit().ok
+        assert db.check() == []
+        db.copy_compact()
+    assert not plant.found_in(folder)
+
+
+class _CutShort(Exception):  # noqa: N818 - no mistake
+    pass
+
+
+class _Stopping:
+    """A redactor that has had enough after so many values."""
+
+    def __init__(self, redacts, left):
+        self._redacts, self._left = redacts, left
+
+    def value(self, value):
+        self._count()
+        return self._redacts.value(value)
+
+    def counted_bytes(self, content):
+        self._count()
+        return self._redacts.counted_bytes(content)
+
+    def _count(self):
+        self._left[0] -= 1
+        if not self._left[0]:
+            raise _CutShort
+
+
+def _redacted(db, stop=0):
+    policy, left = Redaction(redaction_policy("default"), secret=b"s" * 32), [stop]
+
+    def at(user, session):
+        return _Stopping(policy.for_place("default", user, session), left)
+
+    for name in ("s", "f"):
+        yield from redact_state_of(db.backing, ("default", "u", name), at("u", name))
+    yield from redact_beside(db.backing, "default", "u", at("u", None), at("", None))
+
+
+def test_items_whose_names_hold_something_do_not_stop_a_redaction(folder, capsys):
+    from memcore.cli import main
+
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.record(f"of {MAIL}", {"why": MAIL})
+        session.append({"role": "user", "content": MAIL})
+    main(["redact", "--store", str(path), "--yes"])
+    capsys.readouterr()
+    with memcore.open(path) as db:
+        event, item = db.session("s", user="u").items()
+        assert event.message["payload"]["why"].startswith("[EMAIL_")
+        assert item.message["content"].startswith("[EMAIL_")
+        assert db.check() == []
 
 
 # --- what is looked up by -------------------------------------------------------------------------
