@@ -12,6 +12,7 @@ from memcore.cli.options import writing as opened
 from memcore.cli.output import emit_json, print_table, warn
 
 if TYPE_CHECKING:
+    from memcore import Database, RedactionPolicy
     from memcore.database.redacting import Finding
 
 __all__ = ["redact_store"]
@@ -39,46 +40,13 @@ def redact_store(
     until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and is
     still there.
     """
-    from secrets import token_bytes
-
-    from memcore.database.redacting import (
-        findings_beside,
-        findings_in,
-        findings_of,
-        redact_beside,
-        redact_session,
-        redact_state_of,
-    )
-    from memcore.privacy import Redaction, redaction_policy
-    from memcore.session.outgoing import redacts_at
+    from memcore.privacy import redaction_policy
 
     need_choice(dry_run, yes, see="what would be replaced", do="replace it")
     rule = redaction_policy(policy)
     assert rule is not None  # noqa: S101 - a preset's name is a policy
-    found: list[Finding] = []
-    left: list[Finding] = []
     with reading(store) if dry_run else opened(store) as db:
-        counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
-        for entry in db.sessions(user=user, app=app):
-            place = entry.app, entry.user, entry.session_id
-            if yes:
-                redacts = redacts_at(db.backing, rule, place)
-                found.append(redact_session(db.backing, place, redacts))
-                found += redact_state_of(db.backing, place, redacts)
-                continue
-            left += findings_in(db.backing, place, counting.for_place(*place))
-            session = db.session(entry.session_id, user=entry.user, app=entry.app)
-            left += findings_of(session, counting.for_place(*place))
-        for its_app, its_user in db.scopes():
-            if user in (None, its_user) and app in (None, its_app):
-                if yes:
-                    own, shared = (
-                        redacts_at(db.backing, rule, (its_app, owner, None))
-                        for owner in (its_user, "")
-                    )
-                    found += redact_beside(db.backing, its_app, its_user, own, shared)
-                scope = db.scope(app=its_app, user=its_user)
-                left += findings_beside(scope, counting.for_place(its_app, its_user, None))
+        found, left = _findings(db, rule, (user, app), yes=yes)
     left = [each for each in left if each.classes or each.unreadable]
     found = [each for each in found if each.classes or each.unreadable] + left
     left += [each for each in found if each.unreadable or each.kept]
@@ -102,6 +70,49 @@ def redact_store(
             warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
     if left:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _findings(
+    db: Database, rule: RedactionPolicy, chosen: tuple[str | None, str | None], *, yes: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """What was replaced, and what was found and is still there."""
+    from secrets import token_bytes
+
+    from memcore.database.redacting import (
+        findings_beside,
+        findings_in,
+        findings_of,
+        redact_beside,
+        redact_session,
+        redact_state_of,
+    )
+    from memcore.privacy import Redaction
+    from memcore.session.outgoing import redacts_at
+
+    user, app = chosen
+    found: list[Finding] = []
+    left: list[Finding] = []
+    counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
+    for entry in db.sessions(user=user, app=app):
+        place = entry.app, entry.user, entry.session_id
+        if yes:
+            redacts = redacts_at(db.backing, rule, place)
+            found.append(redact_session(db.backing, place, redacts))
+            found += redact_state_of(db.backing, place, redacts)
+            continue
+        left += findings_in(db.backing, place, counting.for_place(*place))
+        session = db.session(entry.session_id, user=entry.user, app=entry.app)
+        left += findings_of(session, counting.for_place(*place))
+    for its_app, its_user in db.scopes():
+        if user in (None, its_user) and app in (None, its_app):
+            if yes:
+                own, shared = (
+                    redacts_at(db.backing, rule, (its_app, owner, None)) for owner in (its_user, "")
+                )
+                found += redact_beside(db.backing, its_app, its_user, own, shared)
+            scope = db.scope(app=its_app, user=its_user)
+            left += findings_beside(scope, counting.for_place(its_app, its_user, None))
+    return found, left
 
 
 def _show(found: list[Finding]) -> None:

@@ -27,7 +27,7 @@ from memcore.log.stored import opened
 from memcore.model import Item, ItemKind
 from memcore.privacy.border import Redacts
 from memcore.session import Backing, Session
-from memcore.session.rewriting import Rewritten, rewrite_planned
+from memcore.session.rewriting import Rewritten, rewrite_planned, rewrite_views
 from memcore.state import prefix_of
 from memcore.store.base import ReadTxn, Txn
 from memcore.views import StoredView, read_view
@@ -75,7 +75,7 @@ def findings_in(
     items, views = Finding(*place, "items"), Finding(*place, "views")
     for row in _rows(backing, *found, items):
         items.classes.update(redacts.value([row[1].message, row[1].meta])[1])
-    for stored in backing.store.read(lambda txn: list(_views(txn, *found))):
+    for stored in _views_of(backing, found):
         views.classes.update(redacts.value(_said(stored))[1])
     yield items
     yield views
@@ -165,6 +165,8 @@ def redact_session(backing: Backing, place: tuple[str, str, str], redacts: Redac
             done.rewritten += _commit(backing, found, planned, views)
             planned = []
     done.rewritten += _commit(backing, found, planned, views)
+    if any(views(each) is not each for each in _views_of(backing, found)):
+        _commit_views(backing, found, views)
     return done
 
 
@@ -426,6 +428,17 @@ def _commit(backing: Backing, found: tuple[int, int], planned: list[Rewriting], 
     return len(done.seqs)
 
 
+def _commit_views(backing: Backing, found: tuple[int, int], views: Any) -> None:
+    """Write those views anew that no item that was rewritten took along."""
+
+    def closure(txn: Txn) -> None:
+        done = rewrite_views(txn, backing, *found, views)
+        if done:
+            record_event(txn, found[0], "redact", {"session": found[1], "views": done})
+
+    backing.store.transact(closure)
+
+
 def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
     told = {**(envelope.get("envelope") or {}), "redacted": True}
     return {"request_id": envelope.get("request_id"), "envelope": told, "meta": meta}
@@ -467,6 +480,10 @@ def _page(
         value = txn.get(keys.session_row(*place, Row.ITEM, item.seq))
         if value is not None:
             yield value, item, item.seq
+
+
+def _views_of(backing: Backing, found: tuple[int, int]) -> list[StoredView]:
+    return backing.store.read(lambda txn: list(_views(txn, *found)))
 
 
 def _views(txn: ReadTxn, scope: int, session: int) -> Iterator[StoredView]:

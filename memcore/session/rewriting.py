@@ -25,7 +25,14 @@ from memcore.store.base import ReadTxn, Txn
 from memcore.tokens import checked_count
 from memcore.views import StoredView, read_view, write_view
 
-__all__ = ["Rewritten", "family_of", "rewrite_items", "rewrite_planned", "shown_instead"]
+__all__ = [
+    "Rewritten",
+    "family_of",
+    "rewrite_items",
+    "rewrite_planned",
+    "rewrite_views",
+    "shown_instead",
+]
 
 
 class Rewritten(NamedTuple):
@@ -139,6 +146,22 @@ def rewrite_planned(
     return Rewritten(seqs, sum(change.size for change in fresh), leaving)
 
 
+def rewrite_views(
+    txn: Txn,
+    backing: Backing,
+    scope: int,
+    session: int,
+    change: Callable[[StoredView], StoredView],
+) -> int:
+    """Put others in the place of the views of a session, whose items stay; how many changed."""
+    backing.drafts.flush_opened(txn, scope, session)
+    backing.drafts.close_unused(txn, scope, session)
+    done = _rewrite_views(txn, scope, session, change)
+    if done:
+        _renew_head(txn, scope, session)
+    return done
+
+
 def _is_fresh(txn: ReadTxn, planned: Rewriting) -> bool:
     value = txn.get(planned.key)
     return value is not None and value[:10] == planned.before
@@ -179,7 +202,9 @@ def _renew_head(txn: Txn, scope: int, session: int) -> None:
 
 def _rewrite_views(
     txn: Txn, scope: int, session: int, change: Callable[[StoredView], StoredView]
-) -> None:
+) -> int:
+    """How many changed."""
+    done = 0
     rows = keys.session_rows(scope, session, Row.VIEW)
     numbers = [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
     for number in numbers:
@@ -190,6 +215,8 @@ def _rewrite_views(
         changed = None if stored is None else change(stored)
         if changed is not None and changed != stored:
             write_view(txn, scope, changed)
+            done += 1
+    return done
 
 
 def shown_instead(

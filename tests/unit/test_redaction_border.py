@@ -529,6 +529,26 @@ def _redacted(db, stop=0):
     yield from redact_beside(db.backing, "default", "u", at("u", None), at("", None))
 
 
+def test_views_are_rewritten_where_no_item_is(folder, capsys):
+    from memcore.cli import main
+
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        for _ in range(20):
+            session.append({"role": "user", "content": "and so on " * 30})
+        session.compact(summarize=lambda request: f"of {MAIL}", keep_last=3)
+        assert MAIL in str(session.views())
+    assert main(["redact", "--store", str(path), "--yes"]) == 0
+    capsys.readouterr()
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        assert "[EMAIL_" in session.views()[-1].summary
+        assert MAIL not in str(session.context().messages)
+        assert db.check() == []
+    assert main(["redact", "--store", str(path), "--dry-run"]) == 0
+
+
 def test_items_whose_names_hold_something_do_not_stop_a_redaction(folder, capsys):
     from memcore.cli import main
 
