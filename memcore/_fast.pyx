@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
-from libc.math cimport isfinite
+from libc.math cimport floor, isfinite
 from libc.stdint cimport (
     INT64_MAX, UINT32_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
@@ -30,6 +30,8 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     object PyUnicode_FromObject(object)
+    object PyUnicode_AsUTF8String(object)
+    object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 
@@ -2087,5 +2089,6 @@ cdef class HeadFields:
 include "_rows.pxi"
 include "_bpe.pxi"
 include "_trees.pxi"
+include "_runs.pxi"
 include "_scan.pxi"
 include "_literals.pxi"

@@ -33,15 +33,10 @@ follows from what it holds, too. Its content is a form and the values, little-en
 
 from __future__ import annotations
 
-import re
-import sys
-from array import array
 from collections.abc import Callable, Iterator
-from itertools import groupby, repeat
-from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from memcore._fast import page_stops, sized
+from memcore._fast import pack_runs, page_stops, sized, unpack_run
 from memcore.errors import CorruptValueError
 from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MAX
 
@@ -354,21 +349,9 @@ def _utf8(body: bytes) -> str:
 
 RUN: Final = "~run"
 """Type of a part that holds several entries of a list."""
-_RUN_MIN: Final = 16
-_UNIT_MIN: Final = 512
-_UNIT_MAX: Final = 4096
-_TEXT_BYTES_MAX: Final = 64
-_STOP: Final = re.compile(rb"[\x00-\x07][\x00-\x03]", re.DOTALL)
-"""Of the marks of two values: the first one ends a unit, about one in 2,048 does."""
-_TAGS: Final[dict[type, int]] = {type(None): 0, bool: 1, float: 3, int: 4, str: 5}
-"""Of the form ``m``; True is a tag of its own, 2."""
-_TRUE: Final = 2
-_ITEM_BYTES: Final = {"B": 1, "H": 2, "I": 4, "q": 8, "d": 8}
-_ITEM: Final = 8
-_COUNT_BYTES: Final = 4
 NUMBERS: Final[frozenset[type]] = frozenset((float, bool, type(None)))
 """Types that hold nothing that could be redacted, but for floats without a fraction."""
-ATOMS: Final[frozenset[type]] = frozenset(_TAGS)
+ATOMS: Final[frozenset[type]] = NUMBERS | {int, str}
 """Types of which runs are made."""
 
 
@@ -384,14 +367,9 @@ class Run(NamedTuple):
             CorruptValueError: the content is malformed.
         """
         try:
-            form, body = chr(self.content[0]), self.content[1:]
-            if form == "m":
-                return _unpack_mixed(body)
-            if form in _ITEM_BYTES and not len(body) % _ITEM_BYTES[form]:
-                return _numbers(form, body).tolist()
-        except (IndexError, ValueError) as exc:
+            return unpack_run(self.content)
+        except ValueError as exc:
             raise _malformed(self.content) from exc
-        raise _malformed(self.content)
 
 
 def flattened(trees: list[Any]) -> list[Any]:
@@ -419,136 +397,17 @@ def units_of(
         kinds: the types that runs may be made of.
         finite: whether NaN and infinities are for the serialiser to refuse.
     """
-    there = set(map(type, value))
-    if len(value) < _RUN_MIN or not there & kinds:
+    runs = pack_runs(value, kinds is NUMBERS, finite)
+    if not runs:
         return value, None
-    if there <= kinds and str not in there:
-        segments = iter(((True, value),))
-    else:
-        grouped = groupby(value, lambda each: _is_short(each, kinds))
-        segments = ((is_run, list(each)) for is_run, each in grouped)
     units: list[Any] = []
     starts: list[int] = []
     at = 0
-    for is_run, segment in segments:
-        made = _runs(segment, kinds, finite) if is_run and len(segment) >= _RUN_MIN else None
-        if made is None:
-            units += segment
-            starts += range(at, at + len(segment))
-        else:
-            for size, run in made:
-                units.append(run)
-                starts.append(at)
-                at += size
-            at -= len(segment)
-        at += len(segment)
-    return (value, None) if len(units) == len(value) else (units, starts)
-
-
-def _is_short(value: Any, kinds: frozenset[type]) -> bool:
-    kind = type(value)
-    return kind in kinds and (kind is not str or len(value) <= _TEXT_BYTES_MAX // 4)
-
-
-def _runs(segment: list[Any], kinds: frozenset[type], finite: bool) -> list[tuple[int, Run]] | None:
-    """Sizes and runs of values; None if they are not to be stored so."""
-    there = set(map(type, segment))
-    if float in there and (finite or kinds is NUMBERS):
-        floats = segment if there == {float} else [x for x in segment if type(x) is float]
-        if finite and not all(map(isfinite, floats)):
-            return None
-        if kinds is NUMBERS and any(map(float.is_integer, floats)):
-            return None  # it could be the number of a card
-    form = "d" if there == {float} else "q" if there == {int} else "m"
-    try:
-        if form == "m":
-            marks = bytes(map(_mark, segment))
-            return [(b - a, _pack_mixed(segment[a:b])) for a, b in _stops(marks)]
-        packed = _little(array(form, segment))
-    except (OverflowError, UnicodeEncodeError):
-        return None  # an integer of more than 64 bits, a lone surrogate
-    # Each mark is the exclusive or of a value's bytes.
-    mixed = 0
-    for at in range(_ITEM):
-        mixed ^= int.from_bytes(packed[at::_ITEM], "little")
-    marks = mixed.to_bytes(len(segment), "little")
-    pieces = [(b - a, packed[_ITEM * a : _ITEM * b]) for a, b in _stops(marks)]
-    if form == "d":
-        return [(size, Run(b"d" + piece)) for size, piece in pieces]
-    return [(size, Run(_narrowed(piece))) for size, piece in pieces]
-
-
-def _stops(marks: bytes) -> Iterator[tuple[int, int]]:
-    """Where units begin and end."""
-    start = 0
-    while start < len(marks):
-        latest = min(start + _UNIT_MAX, len(marks))
-        found = _STOP.search(marks, start + _UNIT_MIN, latest)
-        stop = latest if found is None else found.start() + 1
-        yield start, stop
-        start = stop
-
-
-def _little(numbers: array[Any]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _numbers(form: str, body: bytes) -> array[Any]:
-    numbers = array(form)
-    numbers.frombytes(body)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-def _narrowed(packed: bytes) -> bytes:
-    """The form and the bytes of integers: without those that are zero in all of them."""
-    used = _ITEM
-    while used and not packed[used - 1 :: _ITEM].strip(b"\0"):
-        used -= 1
-    form, width = next((form, width) for form, width in _ITEM_BYTES.items() if used <= width)
-    if width == _ITEM:
-        return b"q" + packed
-    narrow = bytearray(len(packed) // _ITEM * width)
-    for at in range(width):
-        narrow[at::width] = packed[at::_ITEM]
-    return form.encode() + bytes(narrow)
-
-
-def _mark(value: Any) -> int:
-    kind = type(value)
-    if kind is float:
-        return hash(value) & 0xFF if value == value else 0  # noqa: PLR0124 - a NaN's differs
-    return len(value) if kind is str else 0 if value is None else value & 0xFF
-
-
-def _pack_mixed(values: list[Any]) -> Run:
-    tags = bytes(_TRUE if value is True else _TAGS[type(value)] for value in values)
-    doubles = array("d", (value for value in values if type(value) is float))
-    integers = array("q", (value for value in values if type(value) is int))
-    texts = [value.encode() for value in values if type(value) is str]
-    parts = (len(values).to_bytes(_COUNT_BYTES, "little"), tags, _little(doubles))
-    sizes = bytes(map(len, texts))
-    return Run(b"".join((b"m", *parts, _little(integers), sizes, *texts)))
-
-
-def _unpack_mixed(body: bytes) -> list[Any]:
-    reader = Reader(body)
-    tags = reader.take(int.from_bytes(reader.take(_COUNT_BYTES), "little"))
-    doubles = _numbers("d", reader.take(8 * tags.count(_TAGS[float])))
-    integers = _numbers("q", reader.take(8 * tags.count(_TAGS[int])))
-    sizes = reader.take(tags.count(_TAGS[str]))
-    texts = [_utf8(reader.take(size)) for size in sizes]
-    if not reader.at_end:
-        raise _malformed(body)
-    kinds: tuple[Iterator[Any], ...] = (
-        repeat(None),
-        repeat(False),
-        repeat(True),
-        iter(doubles),
-        iter(integers),
-        iter(texts),
-    )
-    return [next(kinds[tag]) for tag in tags]
+    for start, stop, content in [*runs, (len(value), len(value), b"")]:
+        units += value[at:start]
+        starts += range(at, start)
+        if content:
+            units.append(Run(content))
+            starts.append(start)
+        at = stop
+    return units, starts

@@ -81,12 +81,10 @@ class Splitter:
     ) -> tuple[bytes, Version | None]:
         kind = type(value)
         if self._coder.splits and depth < _DEPTH_MAX:
-            before = {} if base is None else base.pages
             if kind is list:
                 # A copy: another thread may make the list longer or shorter meanwhile.
-                made = self._list(value.copy(), base, path, depth)
-                node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
-                return node, made
+                return self._listed(value.copy(), base, path, depth)
+            before = {} if base is None else base.pages
             # A copy: another thread may put entries in or take some out meanwhile.
             version = self._dict(value.copy(), base, path, depth) if kind is dict else None
             if version is not None:
@@ -96,6 +94,14 @@ class Splitter:
             if wrapper is not None:
                 return self._wrapped(value, wrapper, base, path, depth)
         return self._part(value, path, under)[0], None
+
+    def _listed(
+        self, value: list[Any], base: Version | None, path: str, depth: int
+    ) -> tuple[bytes, Version]:
+        made = self._list(value, base, path, depth)
+        before = {} if base is None else base.pages
+        node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
+        return node, made
 
     def _list(self, value: list[Any], base: Version | None, path: str, depth: int) -> Version:
         value, starts = units_of(value, self._run_kinds, finite=self._finite)
@@ -196,10 +202,12 @@ class Splitter:
         if kind is bytearray:
             value = bytes(value)  # what it is read as, as a part of anything
         elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
-            node, version = self._value(value, None, path, depth + 1)
-            # The tree is made of those of the parts: another thread may change the list meanwhile.
-            parts = [opaque] if version is None else version.trees
-            return node, opaque if any(tree is opaque for tree in parts) else flattened(parts)
+            value = value.copy()  # another thread may change the list meanwhile
+            node, made = self._listed(value, None, path, depth + 1)
+            if set(map(type, made.trees)) == {Run}:
+                return node, value
+            whole = not any(tree is opaque for tree in made.trees)
+            return node, flattened(made.trees) if whole else opaque
         elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
             tree = self._cache.trees.copy(value)
             stored = value if tree is opaque else tree
