@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from memcore import blobs
@@ -28,13 +29,14 @@ from memcore.session.reading import Reading, head_of
 from memcore.session.renewing import Renewed, renew
 from memcore.store.base import ReadTxn, Txn
 
-__all__ = ["Ending", "RawItem", "Seen", "Tail", "message_of"]
+__all__ = ["Ending", "RawItem", "Seen", "Tail", "mark_of", "marked", "message_of"]
 
 RawItem: TypeAlias = tuple[int, int, bytes, bytes | None]
 """``(seq, flags, body, content of its blob)`` of a live item's row."""
 Check: TypeAlias = Callable[[Message], None]
 _EVENT: Final = bytes((ItemKind.EVENT,))
 _LOOK: Final = 8
+_MARK_BYTES: Final = 16
 _PAGE: Final = 256
 
 
@@ -264,6 +266,30 @@ def payload_of(txn: ReadTxn, scope: int, flags: int, body: bytes) -> bytes | Non
     except NotFoundError as exc:
         msg = f"the large content of an item is missing: {exc}; run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc
+
+
+def mark_of(draft: Draft) -> str:
+    """What tells the last item of a history from others; a renewal of the session leaves it."""
+    return _mark(draft.last_found, draft.count)
+
+
+def marked(log: SessionLog, txn: ReadTxn) -> str:
+    """As ``mark_of``, of a snapshot. For ``Reading.run``."""
+    stop = log.history.count
+    return _mark(lambda count: list(log.rows(txn, stop - count, stop)), stop)
+
+
+def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total: int) -> str:
+    count = min(_LOOK, total)
+    while True:
+        for row in reversed(last(count)):
+            if isinstance(row, CorruptValueError):
+                return "damaged"
+            if row[3][:1] != _EVENT:
+                return blake2b(row[3], digest_size=_MARK_BYTES).hexdigest()
+        if count == total:
+            return ""
+        count = min(2 * count, total)
 
 
 def _last_message(draft: Draft) -> tuple[int, Message | None] | None:

@@ -10,6 +10,7 @@ import pytest
 import memcore
 from memcore.adapters.openai_agents import MemcoreSession, SessionManager
 from memcore.errors import InvalidOptionError
+from memcore.session.handle import store_of
 from messages import user
 from raw import rows
 
@@ -138,3 +139,134 @@ def test_an_application_named_like_tables_is_another_one(db: memcore.Database) -
         assert await MemcoreSession("s", db, app='shop ["a", "b"]').get_items() == []
 
     asyncio.run(run())
+
+
+# --- titles, metadata, search ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"encryption_key": "a long random secret"}])
+def test_titles_and_metadata_are_kept_with_the_session(path, options):
+    async def work():
+        with MemcoreSession("chat", path, **options) as session:
+            assert await session.get_title() is None
+            assert await session.get_metadata() == {}
+            await session.set_title("")
+            await session.set_title("A trip to Graz")
+            await session.set_metadata({"tags": ["travel"], "n": 2**70})
+            assert await session.get_items() == []
+            await session.add_items([user("a"), user("b")])
+            await session.create_branch_from_turn(2)
+            assert await session.get_title() == "A trip to Graz"  # of all its branches
+            await session.set_title("Graz, again")
+            stored = b"".join(rows(store_of(session.native().sync)).values())
+            assert (b"Graz" in stored) == (not options)
+        with MemcoreSession("chat", path, **options) as again:
+            assert await again.get_title() == "Graz, again"
+            assert await again.get_metadata() == {"tags": ["travel"], "n": 2**70}
+            await again.set_metadata(None)
+            await again.set_title(None)
+            assert (await again.get_title(), await again.get_metadata()) == (None, {})
+            await again.set_title("once more")
+            await again.clear_session()
+            assert await again.get_title() is None
+            for wrong in (7, b"x", ["x"]):
+                with pytest.raises(InvalidOptionError):
+                    await again.set_title(wrong)
+                with pytest.raises(InvalidOptionError):
+                    await again.set_metadata(wrong)
+            with pytest.raises(TypeError):
+                await again.set_metadata({"what": object()})
+
+    run(work())
+    with memcore.open(path) as db:
+        assert db.check() == []
+
+
+def test_titles_go_where_the_session_goes(db, clock, tmp_path):
+    async def work():
+        session = MemcoreSession("chat", db, ttl_seconds=60)
+        await session.add_items([user("old")])
+        await session.set_title("stays")
+        clock.us += 61 * 1_000_000
+        assert await session.get_items() == []
+        assert await session.get_title() == "stays"
+        await session.add_items([user("new")])
+
+    run(work())
+    with memcore.open(tmp_path / "other") as other:
+        other.import_(db.export())
+        assert run(MemcoreSession("chat", other).get_title()) == "stays"
+
+
+def test_sessions_are_listed_and_found_by_title_metadata_and_contents(db):
+    async def work():
+        manager = SessionManager(db)
+        trip = manager.get_session("ann", "trip")
+        await trip.set_title("A Trip to GRAZ")
+        await trip.set_metadata({"project": "Straße 7"})
+        await manager.get_session("ann").add_items(
+            [user("x" * 500 + " the castle hill " + "y" * 500), {"type": "reasoning", "id": "r"}]
+        )
+        output = {"type": "function_call_output", "call_id": "c", "output": "18 °C in Graz"}
+        await manager.get_session("bob").add_items([user("weather?"), output])
+        listed = {(s.user_id, s.session_type): s for s in await manager.list_sessions()}
+        assert listed["ann", "trip"].title == "A Trip to GRAZ"
+        assert dict(listed["ann", "trip"].metadata) == {"project": "Straße 7"}
+        assert listed["bob", "default"].title is None
+        assert dict(listed["bob", "default"].metadata) == {}
+
+        async def found(query: str, *args: Any, **options: Any) -> list[tuple[str, str, str]]:
+            hits = await manager.search(query, *args, **options)
+            return [(hit.session.user_id, hit.session.session_type, hit.where) for hit in hits]
+
+        assert await found("graz") == [("ann", "trip", "title"), ("bob", "default", "content")]
+        assert await found("graz", "bob") == [("bob", "default", "content")]
+        assert await found("graz", limit=1) == [("ann", "trip", "title")]
+        assert await found("trip castle") == []  # all words in one place
+        assert await found("STRASSE") == [("ann", "trip", "metadata")]
+        assert await found("hill CASTLE") == [("ann", "default", "content")]
+        assert await found("nowhere") == []
+        (hit,) = await manager.search("castle")
+        assert "castle" in hit.excerpt
+        assert len(hit.excerpt) <= 80
+        for wrong in ("", "  ", None):
+            with pytest.raises(InvalidOptionError):
+                await manager.search(wrong)
+        with pytest.raises(InvalidOptionError):
+            await manager.search("x", limit=0)
+        assert len(manager.active_sessions) == 3
+        manager.close()
+        with pytest.raises(RuntimeError):
+            await manager.search("x")
+
+    run(work())
+
+
+def test_a_search_passes_over_what_another_key_opens(db):
+    async def work():
+        first = SessionManager(db, encryption_key="one long secret")
+        await first.get_session("ann").add_items([user("castle")])
+        await first.get_session("ann").set_title("castle")
+        assert [hit.where for hit in await first.search("castle")] == ["title"]
+        other = SessionManager(db, encryption_key="another long secret")
+        await other.get_session("bob").add_items([user("castle")])
+        assert [hit.session.user_id for hit in await other.search("castle")] == ["bob"]
+        assert [each.title for each in await other.list_sessions()] == [None, None]
+
+    run(work())
+
+
+def test_titles_and_queries_are_redacted_as_items_are(tmp_path):
+    async def work(db, options):
+        manager = SessionManager(db, **options)
+        session = manager.get_session("ann")
+        await session.set_title("mail to ann@example.org")
+        await session.set_metadata({"from": "bob@example.org"})
+        assert "example.org" not in str(await session.get_title())
+        assert "example.org" not in str(await session.get_metadata())
+        return [hit.where for hit in await manager.search("ann@example.org")]
+
+    for at, options in enumerate(({}, {"encryption_key": "a long random secret"})):
+        with memcore.open(tmp_path / str(at), redact="default") as db:
+            assert run(work(db, options)) == ["title"]
+            assert not any(b"example.org" in value for value in rows(db.backing.store).values())

@@ -26,6 +26,7 @@ from memcore.adapters.openai_agents import (
     safe_call_model_input_filter,
     safe_session_input_callback,
 )
+from memcore.errors import UnreadableItemsError
 from messages import illegal
 from tests.conformance.agents_worker import agent_of, asks, config, script
 
@@ -448,3 +449,133 @@ def test_a_run_that_is_cancelled_as_it_stores_has_stored_or_not(db, at):
     words = short(asyncio.run(work()))
     whole = [[word for batch in batches[:count] for word in batch] for count in range(4)]
     assert words in (whole[at - 1 : at + 1] if 0 < at <= len(batches) else whole[-1:])
+
+
+# --- the state of a run that waits ----------------------------------------------------------------
+
+KILLED = """
+import asyncio, os, sys
+from agents import Runner
+from memcore.adapters.openai_agents import MemcoreSession
+from tests.conformance.agents_worker import agent_of, config, script
+
+async def main():
+    session = MemcoreSession("chat", sys.argv[1])
+    agent = agent_of(script("refund"))
+    result = await Runner.run(agent, "refund", session=session, run_config=config())
+    await session.save_run_state(result.to_state())
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+def after_a_kill(path: Path) -> None:
+    """A process runs into an approval, keeps the state of the run, and is killed."""
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(path)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
+
+
+def test_a_run_that_waits_for_an_approval_outlives_its_process(path):
+    after_a_kill(path)
+
+    async def approve() -> None:
+        with MemcoreSession("chat", path) as session:
+            assert short(await session.get_items()) == ["user", "call r1"]
+            state = await session.load_run_state(agent_of(script("done")))
+            state.approve(state.get_interruptions()[0])
+            await session.save_run_state(state)  # the approval, too
+
+    async def go_on() -> tuple[Any, list[Item]]:
+        with MemcoreSession("chat", path) as session:
+            agent = agent_of(ScriptedModel([[assistant_message("paid")]]))
+            state = await session.load_run_state(agent)
+            result = await Runner.run(agent, state, session=session, run_config=config())
+            assert await session.load_run_state(agent) is None  # nobody pays twice
+            return result.final_output, await session.get_items()
+
+    asyncio.run(approve())
+    said_last, items = asyncio.run(go_on())
+    assert said_last == "paid"
+    assert short(items) == ["user", "call r1", "output r1", "assistant"]
+    assert items[2]["output"] == "5 paid back"
+    with memcore.open(path) as db:
+        assert db.check() == []
+
+
+def test_a_run_is_not_gone_on_with_once_the_session_did(path):
+    after_a_kill(path)
+    agent = agent_of(script("refund"))
+
+    async def work() -> None:
+        with MemcoreSession("chat", path) as session, MemcoreSession("chat", path) as other:
+            assert await session.load_run_state(agent) is not None
+            await session.native().record("note", {})  # is no item
+            assert await session.load_run_state(agent) is not None
+            await other.add_items([{"role": "user", "content": "Never mind."}])
+            assert await session.load_run_state(agent) is None
+            await other.pop_item()
+            assert await session.load_run_state(agent) is not None
+            await other.pop_item()
+            assert await session.load_run_state(agent) is None
+
+    asyncio.run(work())
+
+
+def test_a_state_and_items_are_one_commit(db, monkeypatch):
+    async def work() -> None:
+        source, session = MemcoreSession("source", db), MemcoreSession("chat", db)
+        agent = agent_of(script("refund"))
+        result = await Runner.run(agent, "refund", session=source, run_config=config())
+        state, items = result.to_state(), await source.get_items()
+        revision, counter = session.native().revision, session.native().sync.state.counter
+        with monkeypatch.context() as broken:
+            broken.setattr("memcore.adapters.openai_agents.notes.mark_of", refuse)
+            with pytest.raises(LookupError):
+                await session.save_run_state(state, items=items)
+        assert await session.get_items() == []
+        await session.save_run_state(state, items=items)
+        native = session.native()
+        assert (native.revision, native.sync.state.counter) == (revision + 1, counter + 1)
+        assert await session.get_items() == items
+        found = await session.load_run_state(agent)
+        assert found.to_json() == state.to_json()
+        await session.create_branch_from_turn(1, "other")
+        assert await session.load_run_state(agent) is None  # it is of the first branch
+        await session.switch_to_branch("main")
+        assert await session.load_run_state(agent) is not None
+        await session.save_run_state(None)
+        assert await session.load_run_state(agent) is None
+        await MemcoreSession("nobody", db).save_run_state(None)
+        assert not MemcoreSession("nobody", db).native().sync.exists()
+
+    asyncio.run(work())
+
+
+def refuse(*_: Any) -> None:
+    raise LookupError
+
+
+def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
+    now = [1_700_000_000_000_000]
+
+    async def work(db: memcore.Database) -> None:
+        db.backing.now_us = lambda: now[0]
+        session = MemcoreSession("chat", db, ttl_seconds=60, encryption_key="a long secret")
+        await session.add_items([{"role": "user", "content": "old"}])
+        now[0] += 40_000_000
+        agent = agent_of(script("refund"))
+        result = await Runner.run(agent, "refund", session=session, run_config=config())
+        await session.save_run_state(result.to_state())
+        now[0] += 30_000_000
+        assert await session.remove_expired() == 1
+        assert await session.load_run_state(agent) is not None
+        other = MemcoreSession("chat", db, encryption_key="another")
+        with pytest.raises(UnreadableItemsError):
+            await other.load_run_state(agent)
+        store = db.backing.store
+        values = store.read(lambda txn: [value for _, value in txn.scan(b"\x01", b"\xff")])
+        assert not any(b"refund" in value or b"be kind" in value for value in values)
+
+    with memcore.open(tmp_path / "file") as db:
+        asyncio.run(work(db))

@@ -10,10 +10,15 @@ from memcore.adapters import on_first_use
 if TYPE_CHECKING:
     from memcore.adapters.openai_agents.input_callback import safe_session_input_callback
     from memcore.adapters.openai_agents.input_filter import safe_call_model_input_filter
-    from memcore.adapters.openai_agents.managed import ManagedSession, SessionManager
+    from memcore.adapters.openai_agents.managed import (
+        FoundSession,
+        ManagedSession,
+        SessionManager,
+    )
     from memcore.adapters.openai_agents.session import MemcoreSession
 
 __all__ = [
+    "FoundSession",
     "ManagedSession",
     "MemcoreSession",
     "SessionManager",
@@ -22,6 +27,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "FoundSession": "managed",
     "ManagedSession": "managed",
     "MemcoreSession": "session",
     "SessionManager": "managed",

@@ -215,6 +215,11 @@ class History(Opened):
         """As ``native``, with the coder of its items."""
         return self.bound_in(self.scope_for(wrapper))
 
+    @property
+    def scope(self) -> Scope:
+        """The scope that it was made for; with ``scope_of`` calls work in others."""
+        return self._scope
+
     def scope_for(self, wrapper: Any = None) -> Scope:
         """The scope that a call works in; raises what ``native`` raises."""
         self.need_open()

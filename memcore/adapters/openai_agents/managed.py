@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from memcore import names
 from memcore.adapters.openai_agents.book import clearing
+from memcore.adapters.openai_agents.kinds import text_of
 from memcore.adapters.openai_agents.place import name_of
 from memcore.adapters.openai_agents.session import MemcoreSession
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
 from memcore.aio.source import Opened, database_of
 from memcore.database import Database
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, UnreadableItemsError
 from memcore.log import Head
 from memcore.log.head import head_key
+from memcore.options import checked_int
 from memcore.session import Backing, resume_removals
 from memcore.store.base import Txn
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["ManagedSession", "SessionManager"]
+__all__ = ["FoundSession", "ManagedSession", "SessionManager"]
 
 _DAY_MS = 24 * 60 * 60 * 1000
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+_EXCERPT_CHARS: Final = 80
 
 
 class ManagedSession(NamedTuple):
@@ -37,10 +43,23 @@ class ManagedSession(NamedTuple):
     """Seconds since 1970."""
     updated_at: float
     """When it was last changed."""
+    title: str | None = None
+    metadata: Mapping[str, Any] = _NONE
+
+
+class FoundSession(NamedTuple):
+    """A session that a search found."""
+
+    session: ManagedSession
+    where: str
+    """``"title"``, ``"metadata"`` or ``"content"``: the first of these that holds the words."""
+    excerpt: str
+    """The text that holds them, cut around the first one."""
 
 
 @adapts(
     list_sessions="sessions . count",
+    search="sessions . count",
     delete_session="delete",
     cleanup_old_sessions="sweep . count",
 )
@@ -140,6 +159,41 @@ class SessionManager(Opened):
         self._need_open()
         return await asyncio.to_thread(lambda: list(self._stored(user_id)))
 
+    async def search(
+        self, query: str, user_id: str | None = None, *, limit: int = 20
+    ) -> list[FoundSession]:
+        """The sessions whose title, metadata or contents hold all words of a query.
+
+        A word counts wherever it stands, whatever its case; title and metadata are looked at as
+        wholes, contents item by item. Contents that need another key are passed over.
+
+        Args:
+            query: one or more words.
+            user_id: whose sessions; None: everybody's.
+            limit: at most so many are found.
+
+        Returns:
+            The sessions in the order of ``list_sessions``.
+
+        Raises:
+            InvalidOptionError: the query has no words, or the limit is below 1.
+            RuntimeError: the manager is closed.
+        """
+        self._need_open()
+        checked_int("limit", limit, least=1)
+        if not isinstance(query, str) or not query.split():
+            msg = f"query: expected a str with one word at least, got {query!r:.80}"
+            raise InvalidOptionError(msg)
+        found: list[FoundSession] = []
+        for each in await self.list_sessions(user_id):
+            with self._unlisted(each.user_id, each.session_type) as session:
+                hit = await _found(session, each, query)
+            if hit is not None:
+                found.append(hit)
+            if len(found) == limit:
+                break
+        return found
+
     async def delete_session(self, user_id: str, session_type: str = "default") -> bool:
         """Close a session and remove all that is stored of it; whether there was something."""
         self._need_open()
@@ -173,9 +227,15 @@ class SessionManager(Opened):
             start = _id_of(entry.user, "")
             if entry.session_id.startswith(start):
                 kind = entry.session_id.removeprefix(start)
-                yield ManagedSession(
-                    entry.user, kind, entry.items, entry.created_at, entry.updated_at
-                )
+                with self._unlisted(entry.user, kind) as session:
+                    title, metadata = session.notes_in(session.scope)
+                moments = entry.created_at, entry.updated_at
+                yield ManagedSession(entry.user, kind, entry.items, *moments, title, metadata)
+
+    def _unlisted(self, user_id: str, kind: str) -> MemcoreSession:
+        """A handle of a session beside those that are handed out."""
+        scope = self._database.scope(app=self.app, user=user_id)
+        return MemcoreSession(_id_of(user_id, kind), scope, **self._options)
 
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
         """Remove a session if it was not changed since; whether it was."""
@@ -201,6 +261,44 @@ class SessionManager(Opened):
         if self._closed:
             msg = "SessionManager is closed"
             raise RuntimeError(msg)
+
+
+async def _found(session: MemcoreSession, each: ManagedSession, query: str) -> FoundSession | None:
+    """What a session holds of a query, None if not all words."""
+    passage = session.bound_in(session.scope).address.passage
+    asked = query if passage is None else passage.again(query)
+    words = asked.casefold().split()
+    texts = [("title", each.title or "")]
+    if each.metadata:
+        texts.append(("metadata", json.dumps(dict(each.metadata), ensure_ascii=False)))
+    for where, text in texts:
+        if _holds(text, words):
+            return FoundSession(each, where, _excerpt(text, words[0]))
+    try:
+        items = await session.get_items(-1)
+    except UnreadableItemsError:
+        return None
+    for item in items:
+        text = "\n".join(_texts(item))
+        if _holds(text, words):
+            return FoundSession(each, "content", _excerpt(text, words[0]))
+    return None
+
+
+def _texts(item: Any) -> Iterable[str]:
+    if not isinstance(item, dict):
+        return ()
+    return (*text_of(item.get("content")), *text_of(item.get("output")))
+
+
+def _holds(text: str, words: list[str]) -> bool:
+    folded = text.casefold()
+    return all(word in folded for word in words)
+
+
+def _excerpt(text: str, word: str) -> str:
+    start = max(0, text.casefold().find(word) - _EXCERPT_CHARS // 2)
+    return text[start : start + max(_EXCERPT_CHARS, len(word))]
 
 
 def _updated_ms(txn: Txn, backing: Backing, scope: int, name: str) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcore.adapters.openai_agents.branches import Branches
 from memcore.adapters.openai_agents.hooks import stands_for_sqlite
+from memcore.adapters.openai_agents.notes import Notes
 from memcore.telemetry import adapts
 
 __all__ = ["MemcoreSession"]
@@ -28,12 +28,18 @@ __all__ = ["MemcoreSession"]
     store_run_usage="report_usage",
     get_session_usage="usage",
     get_turn_usage="usage",
+    get_title="state.get",
+    set_title="state.update",
+    get_metadata="state.get",
+    set_metadata="state.update",
+    save_run_state="state.update",
+    load_run_state="state.get",
     _pop_item_with_validation="undo",
     _get_compaction_snapshot="items",
     _replace="batch",
     _atomic_replace_items="batch",
 )
-class MemcoreSession(Branches):
+class MemcoreSession(Notes):
     """A session of the OpenAI Agents SDK in a memcore file.
 
     Arguments are those of ``SQLiteSession``, in their order, and by keyword memcore's own. May be
