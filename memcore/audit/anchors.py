@@ -16,12 +16,15 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from hmac import compare_digest
 from typing import Any, Final
 
 from memcore.errors import AuditError
 from memcore.files import open_private, sync_directory
 from memcore.privacy.entry import Chainer
+from memcore.store.device import FULL
+from memcore.store.recorder import AnchorFullError
 from memcore.store.recording import Place
 
 __all__ = ["AnchorFile", "AnchorLines", "Anchored", "read_anchor"]
@@ -93,6 +96,7 @@ class AnchorFile(AnchorLines):
         """Append where chains stand.
 
         Raises:
+            AnchorFullError: no space is left on its device.
             AuditError: the file cannot be written, is cut, or is not this database's anchor.
         """
         try:
@@ -106,6 +110,11 @@ class AnchorFile(AnchorLines):
             if is_new:
                 sync_directory(self._path)
         except OSError as exc:
+            if exc.errno in FULL:
+                raise AnchorFullError(
+                    f"{self._path}: cannot be written: {exc.strerror}; deletions go on, and are "
+                    "anchored when there is room"
+                ) from exc
             raise AuditError(f"{self._path}: cannot be written: {exc.strerror}") from exc
 
     def _append(self, fd: int, tips: Tips, *, reset: bool) -> None:
@@ -120,9 +129,14 @@ class AnchorFile(AnchorLines):
         # A line that was torn by a crash stays, on a line of its own: it is told by its mac.
         torn = b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""
         left = torn + "".join(f"{line}\n" for line, _, _ in lines).encode()
-        while left:
-            left = left[os.write(fd, left) :]
-        os.fsync(fd)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+            os.fsync(fd)
+        except OSError:
+            with suppress(OSError):  # it may be one that can only grow
+                os.ftruncate(fd, size)
+            raise
         self._number, self._prev = lines[-1][1:]
 
     def _last(self, fd: int, size: int) -> tuple[int, str]:

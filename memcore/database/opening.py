@@ -210,6 +210,7 @@ def _opened(
     start_audit(store, backing.audit)
     backing.border = settled(store, admitted).border(store, None if told is None else told.redacted)
     if not store.read_only:
+        store.secret.settle()
         bury_shredded(backing)
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(backing, pieces=REMOVAL_PIECES_OPENING)

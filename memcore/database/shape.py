@@ -28,6 +28,7 @@ from memcore.log.item import split_body
 from memcore.log.quarantine import is_held_row
 from memcore.log.saved import unpack_last, unpack_saved
 from memcore.names import unpack_name
+from memcore.privacy.secret import SECRET_BYTES
 from memcore.session.uses import is_uses_row
 from memcore.state import is_moment, is_state_row
 from memcore.terms import is_terms, terms_of
@@ -174,6 +175,8 @@ def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
         return is_hold_row(key, value)
     if which == bytes((Care.MEMORY,)):
         return len(key) == _SCOPED_BYTES + 1 + _NUMBER_BYTES and not body
+    if which == bytes((Care.SECRET,)):
+        return len(key) == _SCOPED_BYTES + 1 and len(body) == SECRET_BYTES
     if which == bytes((Care.DEMAND,)):
         return is_demand(key, value)
     return _is_terms(key, value, body)

@@ -46,6 +46,7 @@ class Care:
     QUARANTINE: Final = 0x05
     MEMORY: Final = 0x06
     DEMAND: Final = 0x07
+    SECRET: Final = 0x08
 
 
 class Row:

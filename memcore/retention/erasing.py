@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from memcore import keys
 from memcore.audit import record_event
-from memcore.errors import MemcoreError, ReadOnlyError, StorageError
+from memcore.errors import AuditError, MemcoreError, ReadOnlyError, StorageError
 from memcore.held import drop_holds, need_free
 from memcore.keys import Kind
 from memcore.names import check_name, pass_over
@@ -318,11 +318,13 @@ class _Work:
                 self._store.flush()
         except StorageError as error:
             self.note(f"rows: {error}")
+        except AuditError as error:
+            self.note(f"the audit: {error}")
         self._reread()
 
     def _shred(self) -> None:
         vault = self._store.vault
-        self._store.flush()  # no power cut may bring the names back without their keys
+        self._store.make_durable()  # no power cut may bring the names back without their keys
 
         def closure(txn: Txn) -> None:
             pending = pending_of(txn, self.pending.id)

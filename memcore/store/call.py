@@ -11,6 +11,8 @@ from _thread import LockType
 from collections.abc import Callable
 from typing import Any
 
+from memcore.errors import MemcoreError
+
 __all__ = ["DONE", "LEAD", "NEW", "QUEUED", "TAKEN", "Batch", "Call", "WriterNeeded"]
 
 NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
@@ -47,7 +49,7 @@ class Batch:
     ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
     """
 
-    __slots__ = ("back", "calls", "decided", "hurried", "own", "settled")
+    __slots__ = ("back", "calls", "decided", "hurried", "own", "refusal", "settled")
 
     def __init__(self, own: Call | None, *, hurried: bool = False) -> None:
         self.own = own
@@ -55,6 +57,8 @@ class Batch:
         self.calls: list[Call] = [] if own is None else [own]
         self.back: list[Call] = []
         self.decided = False
+        self.refusal: MemcoreError | None = None
+        """What calls that make no room get: they must not be carried out now."""
         self.settled = False
 
     def take_back(self, index: int) -> None:

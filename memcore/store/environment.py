@@ -192,7 +192,8 @@ class Environment:
         if self.read_only:
             # Writers of other processes go on; the snapshot keeps what the walk may meet as it is.
             return self.read(lambda _: self.walk(self.fd))
-        return self.queue.call(lambda _: self.walk(self.fd))
+        # It needs no room: whatever keeps others from writing, it goes on.
+        return self.queue.call(lambda _: self.walk(self.fd), makes_room=True)
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
+from weakref import ref
 
+from memcore.codec import open_value, seal_value
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -24,6 +26,7 @@ from memcore.errors import (
     StorageError,
     StoreAccessError,
 )
+from memcore.keys import Care, care_rows
 from memcore.limits import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MAX,
@@ -55,6 +58,7 @@ from memcore.store.wiping import wipe_slots
 __all__ = ["LmdbStore", "open_store"]
 
 T = TypeVar("T")
+_SECRET: Final = care_rows(0, Care.SECRET)
 _TRIES: Final = 8
 """So often an opening meets a file that LMDB's binding has not forgotten."""
 
@@ -231,6 +235,45 @@ def _open_memory(map_bytes: int, access: Access | None) -> LmdbStore:
         raise refusal(error, ":memory:") from error
 
 
+class SecretRow:
+    """The row of a secret that has no file yet."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: LmdbStore) -> None:
+        self._store: Callable[[], LmdbStore | None] = ref(store)
+
+    def _open(self) -> LmdbStore:
+        store = self._store()
+        if store is None:
+            raise ClosedError("the store is closed; open it again")
+        return store
+
+    def kept(self) -> bytes | None:
+        """The secret, if it is kept there."""
+        return self._open().read(_kept_secret)
+
+    def keep(self, secret: bytes) -> bytes:
+        """Keep it there, unless one is kept there already; the one that is."""
+
+        def closure(txn: Txn) -> bytes:
+            found = _kept_secret(txn)
+            if found is None:
+                txn.put(_SECRET, seal_value(_SECRET, secret))
+            return found or secret
+
+        return self._open().transact(closure, makes_room=True)
+
+    def drop(self) -> None:
+        """It has its file now."""
+        self._open().transact(lambda txn: txn.delete(_SECRET), makes_room=True)
+
+
+def _kept_secret(txn: ReadTxn) -> bytes | None:
+    value = txn.get(_SECRET)
+    return None if value is None else open_value(_SECRET, value)[1]
+
+
 class LmdbStore:
     """One handle of an open store. Handles of the same file share environment and queue.
 
@@ -253,7 +296,8 @@ class LmdbStore:
         self.vault = env.vault
         self.seed = record.seed if env.vault is None else env.vault.seed
         ring = None if env.vault is None else env.vault.ring.secret
-        self.secret = Secret(env.path, create=not read_only, ring=ring)
+        place = SecretRow(self) if ring is None else None
+        self.secret = Secret(env.path, create=not read_only, ring=ring, place=place)
         env.handles.add(id(self))
 
     def __del__(self) -> None:

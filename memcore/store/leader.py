@@ -114,7 +114,7 @@ class Leader:
         self.need_sound()
         env = self._env
         if env.audit is not None:
-            env.audit.need_anchored(hurried=batch.hurried)
+            batch.refusal = env.audit.need_anchored(hurried=batch.hurried)
         if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
             env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
         txn = raw = None
@@ -158,7 +158,7 @@ class Leader:
         while True:
             while index < len(batch.calls):
                 call = batch.calls[index]
-                if call.done:
+                if call.done or _is_refused(call, batch.refusal):
                     index += 1
                     continue
                 txn.owner = call
@@ -369,6 +369,14 @@ class Leader:
             f"{self._env.path}: a commit or flush failed ({error}) so that the store cannot be"
             " trusted to write; close it, check the device, open it again and look what is stored"
         )
+
+
+def _is_refused(call: Call, refusal: MemcoreError | None) -> bool:
+    """Whether a call must not be carried out, as long as only those who make room are."""
+    if refusal is None or call.makes_room:
+        return False
+    call.error, call.done = _copy_of(refusal, refusal), True
+    return True
 
 
 def _is_full(error: BaseException, path: str) -> bool:

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from memcore.store.environment import Environment
     from memcore.store.txn import WriteTxn
 
-__all__ = ["Anchorage", "Recorder", "anchored"]
+__all__ = ["AnchorFullError", "Anchorage", "Recorder", "anchored"]
 
 _TIPS_MAX: Final = 4096
 _ANCHORED_MAX: Final = 4096
 _log = logging.getLogger("memcore.audit")
+
+
+class AnchorFullError(AuditError):
+    """No space is left for an anchor; what makes room goes on without."""
 
 
 class Anchorage(Protocol):
@@ -32,6 +36,7 @@ class Anchorage(Protocol):
         """Put down numbers and macs, durably.
 
         Raises:
+            AnchorFullError: no space is left.
             AuditError: it cannot be done now.
         """
 
@@ -132,8 +137,12 @@ class Recorder:
             )
         )
 
-    def need_anchored(self, *, hurried: bool) -> None:
+    def need_anchored(self, *, hurried: bool) -> AnchorFullError | None:
         """Before a transaction: an anchor that failed is tried again.
+
+        Returns:
+            What to tell those who do not make room, where the anchor's device is full: who deletes
+            must not have to delete first. Marks in the file say what is to be anchored later.
 
         Raises:
             WriterNeeded: ``hurried``, and an anchor is due.
@@ -142,7 +151,11 @@ class Recorder:
         if hurried and self.is_due:
             raise WriterNeeded
         if self._failure and self._strict:
-            self.anchor()
+            try:
+                self.anchor()
+            except AnchorFullError as error:
+                return error
+        return None
 
     def anchor_if_due(self) -> None:
         """After a commit. What fails is told by the next one: this one is stored."""
@@ -193,11 +206,16 @@ class Recorder:
 
 @contextmanager
 def anchored(recorder: Recorder | None) -> Iterator[None]:
-    """Around the closing of a file: a last anchor; the file is closed even if that fails."""
+    """Around the closing of a file: a last anchor; the file is closed even if that fails.
+
+    On a full device it is left to the next who opens the file; the log says so.
+    """
     failure: MemcoreError | None = None
     if recorder is not None:
         try:
             recorder.anchor()
+        except AnchorFullError:
+            pass
         except MemcoreError as error:
             failure = error
     yield

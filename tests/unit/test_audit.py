@@ -16,8 +16,10 @@ import pytest
 import memcore
 from memcore import keys
 from memcore.audit import end_scope, record_event
+from memcore.audit.anchors import AnchorFile
 from memcore.audit.report import Why
 from memcore.keys import Row
+from memcore.privacy.entry import Chainer
 from memcore.store.format import AUDITED, FORMAT_KEY, Format
 from memcore.store.recording import Recording
 
@@ -694,3 +696,81 @@ def test_rules_of_retention_cut_the_audit_and_events_tell_of_care(tmp_path):
         assert db.verify_audit().findings == ()
         assert db.check() == []
         assert any(entry.row.startswith("sweep ") for entry in db.audit_entries())
+
+
+def test_an_anchor_on_a_full_device_holds_up_no_deletion(path, anchor, monkeypatch, caplog) -> None:
+    """Whoever has to delete to make room must not have to make room first."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    audit = memcore.Audit(key=KEY, anchor=anchor, every_entries=1)
+    db = memcore.open(path, audit=audit)
+    for user in ("alice", "bob"):
+        db.session("s", user=user).extend([message(n) for n in range(6)])
+        db.scope(user=user).kv("notes").put("k", 1)
+    db.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(AnchorFile, "_append", full)
+        session = db.session("s", user="bob")
+        session.append(message(7))  # stored, and then the anchor fails
+        with pytest.raises(memcore.AuditError, match=r"No space left.*deletions go on"):
+            session.append(message(8))
+        with pytest.raises(memcore.AuditError):
+            db.flush()
+        assert len(session.undo(2)) == 2
+        assert db.scope(user="bob").kv("notes").delete("k")
+        assert db.check() == []
+        receipt = db.erase("alice")
+        assert "removed" in receipt.method
+        assert db.delete_session("s", user="bob")
+        db.close()
+    assert "could not be anchored" in caplog.text
+    with memcore.open(path, audit=audit) as db:
+        assert db.check() == []
+    with memcore.open(path, read_only=True) as db:
+        report = db.verify_audit(key=KEY, anchor=anchor)
+        assert report.ok
+        assert report.is_anchored
+        assert {entry.app for entry in db.sessions()} == set()
+
+
+def test_what_was_not_anchored_on_a_full_device_is_anchored_by_the_same_handle(
+    path, anchor, monkeypatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with memcore.open(path, audit=memcore.Audit(key=KEY, anchor=anchor, every_entries=1)) as db:
+        session = db.session("s")
+        session.extend([message(n) for n in range(6)])
+        with monkeypatch.context() as patch:
+            patch.setattr(AnchorFile, "_append", full)
+            session.undo(1)
+            session.undo(1)
+        before = anchor.read_bytes()
+        session.append(message(9))
+        assert anchor.read_bytes() != before
+        assert db.verify_audit(anchor=anchor).ok
+
+
+def test_a_line_that_does_not_fit_the_device_leaves_nothing_of_itself(anchor, monkeypatch) -> None:
+    lines = AnchorFile(Chainer(KEY, bytes(16)), bytes(16), str(anchor))
+    lines.write({(0, 0): (1, bytes(32))})
+    before = anchor.read_bytes()
+    write = os.write
+
+    def short(fd: int, content: bytes) -> int:
+        monkeypatch.setattr(os, "write", full)
+        return write(fd, content[:20])
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(memcore.AuditError, match="No space"):
+        lines.write({(0, 0): (2, bytes(32))})
+    monkeypatch.setattr(os, "write", write)
+    assert anchor.read_bytes() == before
+    lines.write({(0, 0): (3, bytes(32))})
+    assert len(anchor.read_bytes().splitlines()) == 2

@@ -14,7 +14,8 @@ import memcore
 from memcore import keys, tombstone
 from memcore.checkpoint import JsonCoder, NewCheckpoint
 from memcore.errors import HeldError, InvalidOptionError, NotFoundError, StoreLockedError
-from memcore.keys import Kind
+from memcore.keys import Care, Kind
+from memcore.privacy import secret
 from memcore.retention import erasing, removing
 from memcore.retention.pending import all_pending
 from memcore.store import handle as store_handle
@@ -579,6 +580,53 @@ def test_a_full_device_leaves_the_bytes_for_later(db, path, monkeypatch):
     monkeypatch.undo()
     assert db.finish_erasures()[0].bytes_gone
     assert scan(path, MARK) == 0
+
+
+def test_on_a_full_device_the_secret_waits_in_the_file(path, monkeypatch):
+    """Who erases to make room has none for a new file, and the receipt is to be proven later."""
+    users = ("alice", "bob")
+    with memcore.open(path) as db:
+        for user in users:
+            db.session("chat", user=user).append({"role": "user", "content": "text"})
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    place = path.with_name(f"{path.name}.secret")
+    with monkeypatch.context() as patch:
+        patch.setattr(secret, "put_private", full)
+        with memcore.open(path) as db:
+            receipt = db.erase("alice", compact=False)
+            assert receipt.counts["items"] == 1
+            assert memcore.verify_receipt(receipt, key=db.receipt_key)
+            assert db.erase("alice").bytes_gone  # found by the digest of the name
+            assert not place.exists()
+            assert db.check() == []
+        with memcore.open(path, read_only=True) as db:
+            assert memcore.verify_receipt(receipt, key=db.receipt_key)
+            assert db.check() == []
+        with memcore.open(path) as db:  # there is no room yet
+            assert memcore.verify_receipt(receipt, key=db.receipt_key)
+    assert not place.exists()
+    with memcore.open(path) as db:
+        assert place.stat().st_mode & 0o777 == 0o600
+        assert memcore.verify_receipt(receipt, key=db.receipt_key)
+        assert db.backing.store.read(lambda txn: txn.get(keys.care_rows(0, Care.SECRET))) is None
+        later = db.erase("bob")
+        assert memcore.verify_receipt(later, key=db.receipt_key)
+        assert db.check() == []
+    assert place.read_bytes() not in path.read_bytes()
+
+
+def test_two_who_have_no_room_for_the_secret_agree_on_one(path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(secret, "put_private", full)
+    with memcore.open(path) as first, memcore.open(path) as second:
+        assert first.receipt_key == second.receipt_key
+        with memcore.open(path) as third:
+            assert third.receipt_key == first.receipt_key
 
 
 def test_large_scopes_leave_in_pieces(db, monkeypatch):
