@@ -286,7 +286,7 @@ cdef list _unpack_mixed(const uint8_t *p, Py_ssize_t left):
     count = <Py_ssize_t>_little(p, 4)
     tags = p + 4
     left -= 4
-    if left < count:
+    if left < count or count > UNIT_MAX:
         _no_run()
     for at in range(count):
         if tags[at] > ATOM_TEXT:
@@ -327,7 +327,7 @@ cdef list _unpack_mixed(const uint8_t *p, Py_ssize_t left):
 
 
 def unpack_run(bytes content not None):
-    """The values of a run; ValueError if it is none."""
+    """The values of a run; ValueError if it is none, or holds more than any that is written."""
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(content)
     cdef Py_ssize_t left = PyBytes_GET_SIZE(content) - 1, at
     cdef int form, width
@@ -343,6 +343,8 @@ def unpack_run(bytes content not None):
     if width == 0 or left % width:
         _no_run()
     left //= width
+    if left > UNIT_MAX:
+        _no_run()
     if form == c'd':
         for at in range(left):
             made.append(_as_double(<int64_t>_little(p + 8 * at, 8)))

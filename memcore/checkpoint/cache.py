@@ -104,6 +104,8 @@ class Entries:
     identity: object = None
     size: int = 0
     """Serialised bytes, about."""
+    repeated: int = 0
+    """Of a page: how many came from pages that it names again."""
 
     def add(self, node: bytes, name: str, tree: Any, size: int) -> None:
         """One more."""

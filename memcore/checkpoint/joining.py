@@ -24,6 +24,10 @@ from memcore.errors import CorruptValueError
 
 __all__ = ["MISSING", "Joiner"]
 
+_REPEATED_MAX: Final = 2**22
+"""So many entries of a value may come from pages that it names again: they cost no bytes, and a few
+pages of pages would make any number of them."""
+_PAGE: Final = bytes((Sort.PAGE,))
 _RUN_WEIGHT: Final = 4
 """So many times the bytes of a run its values take in memory, about."""
 MISSING: Any = object()
@@ -51,6 +55,10 @@ class Joiner:
         self._pool = pool
         self._secret = secret
         self._depth = 0
+        self._pages: set[bytes] = set()
+        """Those that the value has named so far."""
+        self._repeated = 0
+        """Entries that came from pages that were named before."""
         self.version: Version | None = None
         """The parts of the last value that ``join`` returned, if it was a list or dict."""
 
@@ -61,18 +69,23 @@ class Joiner:
             CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
         """
         cache = self._cache
-        self._depth = 0
+        self._begin()
         self.version = None
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
+                self._begin()
                 return self._decoded(node)
             if type(tree) is Run:
                 raise _malformed("holds entries of a list outside of one")
             kept = Decoded(self._coder.identity, tree, size)
             cache.values.put((self._pool, node), kept, weight=size)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
+
+    def _begin(self) -> None:
+        self._depth = self._repeated = 0
+        self._pages = set()
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
         """The value, not to be handed out, opaque if it cannot be copied; and its size."""
@@ -108,7 +121,9 @@ class Joiner:
             raise _malformed("runs into itself")
         for node, name in entries_in(container, body):
             if node[0] == Sort.PAGE:
-                found.extend(self._page(container, node[1:]))
+                page = self._page(container, node[1:])
+                self._need_few(node, page)
+                found.extend(page)
             else:
                 if node == EMPTY:
                     raise _malformed("holds an entry that is empty")
@@ -125,13 +140,26 @@ class Joiner:
         self._depth -= 1
         return found
 
+    def _need_few(self, node: bytes, page: Entries) -> None:
+        """Have entries that come again be no more than somebody may have put."""
+        if node in self._pages:
+            self._repeated += len(page.nodes)
+        else:
+            self._pages.add(node)
+        if self._repeated > _REPEATED_MAX:
+            raise _malformed(f"repeats more than {_REPEATED_MAX:,} entries")
+
     def _page(self, container: int, part: bytes) -> Entries:
         key = (container, part)
         kept = self._cache.pages.get(key)
         if kept is None or kept.identity is not self._coder.identity:
+            before = self._repeated
             kept = self._entries(container, self._open(part)[1])
             kept.identity = self._coder.identity
+            kept.repeated = self._repeated - before
             self._cache.pages.put(key, kept, weight=kept.size)
+        elif _PAGE + part not in self._pages:
+            self._repeated += kept.repeated
         return kept
 
     def _chunk(self, part: bytes) -> Decoded:

@@ -21,7 +21,8 @@ text of the content.
 
 Numbers, None, True, False and short strings that follow each other in a list are no nodes of their
 own but *runs*: parts of the type ``~run``, each in place of so many entries. Where a run ends
-follows from what it holds, too. Its content is a form and the values, little-endian:
+follows from what it holds, too; it holds 4,096 values at most. Its content is a form and the
+values, little-endian:
 
 | form | values |
 |---|---|

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from hypothesis import strategies as st
 from threaded import CODER, Thread, rows_under
 
 import memcore
+from memcore._fast import unpack_run
 from memcore.checkpoint import GraphStore, NewCheckpoint, nodes, rows
+from memcore.checkpoint.cache import Cache
 from memcore.checkpoint.graph import store_of
+from memcore.checkpoint.joining import Joiner
 from memcore.checkpoint.nodes import ATOMS, NUMBERS, Run, flattened, units_of
+from memcore.checkpoint.nodes import text as packed_text
 from memcore.checkpoint.splitting import Splitter
 from memcore.errors import CorruptValueError, InvalidItemError
 from memcore.keys import Kind
@@ -178,3 +183,51 @@ def test_a_run_outside_of_a_list_is_told(path: Path) -> None:
             )
             with pytest.raises(CorruptValueError, match="outside of one"):
                 graph.get(str(at), "", None, CODER)
+
+
+# --- what a few bytes may make --------------------------------------------------------------------
+
+
+def joiner_of(chunks: dict[bytes, tuple[str, bytes]]) -> Joiner:
+    return Joiner(Cache(), CODER, chunks.__getitem__, pool=1, secret=b"")
+
+
+@pytest.mark.parametrize("form", [b"B", b"d", b"q", b"m" + (4097).to_bytes(4, "little")])
+def test_a_run_holds_no_more_values_than_any_that_is_written(form: bytes) -> None:
+    assert unpack_run(b"B" + bytes(4096)) == [0] * 4096
+    width = {b"B": 1, b"m": 1}.get(form[:1], 8)
+    content = form + bytes(4097 * width)
+    with pytest.raises(CorruptValueError):
+        Run(content).values()
+    chunks = {bytes(16): ("~run", content)}
+    with pytest.raises(CorruptValueError):
+        joiner_of(chunks).join(b"\x03" + packed_text(b"".join([b"\x02" + bytes(16)] * 20)))
+
+
+@pytest.mark.parametrize("container", [3, 4])
+def test_pages_of_pages_make_no_more_than_anybody_puts(container: int) -> None:
+    entry = b"\x02" + bytes(16)
+    chunks = {bytes(16): ("json", b"1")}
+    below = entry * 64 if container == 3 else b"".join(
+        entry + packed_text(f"{at}".encode()) for at in range(64))  # fmt: skip
+    for level in range(1, 60):
+        page = level.to_bytes(16, "big")
+        chunks[page] = ("page", below)
+        below = (b"\x06" + page) * 2
+    node = bytes((container,)) + packed_text(below)
+    joiner = joiner_of(chunks)
+    for _ in range(2):  # the second time some pages are known
+        tracemalloc.start()
+        with pytest.raises(CorruptValueError, match="repeats more than"):
+            joiner.join(node)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 256 * 2**20
+
+
+def test_a_list_of_equal_entries_is_read_again_and_again(graph: GraphStore) -> None:
+    one = Thread(graph, "t")
+    value = [{"a": [1, "x"]}] * 5000
+    one.put(plain=value)
+    for _ in range(3):
+        assert one.read() == {"plain": value}
