@@ -49,6 +49,8 @@ cdef enum:
     P_SPACE = 256
     P_END = 512         # ends a value that has no quotes
     P_BASE64 = 1024
+    P_BREAK = 2048      # before it begins a value that is said
+    P_LEAD = 4096       # stands between such a value and the words before it
 
 cdef enum:
     INVISIBLE = 0x81
@@ -137,7 +139,7 @@ cdef void _fill_tables() noexcept:
     cdef int alnum = P_LOCAL | P_KEY | P_BEARER | P_BASE64
     for c in range(256):
         _TRIGGER[c] = 0
-        _PROPERTY[c] = P_END if c >= 128 else 0
+        _PROPERTY[c] = P_END | P_BREAK if c >= 128 else 0
         _FIRST_KEY[c] = -1
     for c in range(c'0', c'9' + 1):
         _PROPERTY[c] = <uint16_t>(P_DIGIT | P_HEX | alnum)
@@ -150,9 +152,11 @@ cdef void _fill_tables() noexcept:
     _mark(b"_-", P_KEY)
     _mark(b"-._~+/=", P_BEARER)
     _mark(b"+/=", P_BASE64)
-    _mark(b"\"'`", P_QUOTE | P_END)
-    _mark(b" \t\r\n\v\f", P_SPACE | P_END)
-    _mark(b",;&<>)}]|", P_END)
+    _mark(b"\"'`", P_QUOTE | P_END | P_BREAK | P_LEAD)
+    _mark(b" \t\r\n\v\f", P_SPACE | P_END | P_BREAK)
+    _mark(b",;&<>)}]|", P_END | P_BREAK)
+    _mark(b":=[(*\\", P_BREAK | P_LEAD)
+    _mark(b" \n", P_LEAD)
     for at in range(MEMCORE_KEYS_COUNT):
         c = MEMCORE_KEYS[at].prefix[0]
         if _FIRST_KEY[c] < 0:

@@ -8,7 +8,8 @@ cdef extern from *:
         W_VETO = 64,    /* takes a shorter word back: "page token" is no secret */
         W_LOOSE = 128,  /* also at the end of a longer word */
         W_SURE = 256,   /* names nothing else: client_secret, and not "token" */
-        W_FINDS = 127   /* those that are looked for by the last letter */
+        W_FINDS = 127,  /* those that are looked for by the last letters */
+        W_VERB = 512    /* "is" and the like, by the last letters alone */
     };
     /* By last letter. A blank stands for a separator or none: phone_number, phoneNumber. */
     typedef struct { const char *text; int size, groups; } memcore_word;
@@ -117,7 +118,7 @@ cdef extern from *:
     enum { MEMCORE_SIGNS_COUNT = sizeof(MEMCORE_SIGNS) / sizeof(MEMCORE_SIGNS[0]) };
     """
     int W_PHONE, W_CARD, W_STUDENT, W_PASSWORD, W_SECRET
-    int W_CODE, W_VETO, W_LOOSE, W_SURE, W_FINDS
+    int W_CODE, W_VETO, W_LOOSE, W_SURE, W_FINDS, W_VERB
     ctypedef struct memcore_word:
         const char *text
         int size
@@ -147,11 +148,16 @@ cdef enum:
 
 cdef uint8_t _LAST_LETTER[256]
 cdef uint8_t _FIRST_WORD[256]
+cdef uint16_t _LAST_TWO[1024]
 
 
 cdef void _fill_words() noexcept:
-    """By the last letter, which groups have a word that ends so."""
+    """By the last letter, and by the last two, which groups have a word that ends so."""
     cdef int c, at
+    cdef const memcore_word *word
+    cdef const char *verbs = b"issastobest"
+    for c in range(1024):
+        _LAST_TWO[c] = 0
     for c in range(256):
         _LAST_LETTER[c] = _FIRST_WORD[c] = 0
     for at in range(MEMCORE_WORDS_COUNT):
@@ -159,6 +165,12 @@ cdef void _fill_words() noexcept:
         if not _LAST_LETTER[c]:
             _FIRST_WORD[c] = <uint8_t>at
         _LAST_LETTER[c] |= <uint8_t>(MEMCORE_WORDS[at].groups & W_FINDS)
+        word = &MEMCORE_WORDS[at]
+        c = _pair(<uint8_t>word.text[word.size - 2], <uint8_t>c)
+        _LAST_TWO[c] |= <uint16_t>(word.groups & W_FINDS)
+    _LAST_TWO[_pair(c"'", c's')] |= <uint16_t>W_VERB
+    for at in range(10):
+        _LAST_TWO[_pair(<uint8_t>verbs[at], <uint8_t>verbs[at + 1])] |= <uint16_t>W_VERB
     for c in range(c'a', c'z' + 1):
         _LAST_LETTER[c - 32] = _LAST_LETTER[c]
         _FIRST_WORD[c - 32] = _FIRST_WORD[c]
@@ -166,6 +178,11 @@ cdef void _fill_words() noexcept:
 
 
 _fill_words()
+
+
+cdef inline int _pair(uint8_t a, uint8_t b) noexcept nogil:
+    """Where ``_LAST_TWO`` has what ends with two letters, in any case."""
+    return (a & 31) << 5 | b & 31
 
 
 cdef inline uint32_t _point(const Scan *s, Py_ssize_t i) noexcept nogil:
@@ -200,6 +217,7 @@ cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
     cdef int at, k, found = 0
     cdef uint8_t c = _byte(s, stop - 1)
     cdef const memcore_sign *sign
+    cdef const memcore_word *word
     if not _LAST_LETTER[c] & groups:
         return 0
     if c == 0x80:
@@ -214,6 +232,8 @@ cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
             if k == 0:
                 found |= sign.groups
         return found & groups
+    if not _LAST_TWO[_pair(_byte(s, stop - 2), c)] & groups:
+        return 0
     if _has(s, stop, P_LETTER) and not (_has(s, stop, P_UPPER) and _has(s, stop - 1, P_LOWER)):
         return 0
     s.work += 8
@@ -222,10 +242,11 @@ cdef int _groups_at(Scan *s, Py_ssize_t stop, int groups) noexcept nogil:
     if _PROPERTY[c] & P_UPPER:
         c += 32
     for at in range(_FIRST_WORD[c], MEMCORE_WORDS_COUNT):
-        if <uint8_t>MEMCORE_WORDS[at].text[MEMCORE_WORDS[at].size - 1] != c:
+        word = &MEMCORE_WORDS[at]
+        if <uint8_t>word.text[word.size - 1] != c:
             break
-        if MEMCORE_WORDS[at].groups & groups and _word_stands(s, stop, &MEMCORE_WORDS[at]):
-            found |= MEMCORE_WORDS[at].groups
+        if word.groups & groups and _word_stands(s, stop, word):
+            found |= word.groups
     return 0 if found & W_VETO else found & groups
 
 
@@ -601,6 +622,10 @@ cdef Py_ssize_t _before_verb(const Scan *s, Py_ssize_t i) noexcept nogil:
                 break
             at -= 1
         return at
+    if _byte(s, at - 1) != c's' and _byte(s, at - 1) != c'e' and _byte(s, at - 1) != c'o' and (
+        _byte(s, at - 1) != c't' and _byte(s, at - 1) != c'S'
+    ):
+        return at
     if _says(s, at - 2, b"'s", 2):
         return at - 2
     if _says(s, at - 3, b" is", 3) or _says(s, at - 3, b" be", 3) or _says(s, at - 3, b" as", 3):
@@ -629,10 +654,10 @@ cdef int _announced(Scan *s, Py_ssize_t i, bint *bare) noexcept nogil:
     bare[0] = not colon and verb == at
     if broken and bare[0]:
         return 0
-    end = at = verb
-    found = _groups_at(s, at, groups)
-    if found or bare[0]:
+    found = _groups_at(s, verb, groups)
+    if found or verb == at:
         return found
+    end = at = verb
     while at > 0 and end - at < SPOKEN_GAP_MAX:
         at -= 1
         c = s.t[at]
@@ -643,6 +668,8 @@ cdef int _announced(Scan *s, Py_ssize_t i, bint *bare) noexcept nogil:
         if c == 0x80:
             if end - at > 6 or _point(s, at) == 0x3002 or _point(s, at) == 0x3001:
                 break
+        elif c != c' ':
+            continue
         elif not _says(s, at, b" for ", 5) and not _says(s, at, b" of ", 4) and (
             not _says(s, at, b" on ", 4) and not _says(s, at, b" to ", 4)
             and not _says(s, at, b" will be", 8) and not _says(s, at, b" now", 4)
@@ -660,7 +687,7 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
 
     -1 if no words before it say that it is a secret.
     """
-    cdef Py_ssize_t start = i, floor = max(s.floor, s.judged), stop, end
+    cdef Py_ssize_t start = i, floor = max(s.floor, s.judged), stop, end, lead
     cdef int group
     cdef bint bare = False
     if s.count and s.found[s.count - 1].stop > floor:
@@ -668,16 +695,21 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
     s.judged = i + 1
     if i < floor:
         return -1
-    while start > floor and i - start < SPOKEN_CHARS_MAX and not _has(s, start - 1, P_END) and (
-        s.t[start - 1] != c':' and s.t[start - 1] != c'=' and s.t[start - 1] != c'['
-        and s.t[start - 1] != c'(' and s.t[start - 1] != c'*' and s.t[start - 1] != c'\\'
-    ):
+    while start > floor and i - start < SPOKEN_CHARS_MAX and not _has(s, start - 1, P_BREAK):
         start -= 1
     s.work += i - start
     if start < i and _escape_before(s, start):
         start += 1
     if start == 0 or (_has(s, start - 1, P_KEY) and not _escape_before(s, start - 1)):
         return -1
+    lead = start
+    while start - lead < 8 and _has(s, lead - 1, P_LEAD):
+        lead -= 1
+    if lead == 0 or (s.t[lead - 1] < 128 and not (
+        _LAST_TWO[_pair(_byte(s, lead - 2), s.t[lead - 1])]
+        & (W_PASSWORD | W_SECRET | W_CODE | W_VERB)
+    )):
+        return -1       # as nearly always
     group = _announced(s, start, &bare)
     if not group:
         return -1
