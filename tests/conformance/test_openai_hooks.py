@@ -609,6 +609,29 @@ def test_usage_stays_with_its_turn_over_a_renewal(db, clock):
     assert run(work()) == []
 
 
+def test_usage_of_a_session_that_a_sweep_renewed_is_not_told(db, clock):
+    async def work():
+        session = MemcoreSession("chat", db)
+        await two_turns(session)
+        await session.create_branch_from_turn(2, "other")
+        await session.store_run_usage(usage_of(7))
+        await session.switch_to_branch("main")
+        db.retention.set([{"what": "items", "keep_last": 2, "action": "remove"}])
+        yield (await session.get_session_usage())["input_tokens"]
+        assert db.sweep().items_removed == 0  # the branch refers to the items
+        await session.delete_branch("other")
+        assert db.sweep().items_removed == 2
+        assert len(await session.get_items()) == 2
+        yield await session.get_session_usage()
+        await session.store_run_usage(usage_of(4))
+        yield tokens_by_turn(await session.get_turn_usage())
+
+    async def all_of_it():
+        return [found async for found in work()]
+
+    assert run(all_of_it()) == [10, None, {1: 4}]
+
+
 def test_usage_goes_with_turns_that_are_replaced(session):
     async def work():
         await two_turns(session)

@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from agents.logger import log_model_action_error
 
+from memcore import names
 from memcore.adapters.openai_agents.book import Book
 from memcore.adapters.openai_agents.current import BranchGone
 from memcore.adapters.openai_agents.history import Bound
+from memcore.adapters.openai_agents.place import MAIN, branch_name_of
 from memcore.adapters.openai_agents.turns import USERS, Turns
 from memcore.aio.commit import commit_to
 from memcore.database.scope import backing_of
@@ -147,7 +149,20 @@ class Usage(Turns):
     def _usage_rows(self, branch_id: str | None, wrapper: Any) -> list[dict[str, Any]]:
         scope = self.scope_for(wrapper)
         book = self.book_of(scope)
-        return backing_of(scope).store.read(lambda txn: list(book.reading(txn).usage(branch_id)))
+
+        def look(txn: ReadTxn) -> list[dict[str, Any]]:
+            page, number = book.reading(txn), names.scope_of(txn, scope.app, scope.user)
+            rows = list(page.usage(branch_id))
+            if not rows or number is None:
+                return []
+            ids = [MAIN, *(each.branch_id for each in page.branches())]
+            there = {
+                names.session_of(txn, number, branch_name_of(self.session_id, each)) for each in ids
+            }
+            # Who renewed a session without this adapter (a sweep) has left rows of the one before.
+            return [row for row in rows if row["anchor"][0] in there]
+
+        return backing_of(scope).store.read(look)
 
     def beside(self, bound: Bound, closure: Closure[T]) -> Closure[T]:
         """As ``History.beside``: the usage of a turn goes with its first item."""
