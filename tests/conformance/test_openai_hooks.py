@@ -750,3 +750,18 @@ def test_what_expires_while_a_compaction_runs_is_no_conflict(db, clock):
         return await session.get_items()
 
     assert run(work()) == [SUMMARY]
+
+
+@pytest.mark.parametrize("text", [7, "{", None, "[" * 100_000])
+def test_a_row_that_only_looks_like_one_of_ours_is_told(db, text):
+    async def work():
+        session = MemcoreSession("chat", db)
+        await session.add_items([user("a")])
+        await session.native().append({"role": "user", "content": "", "__memcore_json__": text})
+        windowed = MemcoreSession("chat", db, budget_tokens=500_000)
+        for call in (session.get_items, session.pop_item, windowed.get_items):
+            with pytest.raises(UnreadableItemsError, match="no item"):
+                await call()
+        return await MemcoreSession("chat", db, unreadable="skip").get_items()
+
+    assert run(work()) == [user("a")]

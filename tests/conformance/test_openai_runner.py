@@ -579,3 +579,28 @@ def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
 
     with memcore.open(tmp_path / "file") as db:
         asyncio.run(work(db))
+
+
+@pytest.mark.parametrize("options", [{}, {"encryption_key": "a long random secret"}])
+@pytest.mark.parametrize(
+    "value",
+    [7, "x", [], {}, {"value": 7}, {"end": "", "run": 7}, {"end": "", "run": {"value": [1]}},
+     {"__memcore_json__": "7"}, {"__memcore_json__": 7}, {"__memcore_sealed__": "x"}],
+)  # fmt: skip
+def test_fields_that_hold_something_else_are_no_title_and_no_run(db, value, options):
+    async def work() -> None:
+        session = MemcoreSession("chat", db, **options)
+        state = session.native().sync.state
+        state.update(
+            {f"openai_agents.{name}": value for name in ("title", "metadata", "run_state")}
+        )
+        agent = agent_of(script("refund"))
+        wanted = (None, {}, None)
+        asked_for = session.get_title, session.get_metadata, lambda: session.load_run_state(agent)
+        for ask, nothing in zip(asked_for, wanted, strict=True):
+            try:
+                assert await ask() == nothing
+            except UnreadableItemsError:
+                assert options or any(name.startswith("__memcore") for name in value)
+
+    asyncio.run(work())

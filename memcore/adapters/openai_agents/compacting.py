@@ -14,6 +14,8 @@ from typing import Any, Final
 import memcore
 from memcore.adapters.openai_agents.history import Bound
 from memcore.adapters.openai_agents.hooks import Hooks
+from memcore.adapters.openai_agents.items import Unreadable
+from memcore.adapters.openai_agents.sealing import unreadable_error
 from memcore.compaction import compaction_policy
 from memcore.errors import ContextOverflowError, CorruptValueError, MemcoreError
 from memcore.formats.wire import SUMMARY_PREFIX
@@ -86,7 +88,10 @@ class Compacting(Hooks):
 
             context = await self._legal(window)
         most = None if limit is None or limit < 0 else limit
-        return [bound.coder.decode(message) for message in _last(context, most)]
+        try:
+            return [bound.coder.decode(message) for message in _last(context, most)]
+        except Unreadable as exc:
+            raise unreadable_error(self.session_id, {str(exc): 1}) from exc
 
     async def _legal(self, ask: Callable[[int | None], Awaitable[Context]]) -> Context:
         """The context within the budget, or the smallest there is: a run must not end for it."""

@@ -99,7 +99,11 @@ class Clear:
     def decode(self, message: dict[str, Any]) -> Any:
         """As ``Coder.decode``."""
         if _TEXT in message:
-            return json.loads(message[_TEXT])
+            try:
+                return json.loads(message[_TEXT])
+            except (TypeError, ValueError, RecursionError) as exc:  # nothing that is written here
+                msg = "no item"
+                raise Unreadable(msg) from exc
         if SEALED in message:
             raise Unreadable("no key")
         return message

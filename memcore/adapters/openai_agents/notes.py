@@ -187,12 +187,11 @@ class Notes(Branches):
         def look(log: SessionLog, txn: ReadTxn) -> Any:
             found = _field(log, txn, RUN)
             is_there = isinstance(found, dict) and found.get("end") == marked(log, txn)
-            return found["run"] if is_there else None
+            return found.get("run") if is_there else None
 
         found = bound.session.sync.reading.run(look, None)
-        if found is None:
-            return None
-        return await RunState.from_json(agent, self._opened_note(bound, found), **options)
+        run = None if found is None else self._opened_note(bound, found)
+        return await RunState.from_json(agent, run, **options) if isinstance(run, dict) else None
 
     # --- how they are kept ------------------------------------------------------------------------
 
@@ -218,10 +217,12 @@ class Notes(Branches):
         return bound.coder.encode([{"value": value}], None)[0]
 
     def _opened_note(self, bound: Bound, found: Any) -> Any:
+        """The value; None for what this adapter did not write there."""
         try:
-            return bound.coder.decode(found)["value"]
+            value = bound.coder.decode(found) if isinstance(found, dict) else None
         except Unreadable as exc:
             raise unreadable_error(self.session_id, {str(exc): 1}) from exc
+        return value.get("value") if isinstance(value, dict) else None
 
 
 def _put(bound: Bound, draft: Draft, name: str, value: Any) -> None:
