@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 _PAGE: Final = 256
+_PAGE_BYTES: Final = 1024**2
 _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agents.")
 """How the names of namespaces begin whose rows only an adapter can read."""
 
@@ -404,9 +405,19 @@ def _blob_seed(backing: Backing) -> int:
 def _read_page(
     backing: Backing, start: bytes, stop: bytes
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """Some rows of a range, and where the next ones start; None: there are no more."""
-    page = backing.store.read(lambda txn: list(txn.scan(start, stop, limit=_PAGE)))
-    return page, keys.behind(page[-1][0]) if len(page) == _PAGE else None
+    """Rows of a range for one commit, and where the next ones start; None: there are no more."""
+
+    def read(txn: ReadTxn) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        page: list[tuple[bytes, bytes]] = []
+        size = 0
+        for key, value in txn.scan(start, stop):
+            if len(page) == _PAGE or (page and size + len(value) > _PAGE_BYTES):
+                return page, key
+            page.append((key, value))
+            size += len(value)
+        return page, None
+
+    return backing.store.read(read)
 
 
 # --- items ----------------------------------------------------------------------------------------

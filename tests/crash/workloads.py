@@ -363,6 +363,16 @@ def facts(lane: Lane) -> Iterator[Operation]:
             yield "put", *[word for pair in zip(keys, sizes, strict=True) for word in pair]
 
 
+@workload()
+def redactions(lane: Lane) -> Iterator[Operation]:
+    """Keys whose values are written anew in their place, all in one transaction."""
+    for _ in range(30):
+        keys = lane.rng.sample([f"k{n}" for n in range(12)], lane.rng.randint(1, 4))
+        sizes = [lane.rng.choice((10, 500, 3000)) for _ in keys]
+        yield "put", *[word for pair in zip(keys, sizes, strict=True) for word in pair]
+        yield ("redo",)
+
+
 @workload(threads=4)
 def threads(lane: Lane) -> Iterator[Operation]:
     """Group commit: several threads, in sessions of their own and in one that they share."""
