@@ -72,18 +72,15 @@ class View(NamedTuple):
         before = marker_of(draft.log.place, revision - 1)
         return _done(draft, is_new=revision == draft.head.revision and self.marker == before)
 
-    def check(self, draft: Draft) -> None:
-        """Refuse a writer who does not know the whole log.
-
-        Raises:
-            StaleSessionError: others wrote since, or the session is another one of the same name.
-        """
+    def is_current(self, draft: Draft) -> bool:
+        """Whether its writer knows the whole log: nobody wrote since, and it is this session's."""
         if self.marker is not None:
-            is_current = self.marker == marker_of(draft.log.place, draft.head.revision)
-        else:
-            is_current = self.last_event_id == _last_event_id(draft)
-        if not is_current:
-            raise StaleSessionError(_STALE)
+            return self.marker == marker_of(draft.log.place, draft.head.revision)
+        return self.last_event_id == _last_event_id(draft)
+
+    def is_of(self, draft: Draft) -> bool:
+        """Whether it is this session's, and not that of another one of the same name."""
+        return self.marker is None or self.marker.startswith(marker_of(draft.log.place, 0)[:-1])
 
 
 class Appending:
@@ -132,7 +129,9 @@ class Appending:
             first = find_request(draft, request, now_ms=0)
             if first is not None:
                 return Settled(view.again(draft, first.revision))
-            view.check(draft)
+            storing.is_stale = not view.is_current(draft)
+            if storing.is_stale and not (storing.merges and view.is_of(draft)):
+                raise StaleSessionError(_STALE)
             if change is not None:
                 session.state.write(change, draft, ahead=len(rows))
             draft.append(rows, orphans="keep")

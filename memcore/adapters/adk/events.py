@@ -42,6 +42,10 @@ _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
+_PLAIN: Final = frozenset(
+    ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
+) | {"nodeInfo", "timestamp"}
+_DELTAS: Final = frozenset(("stateDelta", "artifactDelta"))
 
 
 class Encoded(NamedTuple):
@@ -55,6 +59,12 @@ class Encoded(NamedTuple):
     """What of the state changes."""
     identity: bytes = b""
     """What must be the same when the event comes again; empty: all of it."""
+
+    @property
+    def is_state_only(self) -> bool:
+        """Whether it changes the state, or names artifacts, and says and does nothing else."""
+        actions = {name for name, value in self.rest["actions"].items() if value}
+        return self.content is None and self.rest.keys() <= _PLAIN and actions <= _DELTAS
 
     def event(self) -> Event:
         """What will be read of it."""

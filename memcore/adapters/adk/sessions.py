@@ -24,7 +24,7 @@ from memcore.adapters.adk.handles import Handles, id_of, located, name_of
 from memcore.adapters.adk.history import EventPage, History, Snapshot
 from memcore.adapters.adk.labels import state_of
 from memcore.adapters.adk.listing import SessionPage, listed, page_of
-from memcore.adapters.adk.markers import put_marker
+from memcore.adapters.adk.markers import marker_in, marker_of, put_marker
 from memcore.adapters.adk.showing import present, show_event
 from memcore.adapters.adk.staging import in_thread
 from memcore.adapters.adk.storing import Storing
@@ -33,7 +33,7 @@ from memcore.adapters.adk.turns import Turn, Turns
 from memcore.aio.commit import commit_to, settled
 from memcore.aio.source import Opened, Source, database_of
 from memcore.errors import DuplicateRequestError, StorageError
-from memcore.options import checked_bool, checked_int, checked_optional_int
+from memcore.options import checked_bool, checked_choice, checked_int, checked_optional_int
 from memcore.session import Session as Native
 from memcore.session.handle import store_of
 from memcore.store.base import Txn
@@ -45,6 +45,7 @@ _PAGE: Final = 256
 """Events that are copied before other tasks of the loop have their turn."""
 _CACHE_BYTES: Final = 64 * 1024**2
 _PAGE_SIZE: Final = 100
+_ON_STALE: Final = ("refuse", "merge")
 _ALL: Final = GetSessionConfig()
 _NONE: Final = GetSessionConfig(num_recent_events=0)
 
@@ -80,6 +81,9 @@ class MemcoreSessionService(Opened, BaseSessionService):
         cache_bytes: memory for decoded events, about.
         copies: False hands out the events of the cache themselves, which is many times faster: for
             readers that change nothing of what they get.
+        on_stale: what becomes of an append if others appended since the Session object was loaded.
+            ``"refuse"``: StaleSessionError. ``"merge"``: an event that changes the state alone is
+            stored, key by key, and the later writer of a key wins; all else is refused.
         uri: in place of ``source``: ``memcore:///path``, with options as its query; what ADK's
             ``services.yaml`` gives to a service.
         agents_dir: not used; ADK gives it to every service.
@@ -98,6 +102,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         mend: bool = True,
         cache_bytes: int = _CACHE_BYTES,
         copies: bool = True,
+        on_stale: str = "refuse",
         uri: str | None = None,
         agents_dir: str | None = None,
     ) -> None:
@@ -109,10 +114,12 @@ class MemcoreSessionService(Opened, BaseSessionService):
             "mend": mend,
             "cache_bytes": cache_bytes,
             "copies": copies,
+            "on_stale": on_stale,
         }
         source, given = located(source, uri, options)
         self._pair_safe = checked_bool("pair_safe_recent", given["pair_safe_recent"])
         self._mend = checked_bool("mend", given["mend"])
+        self._merges = checked_choice("on_stale", given["on_stale"], _ON_STALE) == "merge"
         self._cache = EventCache(checked_int("cache_bytes", given["cache_bytes"]))
         self._copies = Copies() if checked_bool("copies", given["copies"]) else None
         self.database, self._owned = database_of(
@@ -341,7 +348,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
         they were.
 
         Raises:
-            StaleSessionError: others appended since the object was loaded.
+            StaleSessionError: others appended since the object was loaded, and ``on_stale`` does
+                not let the event be merged.
             SessionNotFoundError: there is no such session.
             DuplicateRequestError: another event of the session has this id.
             InvalidItemError: it is too large, or holds what neither JSON nor a string can say.
@@ -372,7 +380,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         if not event.id:
             event.id = Event.new_id()
         native = self._handles.get(session.app_name, session.user_id, session.id)
-        storing = Storing(native, event)
+        storing = Storing(native, event, merges=self._merges)
         if storing.needs_history:
             await storing.look(session, self._cache)
         storing.plan(session)
@@ -404,7 +412,10 @@ class MemcoreSessionService(Opened, BaseSessionService):
                 event.actions.state_delta = storing.delta
             self._update_session_state(session, event)
         session.last_update_time = event.timestamp
-        put_marker(session, done.marker)
+        if not storing.is_stale:
+            put_marker(session, done.marker)
+        elif marker_in(session) is None:  # it would be judged by its last event, which is this one
+            put_marker(session, marker_of(done.place, 0))
         show_event(session, event, storing.covered, mend=self._mend)
         if self._copies is not None and self._cache.wants(done.place):
             storing.remember(self._copies, self._cache)

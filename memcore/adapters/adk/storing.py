@@ -35,15 +35,22 @@ __all__ = ["Storing"]
 class Storing:
     """One event on its way into the log."""
 
-    __slots__ = ("closure", "covered", "delta", "done", "encoded", "event", "rows", "session")
+    __slots__ = (
+        "closure", "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows",
+        "session",
+    )  # fmt: skip
 
-    def __init__(self, session: Session, event: Event) -> None:
+    def __init__(self, session: Session, event: Event, *, merges: bool = False) -> None:
         if not math.isfinite(event.timestamp):
             msg = f"the timestamp of event {event.id} is {event.timestamp}: expected a finite one"
             raise InvalidItemError(msg)
         self.session = session
         self.event = event
         self.encoded = encode_event(event)
+        self.merges = merges and self.encoded.is_state_only
+        """Whether a writer may store it who does not know the whole log."""
+        self.is_stale = False
+        """Whether its writer did not."""
         self.covered: Span | None = None
         """Of a compaction the indexes of the events of the writer's object that it covers."""
         self.delta: dict[str, Any] | None = None
