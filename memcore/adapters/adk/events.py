@@ -38,14 +38,29 @@ COVERS: Final = "memcoreCovers"
 """Beside the fields of a compaction event: the first and the last seq that it covers, and the
 prefix hash there. ADK leaves out what it does not know."""
 TEMPORARY: Final = "temp:"
+BY_NAME: Final = "\0"
 _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
+_NOTHING: Final = b'"payload":null}'
+"""How the row of an event ends that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
 _PLAIN: Final = frozenset(
     ("actions", "author", "branch", "customMetadata", "id", "invocationId", "isolationScope")
 ) | {"nodeInfo", "timestamp"}
 _DELTAS: Final = frozenset(("stateDelta", "artifactDelta"))
+
+
+class Pairs(NamedTuple):
+    """The ids of the calls that an event makes, and of those that it answers.
+
+    A call without one goes by ``BY_NAME`` and its name.
+    """
+
+    called: list[str]
+    answered: list[str]
+    answers_only: bool
+    """Whether it holds nothing but responses."""
 
 
 class Encoded(NamedTuple):
@@ -212,7 +227,7 @@ class Stored(NamedTuple):
         """Whether it is an event of ADK, and not a row of another sort."""
         meta, message = stored_json(self.body, self.flags, self.payload)
         if self.body[0] == ItemKind.EVENT:
-            return message.startswith(_EVENT_ROW)
+            return message.startswith(_EVENT_ROW) and not message.endswith(_NOTHING)
         return meta.startswith(_META)
 
     @property
@@ -234,7 +249,7 @@ class Stored(NamedTuple):
         """
         meta, message = stored_json(self.body, self.flags, self.payload)
         if self.body[0] == ItemKind.EVENT:
-            if not message.startswith(_EVENT_ROW):
+            if not self.is_event:
                 return None
             return read_event(message[len(_EVENT_ROW) : -1], self.seq)
         if not meta.startswith(_META):
@@ -267,7 +282,7 @@ class Stored(NamedTuple):
         """
         meta, message = stored_json(self.body, self.flags, self.payload)
         if self.body[0] == ItemKind.EVENT:
-            if not message.startswith(_EVENT_ROW):
+            if not self.is_event:
                 return None
             told = message[len(_EVENT_ROW) : -1]
         elif not meta.startswith(_META) or meta == _SPLIT:
@@ -297,14 +312,20 @@ class Stored(NamedTuple):
         msg = f"item {self.seq} is damaged: {why}; session.get({self.seq}) shows what it is"
         return CorruptValueError(msg, key=b"")
 
-    def answered(self) -> list[str]:
-        """The ids of the calls that its content answers."""
+    def pairs(self) -> Pairs:
+        """The calls that its content makes and answers."""
+        found = Pairs([], [], answers_only=False)
         if self.body[0] == ItemKind.EVENT:
-            return []
+            return found
         _, message = stored_json(self.body, self.flags, self.payload)
-        parts = codec.decode_json(message, self.flags).get("parts") or ()
-        answers = (part.get("functionResponse") or {} for part in parts)
-        return [answer["id"] for answer in answers if answer.get("id")]
+        others = 0
+        for part in codec.decode_json(message, self.flags).get("parts") or ():
+            call, answer = part.get("functionCall"), part.get("functionResponse")
+            others += answer is None
+            for told, keys in ((call, found.called), (answer, found.answered)):
+                if told is not None:
+                    keys.append(told.get("id") or BY_NAME + (told.get("name") or ""))
+        return found._replace(answers_only=bool(found.answered) and not others)
 
     def timestamp(self) -> float | None:
         """When a row was that is no event; None if it belongs to another row."""

@@ -375,7 +375,7 @@ def _follow(
         said = stored.said(told)
         calls.update(dict.fromkeys(said.get("longRunningToolIds", ()), position))
         if said.get("author") == "user":
-            for id_ in stored.answered():
+            for id_ in stored.pairs().answered:
                 calls.pop(id_, None)
 
 

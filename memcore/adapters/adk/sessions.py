@@ -20,6 +20,7 @@ from memcore.adapters.adk.appending import Appended
 from memcore.adapters.adk.cache import Entry, EventCache
 from memcore.adapters.adk.copies import Copies
 from memcore.adapters.adk.creating import begin
+from memcore.adapters.adk.deleting import delete_invocation
 from memcore.adapters.adk.handles import Handles, id_of, located, name_of
 from memcore.adapters.adk.history import EventPage, History, Snapshot
 from memcore.adapters.adk.labels import state_of
@@ -57,6 +58,7 @@ _NONE: Final = GetSessionConfig(num_recent_events=0)
     page_sessions="sessions",
     page_events="load",
     delete_session="delete",
+    delete_invocation="delete",
     get_user_state="state.all . count",
     append_event="append . single",
     flush="flush",
@@ -326,6 +328,43 @@ class MemcoreSessionService(Opened, BaseSessionService):
         await settled(in_thread(self._handles.scope(app_name, user_id).delete_session, name))
         if place is not None:
             self._cache.forget(place)
+
+    async def delete_invocation(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        invocation_id: str,
+        rewind_state: bool = False,
+    ) -> int:
+        """Delete the events of an invocation from the file, in one commit; how many there were.
+
+        Responses of other invocations to calls of this one go with it. Session objects that were
+        loaded before are stale. Artifacts, memories and summaries of what it said stay.
+
+        Args:
+            app_name: the application.
+            user_id: the user.
+            session_id: the session.
+            invocation_id: the invocation.
+            rewind_state: the session's own values that it changed, and nobody since, become what
+                they were before it. Otherwise the state stays; ``app:`` and ``user:`` values
+                always do.
+
+        Raises:
+            HeldError: the session is under a legal hold.
+            CorruptValueError: a row of the session is damaged.
+            OutpacedError: others wrote to the session again and again.
+        """
+        name, rewinds = (session_id or "").strip(), checked_bool("rewind_state", rewind_state)
+        if not name or not invocation_id:
+            return 0
+        native = self._handles.get(app_name, user_id, name)
+        backing = self.database.backing
+        return await settled(
+            in_thread(lambda: delete_invocation(backing, native, invocation_id, rewinds=rewinds))
+        )
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""Deleting an invocation from a session of ADK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.genai import types
+
+import memcore
+from memcore.adapters.adk import MemcoreSessionService
+from memcore.errors import HeldError, InvalidOptionError
+from messages import illegal
+from tests.conformance.adk_events import ME, answered, called, event, labels, said
+
+AT = {**ME, "session_id": "s"}
+
+
+@pytest.fixture
+def service(open_db: Any) -> MemcoreSessionService:
+    """A service on a file that is checked when the test ends."""
+    return MemcoreSessionService(open_db())
+
+
+def run(work: Awaitable[Any]) -> Any:
+    async def main() -> Any:
+        return await work
+
+    return asyncio.run(main())
+
+
+def changed(invocation: str, **delta: Any) -> Event:
+    delta = {key.replace("__", ":"): value for key, value in delta.items()}
+    return Event(author="x", invocation_id=invocation, actions=EventActions(state_delta=delta))
+
+
+async def filled(service: MemcoreSessionService) -> list[Event]:
+    made = await service.create_session(**AT, state={"a": 0, "b": 0, "kept": 0})
+    large = {"large": "secret" * 60_000}
+    mixed = types.Part(text="secret beside")
+    events = [
+        said("one", invocation_id="i1", delta={"a": 1}),
+        called("c1", invocation_id="i1"),
+        answered("c1", invocation_id="i1"),
+        said("secret two", invocation_id="i2", delta={"a": 2, "b": 2, "new": 2, "user:u": 2}),
+        called("c2", invocation_id="i2", long_running_tool_ids={"c2"}),
+        answered("c2", invocation_id="i2"),
+        called(None, invocation_id="i2"),
+        event(*answered(None).content.parts, mixed, invocation_id="i2", custom_metadata=large),
+        changed("i2", new="secret", other=[1]),
+        said("three", invocation_id="i3", delta={"b": 3, "kept": 3}),
+        answered("c2", invocation_id="i3"),
+        said("end", author="agent", invocation_id="i3"),
+    ]
+    for each in events:
+        await service.append_event(made, each)
+    return events
+
+
+DELETED = [0, 1, 2, 9, 11]
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+def test_an_invocation_is_deleted_with_the_responses_to_its_calls(
+    service: MemcoreSessionService, path: Path, rewinds: bool
+) -> None:
+    async def work() -> None:
+        events = await filled(service)
+        before = await service.get_session(**AT)
+        assert before.events == service_shown(before, events)
+        asked = {**AT, "invocation_id": "i2", "rewind_state": rewinds}
+        assert await service.delete_invocation(**asked) == 7
+        for reader in (service, MemcoreSessionService(service.database)):
+            session = await reader.get_session(**AT)
+            assert session.events == [events[at] for at in DELETED]
+            raw = [each.content.model_dump(mode="json", by_alias=True, exclude_none=True)
+                   for each in session.events]  # fmt: skip
+            assert illegal(raw, "gemini") == []
+            window = GetSessionConfig(num_recent_events=2)
+            assert labels(await reader.get_session(**AT, config=window)) == ["three", "end"]
+            state = {"a": 2, "b": 3, "kept": 3, "new": "secret", "other": [1], "user:u": 2}
+            if rewinds:
+                state = {"a": 1, "b": 3, "kept": 3, "user:u": 2}
+            assert session.state == state
+            (listed,) = (await reader.list_sessions(**ME)).sessions
+            assert listed.state == state
+            page = await reader.page_events(**AT)
+            assert page.events == session.events
+        with pytest.raises(StaleSessionError):
+            await service.append_event(before, said("unaware"))
+        await service.append_event(session, said("more"))
+        assert await service.delete_invocation(**asked) == 0
+
+    run(work())
+    service.database.close()
+    with memcore.open(path) as db:
+        native = db.session("s", app="shop", user="ann")
+        assert "secret" not in str([(item.message, item.meta) for item in native.items()])
+        assert native.context().messages
+
+
+def service_shown(session: Any, events: list[Event]) -> list[Event]:
+    """The events, with the ids that calls without ids are read with."""
+    return [
+        shown if at in (6, 7) else each
+        for at, (each, shown) in enumerate(zip(events, session.events, strict=True))
+    ]
+
+
+def test_what_was_deleted_does_not_come_back(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        events = await filled(service)
+        await service.delete_invocation(**AT, invocation_id="i2")
+        session = await service.get_session(**AT)
+        await service.append_event(session, events[3])  # a late retry
+        assert [each.id for each in (await service.get_session(**AT)).events] == [
+            events[at].id for at in DELETED
+        ]
+
+    run(work())
+
+
+def test_all_invocations_can_go(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        await filled(service)
+        for name in ("i3", "i2", "i1"):
+            await service.delete_invocation(**AT, invocation_id=name, rewind_state=True)
+        session = await service.get_session(**AT)
+        assert session.events == []
+        assert session.state == {"a": 0, "b": 0, "kept": 0, "user:u": 2}
+        await service.append_event(session, said("again"))
+        assert labels(await service.get_session(**AT)) == ["again"]
+
+    run(work())
+
+
+def test_what_is_held_or_not_there_stays(service: MemcoreSessionService) -> None:
+    async def work() -> None:
+        events = await filled(service)
+        for wrong in ({"invocation_id": "none"}, {"invocation_id": ""}, {"session_id": "none"}):
+            asked = {**AT, "invocation_id": "i1", **wrong}
+            assert await service.delete_invocation(**asked) == 0
+        with pytest.raises(InvalidOptionError):
+            await service.delete_invocation(**AT, invocation_id="i1", rewind_state="yes")
+        native = service.database.session("s", app="shop", user="ann")
+        native.hold(reason="a case")
+        with pytest.raises(HeldError):
+            await service.delete_invocation(**AT, invocation_id="i1", rewind_state=True)
+        session = await service.get_session(**AT)
+        assert len(session.events) == len(events)
+        assert session.state["a"] == 2
+        native.release()
+
+    run(work())
+
+
+def test_events_that_expired_are_passed_over(open_db: Any) -> None:
+    """Retention leaves a row of an event without content as an empty place."""
+    db = open_db()
+    service = MemcoreSessionService(db)
+
+    async def work() -> None:
+        made = await service.create_session(**AT)
+        for each in (said("one"), changed("i1", k=1), said("two")):
+            await service.append_event(made, each)
+        db.retention.set([{"what": "items", "keep_last": 1}])
+        db.sweep()
+        session = await service.get_session(**AT)
+        assert labels(session) == ["two"]
+        assert session.state == {"k": 1}
+
+    run(work())
