@@ -196,6 +196,9 @@ class KeyRing:
             self._need_later(file_id, table)
         self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
         self._own, self._wrapped, self._sum = own, wrapped, total
+        # Whoever put it there may not have flushed the directory yet: nothing may be committed
+        # under keys that a power cut takes back.
+        self._is_flushed = False
 
     def _need_later(self, file_id: bytes, table: _Table) -> None:
         """Refuse a file that is not what became of the one that is in use.
@@ -240,17 +243,31 @@ class KeyRing:
         """
         if self.path is None:
             return False
-        if not self._is_flushed:
-            self._flush(self.path)
+        is_other = True
         with suppress(OSError):
             # Not by its status: inodes and coarse times come again, and keys would be lost.
-            if _sum_of(self.path) == self._sum:
-                return False
-        self._read(again=True)
-        return True
+            is_other = _sum_of(self.path) != self._sum
+        if is_other:
+            self._read(again=True)
+        return is_other
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no power cut takes back the file that was read or written last."""
+        return self._is_flushed or self.path is None
+
+    @_locked
+    def settle(self) -> None:
+        """Flush the directory, if whoever put the file there may not have done so yet.
+
+        Raises:
+            KeyFileError: the system refused.
+        """
+        if self.path is not None and not self._is_flushed:
+            self._flush(self.path)
 
     def _flush(self, path: str) -> None:
-        """Before anybody rests on what a writing left that failed: see that it stays."""
+        """See that the file stays before anybody rests on it: what it holds is flushed already."""
         try:
             sync_directory(path)
         except OSError as exc:
@@ -305,6 +322,7 @@ class KeyRing:
     def mint(self, scope: int) -> bool:
         """Make keys for a scope and its neighbours; False if its key was shredded."""
         self.refresh()
+        self.settle()
         if scope < self._table.minted:
             return scope in self._table.keys
         minted = (scope // BLOCK + 1) * BLOCK
@@ -337,6 +355,7 @@ class KeyRing:
         Nothing is encrypted with them any more, and a flush of the data file has said so.
         """
         self.refresh()
+        self.settle()
         table = self._table
         found = table.keys.get(scope, ())
         kept = tuple(each for each in found[:-1] if each.number >= below) + found[-1:]
@@ -360,6 +379,7 @@ class KeyRing:
     def rewrap(self, provider: KeyProvider) -> None:
         """Protect the file by another key-encryption key from now on."""
         self.refresh()
+        self.settle()
         own = os.urandom(KEY_BYTES)  # whoever kept the old file and its key learns nothing new
         wrapped = provider.wrap(own, MAGIC)
         try:

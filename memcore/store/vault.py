@@ -232,6 +232,8 @@ class Vault:
         The key file has that key already, and durably. So a file that says more than its key file
         has lies beside an older copy of that one.
         """
+        if not self.ring.is_settled:
+            self.ring.settle()
         last = self.ring.last
         if last == self._noted:
             return
