@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import memcore
-from memcore.database import keying
-from memcore.privacy import ring
+from memcore import files
+from memcore.database import keying, opening
 from memcore.retention import compacting, scanning
 from memcore.session import quarantine
 from memcore.store import (
@@ -326,4 +326,10 @@ def keys_leave_early() -> None:
 @control("full", "rotations", "rotation_kills", sealed=True)
 def unflushed_keys() -> None:
     """The key file is replaced by one that is not flushed."""
-    ring.os = _But(os, fsync=lambda _: None)  # type: ignore[assignment]
+    files.os = _But(os, fsync=lambda _: None)  # type: ignore[assignment]
+
+
+@control("full", "keepsakes", sealed=True, judging=True)
+def unburied() -> None:
+    """A backup is opened as if nobody had been erased since."""
+    opening.bury_shredded = lambda _: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import memcore
@@ -9,7 +10,7 @@ import memcore
 from .timeline import Timeline
 from .verbs import SHARED, Place, State, Step, verb
 
-__all__ = ["finished"]
+__all__ = ["erased_since", "erasure_findings", "finished", "is_erased"]
 
 
 def _erased(state: State, _: Step) -> None:
@@ -24,6 +25,33 @@ def erase(place: Place, step: Step) -> None:
     receipt = place.db.erase(place.lane, compact=compact, verify=False)
     assert receipt.bytes_gone or receipt.pending
     assert not receipt.verification["rows_left"], receipt.pending
+
+
+def is_erased(state: State) -> bool:
+    """Whether nothing is there that an erasure removes."""
+    return all(name == SHARED or name.startswith("x/") for name in state)
+
+
+def erased_since(timeline: Timeline, begun: int, cut: int) -> dict[str, bool]:
+    """The users who were being erased after a copy was begun, and whether that was acknowledged.
+
+    Beside the key file such a copy has none of them: their keys are shredded.
+    """
+    found: dict[str, bool] = {}
+    for lane, track in timeline.tracks.items():
+        for number, operation in enumerate(track.operations):
+            if operation[0] == "erase" and begun <= track.begun[number] < cut:
+                found[lane] = found.get(lane, False) or track.acked[number] < cut
+    return found
+
+
+def erasure_findings(found: dict[str, State], erased: Mapping[str, bool]) -> list[str]:
+    """Whoever was erased is there again in a copy of before."""
+    return [
+        f"{lane}: was erased since, and is there again"
+        for lane, surely in erased.items()
+        if surely and not is_erased(found.get(lane, {}))
+    ]
 
 
 def finished(

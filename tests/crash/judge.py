@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lmdb.verify import verify
@@ -17,7 +18,7 @@ from . import replay
 from .audits import audit_findings
 from .children import Children, ending
 from .controls import Control
-from .erasures import finished
+from .erasures import erased_since, erasure_findings, finished, is_erased
 from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
 from .sealed import FILE, key_findings, open_any
@@ -160,13 +161,25 @@ class Judge:
                 return True
             raise
 
-    def _judge_file(self, path: Path, bounds: dict[str, Bounds], after: Bounds) -> list[str]:
-        """Look, write three more changes, look again."""
+    def _judge_file(
+        self,
+        path: Path,
+        bounds: dict[str, Bounds],
+        after: Bounds,
+        erased: Mapping[str, bool] = MappingProxyType({}),
+    ) -> list[str]:
+        """Look, write three more changes, look again; some users may, or must, be erased."""
         with self._open(path) as db:
             findings = db.check() + audit_findings(db, path)
             before = observe(db, self._blobs())
             mine = len(before.pop(AFTER, {}))
-            verdict = compare(self.timeline, bounds, before)
+            findings += erasure_findings(before, erased)
+            gone = {lane for lane in erased if is_erased(before.get(lane, {}))}
+            verdict = compare(
+                self.timeline,
+                {lane: bounds[lane] for lane in bounds.keys() - gone},
+                {lane: before[lane] for lane in before.keys() - gone},
+            )
             findings += verdict.findings
             if not after.floor <= mine <= after.ceiling:
                 findings.append(f"recovery's own changes: {mine}, not within {after}")
@@ -195,7 +208,8 @@ class Judge:
                 continue
             facts["copies"] = facts.get("copies", 0) + 1
             bounds = self.timeline.between(begun, ended)
-            told = self._judge_file(path, bounds, Bounds(0, 0))
+            erased = erased_since(self.timeline, begun, cut) if self.sealed else {}
+            told = self._judge_file(path, bounds, Bounds(0, 0), erased)
             findings += [f"{name}: {finding}" for finding in told]
         return findings
 

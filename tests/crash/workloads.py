@@ -519,6 +519,21 @@ def shredding(lane: Lane) -> Iterator[Operation]:
             yield ("squeeze",)
 
 
+@workload(threads=2, watched=False, sealed=True)
+def keepsakes(lane: Lane) -> Iterator[Operation]:
+    """Backups that are older than erasures, and are opened beside the key file of later."""
+    first = lane.name.endswith(".0")
+    for turn in range(9):
+        yield "append", f"s{turn % 2}", *[lane.rng.choice((100, 900, 9000))] * 2
+        yield "put", f"k{turn % 3}", 300
+        if not first and turn in (1, 4):
+            yield "backup", f"copy{turn}", turn == 1
+        if first and turn % 3 == 2:
+            yield "erase", turn == 5
+        if not first and turn == 6:
+            yield "rekey", 1
+
+
 @workload(threads=2, processes=2, kills=6)
 def leases(lane: Lane) -> Iterator[Operation]:
     """Leases that are taken over, renewed and given up by processes that are killed."""
