@@ -227,6 +227,7 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "deltas graph.get . . session",
         "threads graph.threads iterator",
         "check graph.check . count",
+        "leftovers graph.check . count",
         "recover graph.recover . . session",
         "delete_thread graph.delete . . session",
         "copy_thread graph.fork . . session",
