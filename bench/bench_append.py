@@ -171,7 +171,7 @@ def _mean_rows(captured: list[Any]) -> str:
 
 def _captured(place: Path, base: list[Any], more: list[Any]) -> tuple[list[Any], list[Any]]:
     """The puts that filled a database, and those of each append after that."""
-    from memcore.store.txn import WriteTxn
+    from memcore.store.transaction import WriteTxn
 
     puts: list[tuple[bytes, bytes]] = []
     put = WriteTxn.put

@@ -158,9 +158,9 @@ def unlike(ours: Callable[[], Any], ops: int, theirs: Callable[[], Any], *, roun
 def ledger_of(items: list[Any]) -> tuple[Any, int]:
     """What a session holds of these items, and their tokens."""
     from memcore._fast import pack_facts
-    from memcore.codec import encode_json
-    from memcore.formats import get_policy
+    from memcore.codec.values import encode_json
     from memcore.tokens import get_counter
+    from memcore.wire import get_policy
 
     counter, ledger = get_counter(), get_policy("openai_chat").new_ledger(20)
     for item in items:

@@ -15,7 +15,7 @@ BUDGET_TOKENS = 2_000
 
 
 def filled_ledger(size):
-    from memcore.formats import get_policy
+    from memcore.wire import get_policy
 
     ledger = get_policy("openai_chat").new_ledger(20)
     for fact, tokens in prepared_facts(size):

@@ -11,7 +11,7 @@ _SEED = b"0123456789abcdef"
 
 
 def _new_ledger():
-    from memcore.formats import get_policy
+    from memcore.wire import get_policy
 
     return get_policy("openai_chat").new_ledger(20)
 

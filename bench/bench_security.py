@@ -128,14 +128,12 @@ def _reads(effort: Effort, options: Any) -> Iterator[Row]:
 
 def _seal(effort: Effort) -> Row:
     """One value through the vault, against the cipher alone."""
-    from memcore import keys
-    from memcore.codec import seal_value
-    from memcore.privacy.cipher import Cipher
-    from memcore.privacy.provider import key_provider
-    from memcore.privacy.ring import KeyRing
-    from memcore.store.vault import Vault
+    from memcore.codec import keys
+    from memcore.codec.values import seal_value
+    from memcore.privacy.keyring import Cipher, KeyRing, key_provider
+    from memcore.store.encryption import RowCipher
 
-    vault, cipher = Vault(KeyRing.create(None, key_provider(KEY))), Cipher(KEY)
+    vault, cipher = RowCipher(KeyRing.create(None, key_provider(KEY))), Cipher(KEY)
     row = keys.session_row(1, 1, keys.Row.ITEM, 7)
     value, nonce = seal_value(row, os.urandom(VALUE_BYTES)), bytes(12)
     calls = 1_000

@@ -69,7 +69,7 @@ def _plain_has_call(history: list[dict[str, Any]], start: int, at: int) -> bool:
 def from_nothing(history: list[dict[str, Any]]) -> int:
     """The same answer from the plain list: classify, push, search."""
     from memcore._fast import pack_facts
-    from memcore.formats import get_policy
+    from memcore.wire import get_policy
 
     ledger = get_policy("seed").new_ledger(0)
     for item in history:

@@ -46,7 +46,7 @@ def tiktoken_counter() -> Callable[[list[Any]], int]:
         NotInstalled: tiktoken is not there.
     """
     from memcore.errors import CounterUnavailableError
-    from memcore.tokens.tiktoken import shipped_encoding
+    from memcore.tokens.builtin import shipped_encoding
 
     try:
         encode = shipped_encoding("o200k_base").encode_ordinary

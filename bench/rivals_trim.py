@@ -29,7 +29,7 @@ def llama_kept() -> Trim:
     except ImportError as error:
         raise missing("llama-index-core", error) from error
     tiktoken_counter()
-    from memcore.tokens.tiktoken import shipped_encoding
+    from memcore.tokens.builtin import shipped_encoding
 
     encode = shipped_encoding("o200k_base").encode_ordinary
 

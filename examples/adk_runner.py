@@ -26,11 +26,7 @@ from google.adk.tools import ToolContext
 from google.genai import types
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 
 
 class Scripted(BaseLlm):

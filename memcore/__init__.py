@@ -41,22 +41,10 @@ if TYPE_CHECKING:
         read_policy,
     )
     from memcore.context import fit, safe_cuts, validate
-    from memcore.counting import count_messages, count_tokens, count_tools, truncate
-    from memcore.database import (
-        CompactReport,
-        Database,
-        RestoreReport,
-        Scope,
-        restore,
-    )
+    from memcore.database import CompactReport, Database, RestoreReport, Scope, restore
     from memcore.database import open_database as open  # noqa: A004 - memcore.open is the public name
-    from memcore.database.branches import Branch
-    from memcore.database.difference import Difference
-    from memcore.database.keying import KeyStatus, Rotation
-    from memcore.database.migrating import MigrationReport, migrate
-    from memcore.database.salvage import salvage
-    from memcore.database.salvaged import SalvagedSession, SalvageReport
-    from memcore.envelope import Envelope
+    from memcore.database.database import KeyStatus, Rotation
+    from memcore.database.stats import Branch, Difference
     from memcore.errors import (
         AccessDeniedError,
         AuditError,
@@ -101,12 +89,15 @@ if TYPE_CHECKING:
         UnreadableItemsError,
         WrongKeyError,
     )
+    from memcore.maintenance.backup import MigrationReport, migrate
+    from memcore.maintenance.salvage import SalvagedSession, SalvageReport, salvage
     from memcore.model import (
         Calibration,
         CallRecord,
         Checkpoint,
         CompactionResult,
         Context,
+        Envelope,
         Item,
         ItemKind,
         Mask,
@@ -123,19 +114,22 @@ if TYPE_CHECKING:
         Violation,
     )
     from memcore.privacy import RedactingFilter, RedactionPolicy
-    from memcore.privacy.guard import Judgement, WriteContext, WriteGuard, as_operator
     from memcore.privacy.guards import (
         InjectionGuard,
+        Judgement,
         LimitGuard,
         NoWrites,
         ProtectedKeys,
         SecretGuard,
+        WriteContext,
+        WriteGuard,
+        as_operator,
     )
-    from memcore.privacy.provider import KeyProvider
+    from memcore.privacy.keyring import KeyProvider
     from memcore.retention import ErasureReceipt, Hold, RetentionRule, SweepReport, verify_receipt
     from memcore.session import Compactor, Lease, Session, SessionState
-    from memcore.session.recovered import Recovery, RecoveryStep
-    from memcore.session.rules import LadderRules
+    from memcore.session.recovery import Recovery, RecoveryStep
+    from memcore.session.retry import LadderRules
     from memcore.state import (
         Command,
         Delete,
@@ -165,6 +159,7 @@ if TYPE_CHECKING:
         counter_for_model,
         get_counter,
     )
+    from memcore.tokens.api import count_messages, count_tokens, count_tools, truncate
 
 __version__ = "0.1.0"
 
@@ -331,45 +326,44 @@ _NAMES = {
     "memcore.access": "AccessRequest",
     "memcore.audit": "Audit",
     "memcore.compaction": (
-        "AnthropicSummarizer CompactionPolicy Extractive Keep LiteLLMSummarizer "
-        "OpenAISummarizer PRESETS Pressure Recursive Stage SummaryStyle Trigger "
-        "compaction_policy extractive policy_mapping read_policy"
+        "AnthropicSummarizer CompactionPolicy Extractive Keep LiteLLMSummarizer OpenAISummarizer "
+        "PRESETS Pressure Recursive Stage SummaryStyle Trigger compaction_policy extractive "
+        "policy_mapping read_policy"
     ),
     "memcore.context": "fit safe_cuts validate",
-    "memcore.counting": "count_messages count_tokens count_tools truncate",
+    "memcore.tokens.api": "count_messages count_tokens count_tools truncate",
     "memcore.database": (
         "CompactReport Database RestoreReport SalvageReport SalvagedSession Scope restore salvage"
     ),
-    "memcore.database.branches": "Branch",
-    "memcore.database.difference": "Difference",
-    "memcore.database.keying": "KeyStatus Rotation",
-    "memcore.database.migrating": "MigrationReport migrate",
-    "memcore.envelope": "Envelope",
-    "memcore.errors": (
-        "AccessDeniedError AuditError BlockedError CallerError ClosedError "
-        "ContextOverflowError CorruptStoreError CorruptValueError CounterUnavailableError "
-        "DemandError DuplicateRequestError FencedError HeldError HistoryViolationError "
-        "InternalError InvalidItemError InvalidOptionError InvalidUpdateError KeyCopyError "
-        "KeyFileError KeyNeededError "
-        "LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError "
-        "OutcomeUnknownError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
-        "ScopeError "
-        "StateSchemaError StorageError StoreAccessError StoreFormatError StoreFullError "
-        "StoreLockedError SummarizerError TamperedError UnreadableItemsError WrongKeyError"
-    ),
+    "memcore.database.stats": "Branch Difference",
+    "memcore.database.database": "KeyStatus Rotation",
+    "memcore.maintenance.backup": "MigrationReport migrate",
     "memcore.model": (
-        "Calibration CallRecord Checkpoint CompactionResult Context Item ItemKind Mask "
+        "Calibration CallRecord Checkpoint CompactionResult Context Envelope Item ItemKind Mask "
         "OpenCall Plan Receipt RecountResult Repair RepairResult SessionEntry Summarizer "
         "SummaryRequest View Violation"
     ),
+    "memcore.errors": (
+        "AccessDeniedError AuditError BlockedError CallerError ClosedError ContextOverflowError "
+        "CorruptStoreError CorruptValueError CounterUnavailableError DemandError "
+        "DuplicateRequestError FencedError HeldError HistoryViolationError InternalError "
+        "InvalidItemError InvalidOptionError InvalidUpdateError KeyCopyError KeyFileError "
+        "KeyNeededError LeaseHeldError MemcoreError NotFoundError OptedOutError OrphanResultError "
+        "OutcomeUnknownError PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict "
+        "ScopeError StateSchemaError StorageError StoreAccessError StoreFormatError "
+        "StoreFullError StoreLockedError SummarizerError TamperedError UnreadableItemsError "
+        "WrongKeyError"
+    ),
     "memcore.privacy": "RedactingFilter RedactionPolicy",
-    "memcore.privacy.guard": "Judgement WriteContext WriteGuard as_operator",
-    "memcore.privacy.guards": "InjectionGuard LimitGuard NoWrites ProtectedKeys SecretGuard",
-    "memcore.privacy.provider": "KeyProvider",
+    "memcore.privacy.guards": (
+        "InjectionGuard Judgement LimitGuard NoWrites ProtectedKeys SecretGuard WriteContext "
+        "WriteGuard as_operator"
+    ),
+    "memcore.privacy.keyring": "KeyProvider",
     "memcore.retention": "ErasureReceipt Hold RetentionRule SweepReport verify_receipt",
     "memcore.session": "Compactor Lease Session SessionState",
-    "memcore.session.recovered": "Recovery RecoveryStep",
-    "memcore.session.rules": "LadderRules",
+    "memcore.session.recovery": "Recovery RecoveryStep",
+    "memcore.session.retry": "LadderRules",
     "memcore.state": (
         "Command Delete FileData Merge OmitInput OmitOutput Overwrite Private Reduction "
         "SharedState StateChanges StateSchema append_messages merge_entries"

@@ -1,4 +1,4 @@
-"""Who may open what: the authorizer of an open database, asked before anything is looked at."""
+"""Authorizer of an open database: asked who may open what before anything is looked at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from memcore.errors import AccessDeniedError, InvalidOptionError
 
-__all__ = ["Access", "AccessRequest", "Authorizer", "checked_actor", "checked_authorizer"]
+__all__ = [
+    "Access",
+    "AccessRequest",
+    "Authorizer",
+    "checked_actor",
+    "checked_authorizer",
+]
+
 
 _log: Final = logging.getLogger("memcore.access")
 

@@ -1,4 +1,4 @@
-"""The read path: from a history and a budget to what the model receives.
+"""Windows over a history: cuts, fitting to a budget, and the messages that a model receives.
 
 A context is pins (the leading system items), the summary of the view that applies, the items that
 the view keeps beside it, and the longest suffix from a safe cut that fits the budget. The choice is
@@ -12,39 +12,45 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore._fast import Ledger, classify, pack_facts
-from memcore.errors import (
-    ContextOverflowError,
-    HistoryViolationError,
-    InvalidItemError,
-)
-from memcore.formats import (
-    Entry,
+from memcore.errors import ContextOverflowError, HistoryViolationError, InvalidItemError
+from memcore.log import AnyLedger, count_message, new_ledger
+from memcore.model import Context, ItemKind, Message, Repair, Violation
+from memcore.options import checked_int, checked_optional_int
+from memcore.tokens import TokenCounter, get_counter
+from memcore.wire import (
     PairPolicy,
+    WireItem,
     find_violations,
     get_policy,
     lead_in_message,
     render,
     summary_message,
 )
-from memcore.log import AnyLedger, count_message, new_ledger
-from memcore.model import Context, ItemKind, Message, Repair, Violation
-from memcore.options import checked_int, checked_optional_int
-from memcore.tokens import TokenCounter, get_counter
 
-__all__ = ["Demand", "Material", "Picked", "build", "choose", "fit", "safe_cuts", "validate"]
+__all__ = [
+    "CutRequest",
+    "Parts",
+    "Selection",
+    "build",
+    "choose",
+    "fit",
+    "safe_cuts",
+    "validate",
+]
+
 
 _ZERO_SEED = b"memcore-no-seed."
 UNLIMITED = 2**62
 
 
 @dataclass(slots=True)
-class Material:
+class Parts:
     """What a context is made of, in the order in which it is shown."""
 
-    pins: list[Entry] = field(default_factory=list)
-    kept: list[Entry] = field(default_factory=list)
+    pins: list[WireItem] = field(default_factory=list)
+    kept: list[WireItem] = field(default_factory=list)
     """Items before the cut that the view keeps beside its summary."""
-    suffix: list[Entry] = field(default_factory=list)
+    suffix: list[WireItem] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     """Tokens of each entry of the three lists, one after the other."""
     summary: str | None = None
@@ -55,7 +61,7 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Cut:
     """Where the context is cut, and whether the fixed user line leads it in."""
 
     cut: int
@@ -76,7 +82,7 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CutRequest:
     """What a cut is chosen for."""
 
     budget: int
@@ -91,11 +97,11 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class Selection:
     """A choice and what it picked from the history."""
 
-    material: Material
-    choice: Choice
+    material: Parts
+    choice: Cut
     policy: PairPolicy
     counter: TokenCounter
     cut_seq: int
@@ -107,7 +113,7 @@ class Picked:
     """The counted tokens that the context may use."""
 
 
-def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: Demand) -> Choice:
+def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest) -> Cut:
     """Choose the cut.
 
     Behind a summary the suffix may start anywhere; without one the policy's starts are preferred,
@@ -117,7 +123,7 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
     end, first = len(ledger), demand.first
     room = demand.budget - demand.fixed_tokens
     if first > ledger.last_shown:
-        return Choice(min(first, end), lead_in=False, last=True)
+        return Cut(min(first, end), lead_in=False, last=True)
     led_in = demand.summary is not None
     at_least = max(demand.at_least, first)
     whole_is_legal = demand.uncut or ledger.is_safe(first)
@@ -129,16 +135,16 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
     if not led_in:
         cut = ledger.cut_for_budget(room, at_least=at_least)
         if cut >= 0:
-            return Choice(cut, lead_in=False)
+            return Cut(cut, lead_in=False)
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
     if 0 <= cut <= ledger.last_shown:
-        return Choice(cut, lead_in=not led_in)
+        return Cut(cut, lead_in=not led_in)
     return _smallest(ledger, policy, demand, lead_in=lead_in, whole_is_legal=whole_is_legal)
 
 
 def choose_whole(
-    ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: Demand
-) -> Choice | None:
+    ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest
+) -> Cut | None:
     """Everything from ``first`` on, led in if the policy insists on it; None if it does not fit."""
     odd = (
         policy.must_start
@@ -147,12 +153,12 @@ def choose_whole(
     )
     cost = ledger.cost(demand.first) + (lead_in_cost(policy, counter) if odd else 0)
     fits = cost <= demand.budget - demand.fixed_tokens
-    return Choice(demand.first, lead_in=odd) if fits else None
+    return Cut(demand.first, lead_in=odd) if fits else None
 
 
 def _smallest(
-    ledger: AnyLedger, policy: PairPolicy, demand: Demand, *, lead_in: int, whole_is_legal: bool
-) -> Choice:
+    ledger: AnyLedger, policy: PairPolicy, demand: CutRequest, *, lead_in: int, whole_is_legal: bool
+) -> Cut:
     """The cheapest legal suffix that is not empty."""
     first, led_in = demand.first, demand.summary is not None
     found: list[tuple[int, int, bool]] = []
@@ -166,9 +172,9 @@ def _smallest(
     if cut >= first:
         found.append((ledger.cost(cut) + lead_in, cut, not led_in))
     if not found:  # no cut is safe: all there is
-        return Choice(first, lead_in=False, last=True)
+        return Cut(first, lead_in=False, last=True)
     _, cut, odd = min(found)
-    return Choice(cut, lead_in=odd, last=True)
+    return Cut(cut, lead_in=odd, last=True)
 
 
 def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
@@ -187,7 +193,7 @@ def _overflow(needed: int, budget: int) -> ContextOverflowError:
 
 
 def assemble(
-    material: Material, choice: Choice, policy: PairPolicy, counter: TokenCounter
+    material: Parts, choice: Cut, policy: PairPolicy, counter: TokenCounter
 ) -> tuple[list[Message], int, tuple[Repair, ...]]:
     """``(messages, tokens, repairs)`` of the chosen material."""
     pins = [entry.message for entry in material.pins if not entry.event]
@@ -328,26 +334,29 @@ def fit(
     ledger, counts = _ledger_of(found, rules, by)
     first = rules.pin_count(ledger)
 
-    def pick(at_least: int) -> Picked | None:
+    def pick(at_least: int) -> Selection | None:
         choice = choose(
-            ledger, rules, by, Demand(budget, sum(counts[:first]), first, None, at_least=at_least)
+            ledger,
+            rules,
+            by,
+            CutRequest(budget, sum(counts[:first]), first, None, at_least=at_least),
         )
-        material = Material(
-            pins=[Entry(at, found[at]) for at in range(first)],
+        material = Parts(
+            pins=[WireItem(at, found[at]) for at in range(first)],
             tokens=counts[:first] + counts[choice.cut :],
         )
         if is_regular(ledger, rules, choice.cut) and rules.takes_ids(found[choice.cut :]):
             material.plain = found[choice.cut :]
         else:
-            material.suffix = [Entry(at, found[at]) for at in range(choice.cut, len(found))]
+            material.suffix = [WireItem(at, found[at]) for at in range(choice.cut, len(found))]
         open_calls = open_from(ledger, choice)
         cut, omitted = choice.cut, choice.cut - first
-        return Picked(material, choice, rules, by, cut, omitted, open_calls, budget=budget)
+        return Selection(material, choice, rules, by, cut, omitted, open_calls, budget=budget)
 
     return build(pick) or Context([], 0, 0, 0)
 
 
-def open_from(ledger: AnyLedger, choice: Choice) -> int:
+def open_from(ledger: AnyLedger, choice: Cut) -> int:
     """How many open calls the suffix holds."""
     return sum(position >= choice.cut for position in ledger.open_positions())
 
@@ -361,7 +370,7 @@ def is_regular(ledger: AnyLedger, policy: PairPolicy, cut: int) -> bool:
     return policy.adjacency != "next_message" and not ledger.irregular_from(cut)
 
 
-def build(pick: Callable[[int], Picked | None]) -> Context | None:
+def build(pick: Callable[[int], Selection | None]) -> Context | None:
     """Pick and assemble; once more from a later cut if the repairs made it too large.
 
     None if there is nothing to pick from.

@@ -51,6 +51,7 @@ MemcoreError
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NoReturn
 
 __all__ = [
     "AccessDeniedError",
@@ -292,6 +293,19 @@ class KeyNeededError(CallerError):
 
 class KeyCopyError(CallerError, TypeError):
     """What holds a key was to be pickled or copied: open or make another one in its place."""
+
+
+def uncopied(holder: object, *_: Any) -> NoReturn:
+    """Stand as ``__reduce_ex__`` in a class that holds a key: where bytes go, the key would go.
+
+    Raises:
+        KeyCopyError
+    """
+    msg = (
+        f"{type(holder).__name__} holds a key, and is neither pickled nor copied: hand on where "
+        "the key comes from, and make it anew there"
+    )
+    raise KeyCopyError(msg)
 
 
 class WrongKeyError(CallerError):

@@ -1,4 +1,4 @@
-"""Private files: what only its owner may read, made and replaced whole and durably.
+"""Private files: made and replaced whole and durably, readable by their owner alone.
 
 Key files, secrets, anchors, logs and archives lie where others may have planted something: no link
 is followed, and what is written anew has a name beforehand that nobody can guess.
@@ -14,7 +14,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-__all__ = ["open_private", "put_private", "remove_unfinished", "sync_directory"]
+__all__ = [
+    "open_private",
+    "put_private",
+    "remove_unfinished",
+    "sync_directory",
+]
+
 
 _MODE: Final = 0o600
 _NAME_BYTES: Final = 8

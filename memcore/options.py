@@ -1,4 +1,4 @@
-"""Checking the arguments of the public API, in one voice."""
+"""Argument checks of the public API, all with the same messages."""
 
 from __future__ import annotations
 

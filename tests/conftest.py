@@ -55,7 +55,7 @@ def open_db(path: Path) -> Iterator[Callable[..., memcore.Database]]:
     for db in opened:
         db.close()
     if path.exists():
-        audits = [db.backing.audit for db in opened]
+        audits = [db.engine.audit for db in opened]
         # As one who has none of the guards that the file may demand.
         audit, guard = next(filter(None, audits), None), memcore.NoWrites()
         with memcore.open(path, audit=audit, guard=guard) as fresh:

@@ -17,9 +17,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 import memcore
-from memcore.checkpoint import GraphStore, NewCheckpoint, NewWrites
 from memcore.cli.app import app
-from memcore.privacy.msgpack import Extension, pack
+from memcore.graph import GraphStore, NewCheckpoint, NewWrites
+from memcore.privacy.redact_packed import Extension, pack
 
 MARK = "memcore_hostile_mark"
 """Part of all that the file would have run."""

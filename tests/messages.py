@@ -6,7 +6,7 @@ from typing import Any
 
 import memcore
 import oracle
-from memcore.codec import encode_json
+from memcore.codec.values import encode_json
 from memcore.tokens import get_counter
 
 Message = dict[str, Any]

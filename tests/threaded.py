@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import memcore
-from memcore.checkpoint import MISSING, Coder, GraphStore, JsonCoder, NewCheckpoint
-from memcore.checkpoint.pruning import prune
-from memcore.keys import Kind
-from memcore.store.base import ReadTxn
+from memcore.codec.keys import Kind
+from memcore.graph import MISSING, Coder, GraphStore, JsonCoder, NewCheckpoint
+from memcore.graph.prune import prune
+from memcore.store.interface import ReadTxn
 
 CODER = JsonCoder()
 
@@ -76,7 +76,7 @@ def rows_under(db: memcore.Database, kind: int) -> list[bytes]:
     def look(txn: ReadTxn) -> list[bytes]:
         return [key for key, _ in txn.scan(bytes((kind,)), bytes((kind + 1,)))]
 
-    return db._backing.store.read(look)
+    return db._engine.store.read(look)
 
 
 def half_deleted(db: memcore.Database) -> None:
@@ -85,8 +85,8 @@ def half_deleted(db: memcore.Database) -> None:
     for _ in range(3):
         one.put(messages=texts(900, size=1500, what=f"{one.step} "))
     steps = db.scope().graph._deletion("t", CODER)
-    closure = steps.send(db._backing.store.transact(next(steps)))
-    steps.send(db._backing.store.transact(closure))
+    closure = steps.send(db._engine.store.transact(next(steps)))
+    steps.send(db._engine.store.transact(closure))
     steps.close()
     assert rows_under(db, Kind.REMOVAL)
     assert rows_under(db, Kind.CHUNK)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["on_first_use"]
+__all__ = [
+    "on_first_use",
+]
 
 
 def on_first_use(

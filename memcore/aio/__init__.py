@@ -1,4 +1,4 @@
-"""The asynchronous facade: the same surface with ``await``.
+"""Asynchronous facade: the same surface with ``await``.
 
 Commits go through one writer thread of the store: appends that are awaited together share one
 commit and one wake-up of the loop. Reads of a session take microseconds and run where they are
@@ -10,12 +10,10 @@ a retry safe.
 """
 
 from memcore.aio.compactor import CompactionFailure, Compactor
-from memcore.aio.database import AsyncDatabase, AsyncScope
-from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
-from memcore.aio.leasing import AsyncLease
-from memcore.aio.maps import AsyncBlobStore, AsyncKeyValue
-from memcore.aio.session import AsyncSession
+from memcore.aio.handles import AsyncDatabase, AsyncLease, AsyncScope, AsyncSession
+from memcore.aio.handles import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
+from memcore.aio.values import AsyncBlobStore, AsyncKeyValue
 
 __all__ = [
     "AsyncBlobStore",

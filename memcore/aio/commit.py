@@ -1,4 +1,4 @@
-"""Committing from a loop: the store's writer thread does it, the loop goes on."""
+"""Commits from an event loop: the writer thread runs them, the loop goes on."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from memcore.session import Session
-from memcore.session.changes import Closure
-from memcore.session.handle import store_of
-from memcore.store.base import Store, Txn
+from memcore.session.append import Closure
+from memcore.session.session import store_of
+from memcore.store.interface import Stale, Steps, Store, Txn
 
-__all__ = ["Outcome", "commit", "commit_to", "settled"]
+__all__ = [
+    "CommitFuture",
+    "commit",
+    "commit_to",
+    "drive",
+    "settled",
+]
+
+
+# --- Committing from a loop: the store's writer thread does it, the loop goes on ------------------
 
 T = TypeVar("T")
 
 
-class Outcome(asyncio.Future[T]):
+class CommitFuture(asyncio.Future[T]):
     """A future that cannot be cancelled: who awaits it learns of a cancellation when it is done."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as asyncio calls it
@@ -48,7 +57,7 @@ async def commit_to(
         large: the closure computes for more than a millisecond.
     """
     loop = asyncio.get_running_loop()
-    outcome: Outcome[T] = Outcome(loop=loop)
+    outcome: CommitFuture[T] = CommitFuture(loop=loop)
     store.submit(closure, loop, makes_room=makes_room, large=large, future=outcome)
     try:
         return await outcome
@@ -73,3 +82,21 @@ async def settled(future: asyncio.Future[T]) -> T:
         if not future.cancelled():
             future.exception()  # it was refused: nobody is left to be told
         raise
+
+
+# --- Committing steps from a loop: the store's writer thread does it, the loop goes on ------------
+
+
+async def drive(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:
+    """Commit one closure after the other; what the generator returns."""
+    try:
+        closure = next(steps)
+        while True:
+            try:
+                result = await commit_to(store, closure, makes_room=makes_room, large=makes_room)
+            except Stale as exc:
+                closure = steps.throw(exc)
+            else:
+                closure = steps.send(result)
+    except StopIteration as exc:
+        return exc.value  # type: ignore[no-any-return]

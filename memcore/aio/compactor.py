@@ -1,4 +1,4 @@
-"""The background compactor: a runtime tells it which sessions changed, and goes on."""
+"""Background compactor: compacts the sessions that a runtime reports as changed."""
 
 from __future__ import annotations
 
@@ -6,28 +6,110 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from memcore.aio.compacting import run_due
-from memcore.aio.session import AsyncSession
-from memcore.aio.waiting import Key, Waiting, key_of
+from memcore.aio.compact import run_due
+from memcore.aio.handles import AsyncSession
 from memcore.compaction import Pressure, compaction_policy
-from memcore.compaction.patience import Patience
+from memcore.compaction.backoff import Patience
 from memcore.errors import ClosedError, InvalidOptionError
 from memcore.model import CompactionResult, Plan
 from memcore.options import checked_callable, checked_int, checked_optional_seconds
 from memcore.session import Session
-from memcore.session.attempts import Attempts
-from memcore.session.compacting import AnySummarizer, checked_summarizer
-from memcore.session.condensed import AnyPolicy
+from memcore.session.compact import AnySummarizer, checked_summarizer
+from memcore.session.compactor import Attempts
+from memcore.session.session import AnyPolicy, store_of
 from memcore.telemetry import seen_compacting
 
-__all__ = ["CompactionFailure", "Compactor"]
+__all__ = [
+    "CompactionFailure",
+    "Compactor",
+    "Key",
+    "Waiting",
+    "key_of",
+]
+
+
+# --- Sessions that wait for a compaction: each once, oldest first, and no more than so many -------
+
+Key = tuple[str, bytes, str, str, str]
+"""The path and the seed of a file (a copy shares the one, stores in memory the other), and the
+app, user and name of the session: equal for all handles of one session."""
+
+_now: Final = time.monotonic
+
+
+def key_of(session: Session) -> Key:
+    """What handles of the same session share."""
+    store = store_of(session)
+    return (store.path, store.seed, session.app, session.user, session.id)
+
+
+class _Entry(NamedTuple):
+    session: Session
+    since: float
+
+
+class Waiting:
+    """A bounded queue in which a session stands once, however often it is put in. Thread-safe."""
+
+    __slots__ = ("_entries", "_lock", "_open", "dropped", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.dropped = 0
+        self._entries: dict[Key, _Entry] = {}
+        self._lock = threading.Lock()
+        self._open = True
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def put(self, key: Key, session: Session) -> bool:
+        """Whether the session stands in the queue now; not if that is full or closed."""
+        with self._lock:
+            known = self._entries.get(key)
+            if not self._open or (known is None and len(self._entries) >= self.most):
+                self.dropped += 1
+                return False
+            since = _now() if known is None else known.since
+            self._entries[key] = _Entry(session, since)  # keeps its place
+            return True
+
+    def take(self, *, but: Container[Key]) -> tuple[Key, Session] | None:
+        """The first one that is not among ``but``, off the queue."""
+        with self._lock:
+            for key, entry in self._entries.items():
+                if key not in but:
+                    del self._entries[key]
+                    return key, entry.session
+        return None
+
+    def close(self) -> None:
+        """Take in no more, and forget who waits."""
+        with self._lock:
+            self._open = False
+            self._entries.clear()
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long the first one has been standing here."""
+        with self._lock:
+            first = next(iter(self._entries.values()), None)
+        return 0.0 if first is None else max(_now() - first.since, 0.0)
+
+
+# --- The background compactor: a runtime tells it which sessions changed, and goes on -------------
 
 WAITING_MAX: Final = 1_024
 """Sessions that may wait by default: a handle each."""

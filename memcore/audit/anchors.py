@@ -1,4 +1,4 @@
-"""Anchors: where the heads of chains are put down outside of the file, line by line.
+"""Anchors: heads of audit chains written outside of the file, line by line.
 
 A line is one JSON object: ``v``, ``file`` (whose anchor), ``run`` and ``n`` (which line of which
 run; a file is one run, a callback one for each opening), ``at`` ms, ``heads`` (scope, session,
@@ -20,14 +20,19 @@ from contextlib import suppress
 from hmac import compare_digest
 from typing import Any, Final
 
+from memcore.codec.audit_entry import Chainer
 from memcore.errors import AuditError
 from memcore.files import open_private, sync_directory
-from memcore.privacy.entry import Chainer
-from memcore.store.device import FULL
-from memcore.store.recorder import AnchorFullError
-from memcore.store.recording import Place
+from memcore.store.audit_log import AnchorFullError, Place
+from memcore.store.datafile import FULL
 
-__all__ = ["AnchorFile", "AnchorLines", "Anchored", "read_anchor"]
+__all__ = [
+    "AnchorFile",
+    "AnchorLines",
+    "Anchored",
+    "read_anchor",
+]
+
 
 _LINE_HEADS: Final = 500
 _TAIL_BYTES: Final = 64 * 1024

@@ -21,12 +21,27 @@ reference may vanish at any time; ``acquire`` looks again inside the referrer's 
 A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``blobs.removal``).
 """
 
-from memcore.blobs.care import check, collect
-from memcore.blobs.content import acquire, exists, let_go, read, release, stream, write
-from memcore.blobs.handle import BlobStore
-from memcore.blobs.removal import discard, finish_leaving, pages_of, removal_of
-from memcore.blobs.rows import STAGING, BlobRef, StagedBlobLost, header_of, references, slot_of
+from memcore.blobs.rows import (
+    STAGING,
+    BlobRef,
+    StagedBlobLost,
+    acquire,
+    discard,
+    exists,
+    finish_leaving,
+    header_of,
+    let_go,
+    pages_of,
+    read,
+    references,
+    release,
+    removal_of,
+    slot_of,
+    stream,
+    write,
+)
 from memcore.blobs.staging import refer, stage, unstage
+from memcore.blobs.store import BlobStore, check, collect
 
 __all__ = [
     "STAGING",

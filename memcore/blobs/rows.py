@@ -1,19 +1,56 @@
-"""References, headers, chunks and counts: the rows of one blob."""
+"""Rows of a blob: references, header, chunks, reference counts; reading and removal."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Final
 
-from memcore import keys
-from memcore.codec import open_number, open_value, seal_value
-from memcore.errors import CorruptValueError, InternalError
-from memcore.keys import Kind
-from memcore.limits import BLOB_CHUNK_BYTES
-from memcore.store.base import ReadTxn, Txn
+from xxhash import xxh3_128, xxh3_128_digest
 
-__all__ = ["BlobRef", "Header", "StagedBlobLost"]
+from memcore.codec import keys
+from memcore.codec.keys import Kind
+from memcore.codec.values import open_number, open_value, seal_value
+from memcore.errors import (
+    CorruptValueError,
+    InternalError,
+    InvalidItemError,
+    InvalidOptionError,
+    MemcoreError,
+    NotFoundError,
+)
+from memcore.limits import BLOB_BYTES_MAX, BLOB_CHUNK_BYTES, BLOB_CHUNKS_PIECE, PAGE_BYTES
+from memcore.store.interface import ReadTxn, Store, Txn
+
+__all__ = [
+    "BlobHeader",
+    "BlobRef",
+    "Source",
+    "StagedBlobLost",
+    "acquire",
+    "discard",
+    "exists",
+    "finish",
+    "finish_leaving",
+    "let_go",
+    "opened",
+    "pages_of",
+    "read",
+    "rechunked",
+    "release",
+    "removal_of",
+    "slices",
+    "stream",
+    "write",
+]
+
+
+# --- References, headers, chunks and counts: the rows of one blob ---------------------------------
 
 _REF = Struct(">16sBQ")
 _HEADER = Struct(">BQ8s")
@@ -53,7 +90,7 @@ class BlobRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BlobHeader:
     """What a header row says; ``token`` tells one writing of the slot from another."""
 
     state: int
@@ -77,22 +114,22 @@ def chunk_count(size: int) -> int:
     return -(-size // BLOB_CHUNK_BYTES)
 
 
-def header_of(txn: ReadTxn, scope: int, slot: bytes) -> Header | None:
+def header_of(txn: ReadTxn, scope: int, slot: bytes) -> BlobHeader | None:
     """The header of the slot, whatever its state."""
     key = keys.scoped(Kind.BLOB, scope, slot)
     value = txn.get(key)
     return None if value is None else unpack_header(key, open_value(key, value)[1])
 
 
-def unpack_header(key: bytes, body: bytes) -> Header:
+def unpack_header(key: bytes, body: bytes) -> BlobHeader:
     """The header of a header row's body."""
     if len(body) != _HEADER.size:
         msg = f"the blob header under key {key.hex()} is malformed; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
-    return Header(*_HEADER.unpack(body))
+    return BlobHeader(*_HEADER.unpack(body))
 
 
-def put_header(txn: Txn, scope: int, slot: bytes, header: Header) -> None:
+def put_header(txn: Txn, scope: int, slot: bytes, header: BlobHeader) -> None:
     """Write the header of the slot."""
     key = keys.scoped(Kind.BLOB, scope, slot)
     txn.put(key, seal_value(key, _HEADER.pack(header.state, header.size, header.token)))
@@ -130,7 +167,7 @@ def references(txn: ReadTxn, scope: int, slot: bytes) -> int:
     return 0 if value is None else open_number(key, value)
 
 
-def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> Header | None:
+def complete(txn: ReadTxn, scope: int, ref: BlobRef) -> BlobHeader | None:
     """The header if the slot holds a complete blob of that size."""
     header = header_of(txn, scope, slot_of(ref))
     if header is None or header.state != COMPLETE or header.size != ref.size:
@@ -149,3 +186,337 @@ def crowded(digest: bytes, scope: int) -> InternalError:
         f"all {DISAMBIGUATORS} slots of the digest {digest.hex()} in scope {scope} hold other "
         "content; run 'memcore check' and report it"
     )
+
+
+# --- Removing the rows of a blob that nothing refers to, a piece at a time ------------------------
+# A small blob goes at once. Of a larger one the first piece goes, and the header says ``STAGING``
+# under a new token: so the blob is gone for every reader, its slot stays taken, and a stager who
+# wrote it notices. A ``REMOVAL`` row remembers that the rest is to go.
+
+_ROW_PAGES = 8
+"""What header, count and chunks cost beside the chunks' own pages, about."""
+
+
+def removal_of(scope: int, slot: bytes) -> bytes:
+    """The row that says that the slot's rows are to go."""
+    return keys.removal_row(chunk_range(scope, slot)[0])
+
+
+def pages_of(size: int) -> int:
+    """The pages that ``discard`` frees in the transaction that it is called in, at most."""
+    chunks = min(chunk_count(size), BLOB_CHUNKS_PIECE)
+    return _ROW_PAGES + chunks * (BLOB_CHUNK_BYTES // PAGE_BYTES + 1)
+
+
+def discard(txn: Txn, scope: int, slot: bytes) -> bool:
+    """Remove the slot's rows, or the first piece of them; whether none are left.
+
+    If some are, the caller goes on with ``finish`` after its commit. Without references only.
+    """
+    start, stop = chunk_range(scope, slot)
+    marker = removal_of(scope, slot)
+    first = next(iter(txn.scan(start, stop, limit=1)), None)
+    if first is not None:
+        number = int.from_bytes(first[0][-4:], "big") + BLOB_CHUNKS_PIECE
+        txn.delete_range(start, min(stop, keys.blob_chunk(scope, slot, number)))
+    if any(True for _ in txn.scan(start, stop, limit=1)):
+        if txn.get(marker) is None:
+            put_header(txn, scope, slot, BlobHeader(STAGING, 0, os.urandom(8)))
+            txn.put(marker, seal_value(marker, b""))
+        return False
+    txn.delete(keys.scoped(Kind.BLOB, scope, slot))
+    txn.delete(marker)
+    return True
+
+
+def finish(store: Store, scope: int, slot: bytes) -> None:
+    """Go on with the removal of a slot, if one is under way, until its rows are gone."""
+    marker = removal_of(scope, slot)
+
+    def piece(txn: Txn) -> bool:
+        return txn.get(marker) is None or discard(txn, scope, slot)
+
+    if store.read(lambda txn: txn.get(marker)) is not None:
+        while not store.transact(piece, makes_room=True):
+            pass
+
+
+def finish_leaving(store: Store, rows: Iterable[bytes]) -> None:
+    """Go on with what ``let_go`` told of, after its commit.
+
+    Nobody waits for these rows: what fails here stays for whoever deletes next.
+    """
+    with suppress(MemcoreError):
+        for row in rows:
+            finish(store, *keys.split_scoped(keys.split_removal_row(row)))
+
+
+# --- Content on its way into the store: measured once, then read again to be written --------------
+
+_SPOOL_BYTES: Final = 4 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Content that can be read more than once without being held in memory."""
+
+    size: int
+    digest: bytes
+    sha256: bytes
+    seed: int
+    pieces: Callable[[], Iterator[bytes]]
+
+
+def check_size(size: int) -> None:
+    """Refuse more bytes than a blob may hold.
+
+    Raises:
+        InvalidItemError: above ``BLOB_BYTES_MAX``.
+    """
+    if size > BLOB_BYTES_MAX:
+        msg = f"a blob holds at most {BLOB_BYTES_MAX} bytes, got {size} or more; split it"
+        raise InvalidItemError(msg)
+
+
+def slices(payload: bytes) -> Iterator[bytes]:
+    """The payload in chunks."""
+    return (
+        payload[start : start + BLOB_CHUNK_BYTES]
+        for start in range(0, len(payload), BLOB_CHUNK_BYTES)
+    )
+
+
+def file_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """The rest of a binary file, piece by piece.
+
+    Raises:
+        InvalidOptionError: it gives no bytes.
+    """
+    while True:
+        piece: object = file.read(BLOB_CHUNK_BYTES)
+        if not isinstance(piece, (bytes, bytearray, memoryview)):
+            msg = (
+                f"read() of the file object returned {type(piece).__name__}: expected bytes; open "
+                "the file in binary, blocking mode"
+            )
+            raise InvalidOptionError(msg)
+        if not piece:
+            return
+        yield bytes(piece)
+
+
+def rechunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of ``BLOB_CHUNK_BYTES`` (a raw file or a socket reads short)."""
+    held = bytearray()
+    for piece in pieces:
+        if not held and len(piece) == BLOB_CHUNK_BYTES:
+            yield piece
+            continue
+        held += piece
+        while len(held) >= BLOB_CHUNK_BYTES:
+            yield bytes(held[:BLOB_CHUNK_BYTES])
+            del held[:BLOB_CHUNK_BYTES]
+    if held:
+        yield bytes(held)
+
+
+def _measured(pieces: Callable[[], Iterator[bytes]], seed: int, *, exported: bool) -> Source:
+    """Read the content once for its size and digests; sha256 only if the address is exported."""
+    digest, sha256, size = xxh3_128(seed=seed), hashlib.sha256(), 0
+    for piece in pieces():
+        size += len(piece)
+        check_size(size)
+        digest.update(piece)
+        if exported:
+            sha256.update(piece)
+    return Source(size, digest.digest(), sha256.digest(), seed, pieces)
+
+
+@contextmanager
+def opened(payload: object, seed: int, *, exported: bool) -> Iterator[Source]:
+    """A source over bytes, a binary file from where it stands, or an iterable of bytes.
+
+    What cannot be read twice is spooled: to memory when small, else to a temporary file.
+
+    Raises:
+        InvalidOptionError: none of these.
+        InvalidItemError: above ``BLOB_BYTES_MAX``.
+    """
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        content = bytes(payload)
+        yield _measured(lambda: slices(content), seed, exported=exported)
+        return
+    file: Any = payload
+    if hasattr(payload, "read"):
+        if hasattr(payload, "seekable") and file.seekable():
+            start = file.tell()
+            yield _measured(lambda: _replayed(file, start), seed, exported=exported)
+            return
+        arriving: Iterable[bytes] = file_pieces(file)
+    elif isinstance(payload, Iterable) and not isinstance(payload, str):
+        arriving = _checked_pieces(payload)
+    else:
+        msg = f"a blob is bytes or a binary file object, got {type(payload).__name__}"
+        raise InvalidOptionError(msg)
+    with SpooledTemporaryFile(_SPOOL_BYTES) as spool:
+        size = 0
+        for piece in arriving:
+            size += len(piece)
+            check_size(size)
+            spool.write(piece)
+        yield _measured(lambda: _replayed(spool, 0), seed, exported=exported)
+
+
+def _replayed(file: Any, start: int) -> Iterator[bytes]:
+    file.seek(start)
+    return file_pieces(file)
+
+
+def _checked_pieces(pieces: Iterable[object]) -> Iterator[bytes]:
+    for piece in pieces:
+        if not isinstance(piece, (bytes, bytearray, memoryview)):
+            msg = f"a blob's pieces are bytes, got {type(piece).__name__}"
+            raise InvalidOptionError(msg)
+        yield bytes(piece)
+
+
+def changed() -> InvalidOptionError:
+    """The error for a file that was not the same when it was read again."""
+    return InvalidOptionError("the file object changed while it was read twice: put a copy of it")
+
+
+# --- Writing, counting and reading blobs inside the referrer's transaction ------------------------
+
+
+def write(txn: Txn, scope: int, payload: bytes, *, seed: int) -> BlobRef:
+    """Store ``payload`` unless the scope holds it already. The caller then calls ``acquire``.
+
+    For payloads up to ``BLOB_INLINE_COMMIT_BYTES_MAX``; larger ones go through ``refer``.
+
+    Raises:
+        InvalidItemError: above ``BLOB_BYTES_MAX``.
+        InternalError: every disambiguator of the digest is taken.
+    """
+    check_size(len(payload))
+    digest = xxh3_128_digest(payload, seed=seed)
+    for disambiguator in range(DISAMBIGUATORS):
+        ref = BlobRef(digest, disambiguator, len(payload))
+        slot = slot_of(ref)
+        # A damaged row is never deduplicated against: the slot counts as taken by other content.
+        with suppress(CorruptValueError):
+            if header_of(txn, scope, slot) is None:
+                for number, piece in enumerate(slices(payload)):
+                    put_chunk(txn, scope, slot, number, piece)
+                put_header(txn, scope, slot, BlobHeader(COMPLETE, ref.size, os.urandom(8)))
+                return ref
+            if complete(txn, scope, ref) and _equals(txn, scope, ref, payload):
+                return ref
+    raise crowded(digest, scope)
+
+
+def _equals(txn: ReadTxn, scope: int, ref: BlobRef, payload: bytes) -> bool:
+    return all(
+        chunk_of(txn, scope, ref, number) == piece for number, piece in enumerate(slices(payload))
+    )
+
+
+def acquire(txn: Txn, scope: int, ref: BlobRef) -> int:
+    """Count one more reference, in the transaction that writes the referrer; the new count.
+
+    To replace a reference, acquire the new one before the old one is released.
+
+    Raises:
+        StagedBlobLost: the blob is not there (any more): stage it again.
+    """
+    if complete(txn, scope, ref) is None:
+        msg = f"the staged blob {ref.digest.hex()} is gone from scope {scope}: stage it again"
+        raise StagedBlobLost(msg)
+    return _set_references(txn, scope, slot_of(ref), references(txn, scope, slot_of(ref)) + 1)
+
+
+def release(txn: Txn, scope: int, ref: BlobRef) -> int:
+    """Count one reference less, in the transaction that removes the referrer; the new count.
+
+    At 0 the blob is gone. The rows of a large one leave a piece at a time: ``finish`` goes on after
+    the commit, else whoever deletes something next.
+
+    Raises:
+        CorruptValueError: the blob had no reference.
+    """
+    slot = slot_of(ref)
+    count = references(txn, scope, slot)
+    if count == 0:
+        msg = (
+            f"the blob {ref.digest.hex()} in scope {scope} was released more often than acquired: "
+            "its reference count is damaged; run 'memcore check'"
+        )
+        raise CorruptValueError(msg, key=keys.scoped(Kind.BLOB_REFS, scope, slot))
+    if count == 1:
+        discard(txn, scope, slot)
+    return _set_references(txn, scope, slot, count - 1)
+
+
+def let_go(txn: Txn, scope: int, ref: BlobRef) -> list[bytes]:
+    """As ``release``, where a damaged count is nobody's concern; the rows to go on with.
+
+    That is the ``REMOVAL`` row of the blob, if rows of it are still to go.
+    """
+    slot = slot_of(ref)
+    with suppress(CorruptValueError):  # check() reports it
+        if references(txn, scope, slot):
+            release(txn, scope, ref)
+    row = removal_of(scope, slot)
+    return [] if txn.get(row) is None else [row]
+
+
+def _set_references(txn: Txn, scope: int, slot: bytes, count: int) -> int:
+    key = keys.scoped(Kind.BLOB_REFS, scope, slot)
+    if count:
+        txn.put(key, seal_value(key, keys.u64(count)))
+    else:
+        txn.delete(key)
+    return count
+
+
+def exists(txn: ReadTxn, scope: int, ref: BlobRef) -> bool:
+    """Whether the blob is completely stored in this snapshot."""
+    return complete(txn, scope, ref) is not None
+
+
+def _vanished(ref: BlobRef, scope: int) -> NotFoundError:
+    return NotFoundError(
+        f"the blob {ref.digest.hex()} ({ref.size} bytes) is not in scope {scope}: it was deleted "
+        "or never stored; put it again"
+    )
+
+
+def read(txn: ReadTxn, scope: int, ref: BlobRef) -> bytes:
+    """The whole content.
+
+    Raises:
+        NotFoundError: no such blob in the scope.
+        CorruptValueError: a chunk is missing or damaged.
+    """
+    if not exists(txn, scope, ref):
+        raise _vanished(ref, scope)
+    return b"".join(chunk_of(txn, scope, ref, n) for n in range(chunk_count(ref.size)))
+
+
+def stream(store: Store, scope: int, ref: BlobRef) -> Iterator[bytes]:
+    """The content chunk by chunk, one short read transaction each.
+
+    Raises:
+        NotFoundError: no such blob, or it was deleted (even if stored anew) between two chunks.
+        CorruptValueError: a chunk is missing or damaged.
+    """
+    first = store.read(lambda txn: complete(txn, scope, ref))
+    if first is None:
+        raise _vanished(ref, scope)
+    for number in range(chunk_count(ref.size)):
+        yield store.read(lambda txn, n=number: _streamed(txn, scope, ref, n, first))  # type: ignore[misc]
+
+
+def _streamed(txn: ReadTxn, scope: int, ref: BlobRef, number: int, first: BlobHeader) -> bytes:
+    if complete(txn, scope, ref) != first:
+        raise _vanished(ref, scope)
+    return chunk_of(txn, scope, ref, number)

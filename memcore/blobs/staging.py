@@ -9,29 +9,40 @@ from typing import Final, TypeVar
 
 from xxhash import xxh3_128
 
-from memcore.blobs.content import exists, stream
-from memcore.blobs.removal import discard, finish
 from memcore.blobs.rows import (
     COMPLETE,
     DISAMBIGUATORS,
     STAGING,
+    BlobHeader,
     BlobRef,
-    Header,
+    Source,
     StagedBlobLost,
+    changed,
     crowded,
+    discard,
+    exists,
+    finish,
     header_of,
     is_free,
+    opened,
     put_chunk,
     put_header,
+    rechunked,
     references,
     slot_of,
+    stream,
 )
-from memcore.blobs.sources import Source, changed, opened, rechunked
 from memcore.errors import CorruptValueError, MemcoreError, NotFoundError, StoreLockedError
-from memcore.store.base import Store, Txn
-from memcore.tombstone import is_erased
+from memcore.rows.lifecycle import is_erased
+from memcore.store.interface import Store, Txn
 
-__all__ = ["refer", "refer_source", "stage", "unstage"]
+__all__ = [
+    "refer",
+    "refer_source",
+    "stage",
+    "unstage",
+]
+
 
 T = TypeVar("T")
 
@@ -143,7 +154,7 @@ def _fill(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
     try:
         for first, batch, last in _batches(source):
             state = COMPLETE if last else STAGING
-            header = Header(state, ref.size, token)
+            header = BlobHeader(state, ref.size, token)
             if not store.transact(_stage_batch(scope, slot_of(ref), first, batch, header)):
                 return False
     except BaseException:
@@ -155,7 +166,7 @@ def _fill(store: Store, scope: int, ref: BlobRef, source: Source) -> bool:
 
 
 def _stage_batch(
-    scope: int, slot: bytes, first: int, batch: list[bytes], header: Header
+    scope: int, slot: bytes, first: int, batch: list[bytes], header: BlobHeader
 ) -> Callable[[Txn], bool]:
     def closure(txn: Txn) -> bool:
         if is_erased(txn, scope):

@@ -1,5 +1,7 @@
-"""The command line. Nothing but ``main`` is public; typer and rich are loaded when a verb runs."""
+"""Command line. Only ``main`` is public; typer and rich are loaded when a verb runs."""
 
 from memcore.cli.entry import main
 
-__all__ = ["main"]
+__all__ = [
+    "main",
+]

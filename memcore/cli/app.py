@@ -1,4 +1,4 @@
-"""The typer application: verbs, global options, and how errors end a run."""
+"""Typer application: verbs, global options, exit codes of errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from memcore.cli import (
     bundle,
     check,
     compact,
-    context,
     copy_compact,
     demand,
     demo,
-    diff,
     doctor,
     erase,
-    exporting,
     hold,
-    importing,
     keys,
-    listing,
     migrate,
     prune,
     recount,
@@ -38,15 +33,22 @@ from memcore.cli import (
     retention,
     salvage,
     show,
-    stats,
     sweep,
     tree,
 )
+from memcore.cli import export as exporting
+from memcore.cli import import_ as importing
+from memcore.cli import show as context
+from memcore.cli import tree as diff
+from memcore.cli import tree as listing
+from memcore.cli import tree as stats
 from memcore.cli.entry import OutputError, Settings, give_up_output, missing_package
-from memcore.cli.exits import EPILOG, ExitCode, exit_code_of
+from memcore.cli.options import EPILOG, ExitCode, exit_code_of
 from memcore.cli.output import complain
 
-__all__ = ["app"]
+__all__ = [
+    "app",
+]
 
 
 class GuardedGroup(TyperGroup):

@@ -1,4 +1,4 @@
-"""``memcore audit``: is every row what was stored, and what was done when?"""
+"""``memcore audit``: verify, show, anchor and cut the audit of a file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.audit.options import key_in
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, StorePath, User, Yes, find_session, reading
+from memcore.audit.start import key_in
+from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, Yes, find_session, reading
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
 
-__all__ = ["verbs"]
+__all__ = [
+    "verbs",
+]
+
 
 verbs = typer.Typer(
     help="Prove a database by its audit. The key: --key-file, or MEMCORE_AUDIT_KEY (hexadecimal), "

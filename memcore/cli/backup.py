@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath, VerifyCopy, reading
+from memcore.cli.options import AsJson, ExitCode, StorePath, VerifyCopy, reading
 from memcore.cli.output import complain, emit_json, escape, progress
 
-__all__ = ["back_up"]
+__all__ = [
+    "back_up",
+]
 
 
 def back_up(

@@ -13,10 +13,12 @@ import typer
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
 from memcore.cli.output import emit_json
 from memcore.session.bundle import BUNDLE_BYTES, BUNDLE_BYTES_LEAST
-from memcore.store.copying import beside
-from memcore.store.file import publish
+from memcore.store.copy import beside
+from memcore.store.datafile import publish
 
-__all__ = ["bundle_session"]
+__all__ = [
+    "bundle_session",
+]
 
 
 def bundle_session(

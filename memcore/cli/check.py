@@ -1,4 +1,4 @@
-"""``memcore check``: is the file sound, and what can be done if not?"""
+"""``memcore check``: whether a file is sound, and the repairs that its findings ask for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath, reading
+from memcore.cli.options import AsJson, ExitCode, StorePath, reading
 from memcore.cli.output import emit_json, escape, progress
-from memcore.database.repair_plan import RepairPlan, plan_repairs
+from memcore.maintenance.repair_plan import RepairPlan, plan_repairs
 
-__all__ = ["check_store"]
+__all__ = [
+    "check_store",
+]
 
 
 def check_store(

@@ -1,4 +1,4 @@
-"""``memcore compact``: what a policy folds and masks, with an extractive summary."""
+"""``memcore compact``: apply a policy with an extractive summary, or show what it would do."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import clip, emit_json, escape, print_table
-from memcore.cli.transcript import PREVIEW_CHARS, kind_of, preview
+from memcore.cli.show import PREVIEW_CHARS, kind_of, preview
 from memcore.compaction import CompactionPolicy
-from memcore.session.compacting import CompactionDraft
+from memcore.session.compact import CompactionDraft
 
-__all__ = ["compact_session"]
+__all__ = [
+    "compact_session",
+]
 
 
 def compact_session(

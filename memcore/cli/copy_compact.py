@@ -1,4 +1,4 @@
-"""``memcore copy-compact``: free pages given back, or the mode of a database changed."""
+"""``memcore copy-compact``: copy without free pages, or with another durability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 from memcore.cli.options import AsJson, StorePath, VerifyCopy, writing
 from memcore.cli.output import emit_json, escape, progress
 
-__all__ = ["copy_compact"]
+__all__ = [
+    "copy_compact",
+]
 
 
 def copy_compact(

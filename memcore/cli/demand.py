@@ -1,4 +1,4 @@
-"""``memcore demand``: what a file demands of who writes to it, shown and changed."""
+"""``memcore demand``: show and change what a file demands of its writers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath, Yes, reading, writing
+from memcore.cli.options import AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_pairs
 
-__all__ = ["demand_of_store"]
+__all__ = [
+    "demand_of_store",
+]
+
 
 _NONE: Final = "none"
 

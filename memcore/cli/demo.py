@@ -1,7 +1,8 @@
-"""``memcore demo``: the main job in front of your eyes, with measured times."""
+"""``memcore demo``: the main promises shown on a temporary file, with measured times."""
 
 from __future__ import annotations
 
+import json
 import signal
 import tempfile
 import time
@@ -9,18 +10,93 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 import memcore
-from memcore.cli import journey, storm
-from memcore.cli.context import describe, print_messages
-from memcore.cli.exits import ExitCode
+from memcore.cli import storm
+from memcore.cli.options import ExitCode
 from memcore.cli.output import complain, escape, print_table
-from memcore.cli.transcript import transcribe
+from memcore.cli.show import describe, print_messages, transcribe
 
-__all__ = ["run_demo"]
+__all__ = [
+    "CONVERSATION",
+    "LATE_CALL",
+    "ORPHAN",
+    "OTHER_WISH",
+    "run_demo",
+]
+
+
+# --- The conversation of the demo: a travel agent rebooks a cancelled flight ----------------------
+
+
+def _calls(*calls: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)},
+            }
+            for call_id, name, arguments in calls
+        ],
+    }
+
+
+def _result(call_id: str, content: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": json.dumps(content)}
+
+
+LATE_CALL: Final = "call_hotel"
+"""The hotel answers only after the conversation went on."""
+
+CONVERSATION: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "role": "system",
+        "content": "You are the travel desk's agent. Confirm before you change a booking.",
+    },
+    {
+        "role": "user",
+        "content": "My flight LX2084 to Lisbon tomorrow is cancelled. Booking K7QX2M. Help!",
+    },
+    _calls(
+        ("call_booking", "get_booking", {"code": "K7QX2M"}),
+        ("call_flights", "search_flights", {"from": "ZRH", "to": "LIS", "date": "2026-03-14"}),
+        ("call_rules", "get_fare_rules", {"fare": "Y-FLEX"}),
+    ),
+    _result("call_flights", {"options": ["TP939 11:55", "LX2088 17:40"], "seats": [4, 19]}),
+    _result("call_booking", {"name": "A. Keller", "flight": "LX2084", "hotel": "Alfama 12"}),
+    _result("call_rules", {"rebooking": "free within 48 h", "refund": "fare difference"}),
+    {
+        "role": "assistant",
+        "content": "You can fly TP939 at 11:55 or LX2088 at 17:40; both are free of charge.",
+    },
+    {"role": "user", "content": "LX2088, please. And tell the hotel that I arrive late."},
+    _calls(
+        ("call_rebook", "rebook", {"code": "K7QX2M", "flight": "LX2088"}),
+        (LATE_CALL, "notify_hotel", {"hotel": "Alfama 12", "arrival": "21:30"}),
+    ),
+    _result("call_rebook", {"status": "confirmed", "seat": "14C"}),
+    {"role": "assistant", "content": "You are on LX2088, seat 14C. The hotel has yet to answer."},
+    {"role": "user", "content": "Thanks. Do I get the difference in fare back?"},
+    _result(LATE_CALL, {"status": "noted", "message": "Reception is open all night."}),
+    _calls(("call_refund", "request_refund", {"code": "K7QX2M"})),
+    _result("call_refund", {"amount": "38.40 CHF", "days": 5}),
+    {
+        "role": "assistant",
+        "content": "Yes: 38.40 CHF within 5 days. And the hotel expects you, all night long.",
+    },
+)
+
+ORPHAN: Final = _result("call_nobody_made", {"status": "ok"})
+OTHER_WISH: Final = {"role": "user", "content": "Rather TP939: I have to be there at three."}
+
+
+# --- ``memcore demo``: the main job in front of your eyes, with measured times --------------------
 
 T = TypeVar("T")
 SESSION: Final = "rebooking"
@@ -102,13 +178,13 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 def _append(session: memcore.Session, findings: Findings) -> None:
     _title("A conversation with parallel tool calls, item by item, each one durable")
     times = []
-    for message in journey.CONVERSATION:
+    for message in CONVERSATION:
         _, seconds = _timed(lambda message=message: session.append(message))  # type: ignore[misc]
         times.append(seconds)
     print_table(
         ("seq", "kind", "tokens", "text"), (line.row for line in transcribe(list(session.items())))
     )
-    findings.claim("every item is in the log", holds=len(session) == len(journey.CONVERSATION))
+    findings.claim("every item is in the log", holds=len(session) == len(CONVERSATION))
     findings.note(
         "append, durability full",
         f"{len(session)} items, {session.tokens} tokens",
@@ -120,7 +196,7 @@ def _refuse(session: memcore.Session, findings: Findings) -> None:
     _title("A result that answers no call is refused")
     before = session.revision
     try:
-        session.append(journey.ORPHAN)
+        session.append(ORPHAN)
     except memcore.OrphanResultError as error:
         print(escape(f"   OrphanResultError: {error}"))
         refused = True
@@ -144,7 +220,7 @@ def _fit(session: memcore.Session, findings: Findings) -> None:
     findings.claim("the context is legal", holds=not violations)
     findings.claim("the context is within its budget", holds=found.tokens <= BUDGET_TOKENS)
     findings.claim("older items are omitted", holds=found.omitted > 0)
-    findings.claim("the late result is behind its call", holds=hoisted == [journey.LATE_CALL])
+    findings.claim("the late result is behind its call", holds=hoisted == [LATE_CALL])
     findings.note(
         f"context({BUDGET_TOKENS})",
         f"{len(found.messages)} messages, {found.tokens} tokens, {found.omitted} items omitted, "
@@ -161,7 +237,7 @@ def _compact(session: memcore.Session, findings: Findings) -> None:
     print(f"   {describe(found, None)}")
     print(
         f"   asked to keep {KEEP_LAST} items, it keeps {items - result.plan.cut}: the late result "
-        f"of {journey.LATE_CALL} pulls the cut back to before its call"
+        f"of {LATE_CALL} pulls the cut back to before its call"
     )
     for line in (found.summary or "").splitlines():
         print(escape(f"   | {line}"))
@@ -180,7 +256,7 @@ def _compact(session: memcore.Session, findings: Findings) -> None:
 def _fork(session: memcore.Session, findings: Findings) -> None:
     _title(f"A fork behind item {FORK_SEQ}: the same beginning, another wish")
     fork, seconds = _timed(lambda: session.fork("rebooking-early", at=FORK_SEQ))
-    receipt = fork.append(journey.OTHER_WISH)
+    receipt = fork.append(OTHER_WISH)
     shared = [item.message for item in fork.items()][:FORK_SEQ]
     original = [item.message for item in session.items(stop=FORK_SEQ + 1)]
     print(
@@ -215,7 +291,7 @@ def _crash(path: Path, findings: Findings) -> None:
     findings.claim("it had acknowledged commits", holds=bool(acknowledged))
     findings.claim("nothing acknowledged is missing", holds=not missing)
     findings.claim("no commit is half there", holds=waiting == 0 and len(stored) % 2 == 0)
-    findings.claim("the other session is whole", holds=survived == list(journey.CONVERSATION))
+    findings.claim("the other session is whole", holds=survived == list(CONVERSATION))
     findings.claim("check is clean", holds=not check)
     result = f"{len(acknowledged)} commits acknowledged, {len(missing)} missing"
     findings.note("SIGKILL among commits", result, f"{storm_seconds:.2f} s")

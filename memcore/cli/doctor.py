@@ -1,4 +1,4 @@
-"""``memcore doctor``: what is worth knowing of a file, and what to do about it."""
+"""``memcore doctor``: facts about a file, its environment, and what to do about them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import typer
 
 import memcore
-from memcore.cli.exits import exit_code_of
-from memcore.cli.options import AsJson, StorePath, key_options
+from memcore.cli.options import AsJson, StorePath, exit_code_of, key_options
 from memcore.cli.output import complain, emit_json, escape, print_pairs
-from memcore.database.doctor import examine
+from memcore.maintenance.doctor import examine
 
-__all__ = ["examine_store"]
+__all__ = [
+    "examine_store",
+]
 
 
 def examine_store(store: StorePath, *, as_json: AsJson = False) -> None:

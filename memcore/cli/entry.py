@@ -1,4 +1,4 @@
-"""Where the program starts: the answers that need no libraries, then typer."""
+"""Entry point: answers that need no libraries, then the typer application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["OutputError", "Settings", "give_up_output", "main", "missing_package"]
+__all__ = [
+    "OutputError",
+    "Settings",
+    "give_up_output",
+    "main",
+    "missing_package",
+]
 
 
 class OutputError(OSError):
@@ -108,7 +114,7 @@ def _open_streams() -> None:
 
 def give_up_output(error: OutputError) -> int:
     """Say why nothing more can be printed; the exit code for it."""
-    from memcore.cli.exits import ExitCode
+    from memcore.cli.options import ExitCode
     from memcore.cli.output import complain
 
     # Somewhere to go for what is left, or Python complains when it flushes at exit.

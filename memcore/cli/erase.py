@@ -1,4 +1,4 @@
-"""``memcore erase``: all that a user has leaves the file, to the last byte."""
+"""``memcore erase``: delete all data of a user, to the last byte."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, DryRun, StorePath, Yes, need_choice, reading, writing
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    ExitCode,
+    StorePath,
+    Yes,
+    need_choice,
+    reading,
+    writing,
+)
 from memcore.cli.output import complain, emit_json, escape, print_pairs, progress, timestamp
 from memcore.retention import ErasureReceipt
 
-__all__ = ["erase_user"]
+__all__ = [
+    "erase_user",
+]
 
 
 def erase_user(

@@ -1,4 +1,4 @@
-"""``memcore hold``: legal holds listed, set and released."""
+"""``memcore hold``: list, set and release legal holds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, StorePath, Yes, reading, writing
+from memcore.cli.options import App, AsJson, ExitCode, StorePath, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
 
-__all__ = ["hold_data"]
+__all__ = [
+    "hold_data",
+]
 
 
 def hold_data(

@@ -1,4 +1,4 @@
-"""``memcore keys``: the key file of an encrypted database, and how its keys are changed."""
+"""``memcore keys``: show the key file of an encrypted database and rotate its keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, StorePath, User, Yes, reading, writing
+from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, Yes, reading, writing
 from memcore.cli.output import complain, emit_json, escape
 
-__all__ = ["show_keys"]
+__all__ = [
+    "show_keys",
+]
 
 
 def show_keys(

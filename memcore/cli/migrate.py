@@ -1,4 +1,4 @@
-"""``memcore migrate``: an older file made one of the present format."""
+"""``memcore migrate``: convert a file of an older format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import memcore
 from memcore.cli.options import AsJson, DryRun, StoreFile, Yes, need_choice
 from memcore.cli.output import emit_json, escape, progress
 
-__all__ = ["migrate_file"]
+__all__ = [
+    "migrate_file",
+]
 
 
 def migrate_file(

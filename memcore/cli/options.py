@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they lead to: an open database, a session."""
+"""Options shared by verbs, and the database or session that they select."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
+from memcore import errors
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
 
 __all__ = [
+    "EPILOG",
     "App",
     "AsJson",
     "DryRun",
+    "ExitCode",
     "Redact",
     "SessionName",
     "StoreFile",
@@ -26,6 +29,7 @@ __all__ = [
     "User",
     "VerifyCopy",
     "Yes",
+    "exit_code_of",
     "find_session",
     "key_options",
     "need_choice",
@@ -33,6 +37,72 @@ __all__ = [
     "store_path",
     "writing",
 ]
+
+
+# --- Exit codes: one for every sort of outcome that a script may want to tell apart ---------------
+
+
+class ExitCode(IntEnum):
+    """What the program returns."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    CORRUPT = 5
+    REFUSED = 6
+    STORAGE = 7
+    BUG = 70
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+EPILOG: Final = """\b
+Exit codes:
+  0  ok
+  1  findings: check or demo found something, import met lines it could not load, export left
+     out what its format cannot hold, recount met sessions it could not count, salvage or
+     recover had to leave something out, erase left something for --finish
+  2  usage: an option is missing, unknown or out of range, or needs a package that is missing
+  3  not found: no such file or session
+  4  conflict: another process holds the file, or the session changed meanwhile
+  5  corrupt or wrong format: not a memcore file, a newer one, or a damaged one
+  6  refused: needs --yes, the target exists, or the budget cannot be met
+  7  storage trouble: disk full, I/O error, no permission
+  70  a bug in memcore
+  130  interrupted; 141 the reader of the output went away
+"""
+
+# The first class that an error is an instance of decides.
+_CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
+    (errors.NotFoundError, ExitCode.NOT_FOUND),
+    (errors.InvalidOptionError, ExitCode.USAGE),
+    (errors.RevisionConflict, ExitCode.CONFLICT),
+    (errors.PlanStaleError, ExitCode.CONFLICT),
+    (errors.PolicyMismatchError, ExitCode.CONFLICT),
+    (errors.DuplicateRequestError, ExitCode.CONFLICT),
+    (errors.StoreLockedError, ExitCode.CONFLICT),
+    (errors.StoreFormatError, ExitCode.CORRUPT),
+    (errors.CorruptStoreError, ExitCode.CORRUPT),
+    (errors.CorruptValueError, ExitCode.CORRUPT),
+    (errors.CallerError, ExitCode.REFUSED),
+    (errors.StorageError, ExitCode.STORAGE),
+    (ImportError, ExitCode.USAGE),
+    (FileNotFoundError, ExitCode.NOT_FOUND),
+    (OSError, ExitCode.STORAGE),
+)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code of an error that ended a verb."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.BUG
+
+
+# --- Options that several verbs share, and what they lead to: an open database, a session ---------
 
 _WRITER_PATIENCE_SECONDS: Final = 0.2
 
@@ -115,9 +185,9 @@ def _was_interrupted(db: memcore.Database) -> bool:
     """Whether a commit waits for recovery; a writer at work looks the same, but moves on."""
     if not db.needs_recovery:
         return False
-    before = db.backing.store.stats()["last_txnid"]
+    before = db.engine.store.stats()["last_txnid"]
     time.sleep(_WRITER_PATIENCE_SECONDS)
-    stands_still: bool = db.backing.store.stats()["last_txnid"] == before
+    stands_still: bool = db.engine.store.stats()["last_txnid"] == before
     return stands_still and db.needs_recovery
 
 

@@ -1,4 +1,4 @@
-"""What goes to the terminal: stdout for what was asked for, stderr for everything else.
+"""Terminal output: results on stdout, everything else on stderr.
 
 Names and contents come from users and models. Whatever could move the cursor, change colours or
 reorder text is shown as an escape.
@@ -27,6 +27,7 @@ __all__ = [
     "timestamp",
     "warn",
 ]
+
 
 SCHEMA: Final = 1
 """Version of the JSON objects: fields may be added to it, not changed."""

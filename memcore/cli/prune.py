@@ -1,4 +1,4 @@
-"""``memcore prune``: old checkpoints of graph threads go."""
+"""``memcore prune``: delete old checkpoints of graph threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.checkpoint import GraphStore, Rule, StoredCoder, keep_rule
 from memcore.cli.options import (
     App,
     AsJson,
@@ -21,8 +20,12 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import emit_json, escape, print_table
+from memcore.graph import GraphStore, Rule, StoredCoder, keep_rule
 
-__all__ = ["prune_threads"]
+__all__ = [
+    "prune_threads",
+]
+
 
 _DAY_SECONDS = 24 * 3600
 Threads = Annotated[

@@ -1,4 +1,4 @@
-"""``memcore recount``: another token counter for sessions that exist."""
+"""``memcore recount``: count existing sessions with another token counter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, StorePath, User, writing
+from memcore.cli.options import App, AsJson, ExitCode, StorePath, User, writing
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
 from memcore.tokens import get_counter
 
-__all__ = ["recount_sessions"]
+__all__ = [
+    "recount_sessions",
+]
+
 
 _HEADINGS = ("session", "user", "app", "items", "counted by", "tokens before", "tokens")
 

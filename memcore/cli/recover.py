@@ -1,4 +1,4 @@
-"""``memcore recover``: a session whose rows are damaged is made usable again."""
+"""``memcore recover``: make a session with damaged rows usable again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.checkpoint import RecoveredNamespace, StoredCoder
-from memcore.cli.exits import ExitCode
 from memcore.cli.options import (
     App,
     AsJson,
     DryRun,
+    ExitCode,
     SessionName,
     StoreFile,
     User,
@@ -22,9 +21,13 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import emit_json, escape, print_table
-from memcore.session.recovering import RECOVERY_STEPS
+from memcore.graph import RecoveredNamespace, StoredCoder
+from memcore.session.recovery import RECOVERY_STEPS
 
-__all__ = ["recover_session"]
+__all__ = [
+    "recover_session",
+]
+
 
 _SHOWN = 20
 

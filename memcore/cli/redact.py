@@ -1,4 +1,4 @@
-"""``memcore redact``: what a policy finds in a database of clear text, and items written anew."""
+"""``memcore redact``: report findings of a redaction policy, and rewrite items without them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, need_choice, reading
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    ExitCode,
+    StorePath,
+    User,
+    Yes,
+    need_choice,
+    reading,
+)
 from memcore.cli.options import writing as opened
 from memcore.cli.output import emit_json, print_table, warn
 
 if TYPE_CHECKING:
     from memcore import Database, RedactionPolicy
-    from memcore.database.redacting import Finding
+    from memcore.database.redact import Finding
 
-__all__ = ["redact_store"]
+__all__ = [
+    "redact_store",
+]
 
 
 def redact_store(
@@ -78,7 +89,7 @@ def _findings(
     """What was replaced, and what was found and is still there."""
     from secrets import token_bytes
 
-    from memcore.database.redacting import (
+    from memcore.database.redact import (
         findings_beside,
         findings_in,
         findings_of,
@@ -87,7 +98,7 @@ def _findings(
         redact_state_of,
     )
     from memcore.privacy import Redaction
-    from memcore.session.outgoing import redacts_at
+    from memcore.session.content_filter import redacts_at
 
     user, app = chosen
     found: list[Finding] = []
@@ -96,20 +107,20 @@ def _findings(
     for entry in db.sessions(user=user, app=app):
         place = entry.app, entry.user, entry.session_id
         if yes:
-            redacts = redacts_at(db.backing, rule, place)
-            found.append(redact_session(db.backing, place, redacts))
-            found += redact_state_of(db.backing, place, redacts)
+            redacts = redacts_at(db.engine, rule, place)
+            found.append(redact_session(db.engine, place, redacts))
+            found += redact_state_of(db.engine, place, redacts)
             continue
-        left += findings_in(db.backing, place, counting.for_place(*place))
+        left += findings_in(db.engine, place, counting.for_place(*place))
         session = db.session(entry.session_id, user=entry.user, app=entry.app)
         left += findings_of(session, counting.for_place(*place))
     for its_app, its_user in db.scopes():
         if user in (None, its_user) and app in (None, its_app):
             if yes:
                 own, shared = (
-                    redacts_at(db.backing, rule, (its_app, owner, None)) for owner in (its_user, "")
+                    redacts_at(db.engine, rule, (its_app, owner, None)) for owner in (its_user, "")
                 )
-                found += redact_beside(db.backing, its_app, its_user, own, shared)
+                found += redact_beside(db.engine, its_app, its_user, own, shared)
             scope = db.scope(app=its_app, user=its_user)
             left += findings_beside(scope, counting.for_place(its_app, its_user, None))
     return found, left

@@ -1,4 +1,4 @@
-"""``memcore repair``: a foreign history is mended by a recorded view."""
+"""``memcore repair``: mend an illegal history by a recorded view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json, print_table
 
-__all__ = ["repair_session"]
+__all__ = [
+    "repair_session",
+]
 
 
 def repair_session(

@@ -1,4 +1,4 @@
-"""``memcore restore``: a backup put in its place."""
+"""``memcore restore``: put a backup in the place of a database."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, StorePath, key_options
+from memcore.cli.options import AsJson, ExitCode, StorePath, key_options
 from memcore.cli.output import complain, emit_json, escape, progress
 
-__all__ = ["restore_backup"]
+__all__ = [
+    "restore_backup",
+]
 
 
 def restore_backup(

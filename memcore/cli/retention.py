@@ -1,4 +1,4 @@
-"""``memcore retention``: the rules that say what stays how long."""
+"""``memcore retention``: show and change the retention rules of a file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import App, AsJson, DryRun, StorePath, User, Yes, reading, writing
+from memcore.cli.options import (
+    App,
+    AsJson,
+    DryRun,
+    ExitCode,
+    StorePath,
+    User,
+    Yes,
+    reading,
+    writing,
+)
 from memcore.cli.output import complain, emit_json
 from memcore.cli.sweep import show_report
 from memcore.retention import read_rules, retention_rules
 
-__all__ = ["keep"]
+__all__ = [
+    "keep",
+]
 
 
 class Action(StrEnum):

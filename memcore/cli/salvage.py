@@ -1,4 +1,4 @@
-"""``memcore salvage``: a sound file from what is left of a damaged one."""
+"""``memcore salvage``: build a sound file from the provable rows of a damaged one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 import memcore
-from memcore.cli.exits import ExitCode
-from memcore.cli.options import AsJson, key_options
+from memcore.cli.options import AsJson, ExitCode, key_options
 from memcore.cli.output import emit_json, escape, stages
 
-__all__ = ["salvage_file"]
+__all__ = [
+    "salvage_file",
+]
+
 
 _SEQS_SHOWN = 8
 

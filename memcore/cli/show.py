@@ -1,18 +1,143 @@
-"""``memcore show``: the items of a session."""
+"""``memcore show``: items, transcript or context of a session."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
 
 import typer
 
 import memcore
 from memcore.cli.options import App, AsJson, SessionName, StorePath, User, find_session, reading
-from memcore.cli.output import emit_json, escape, print_table
-from memcore.cli.transcript import Line, kind_of, transcribe
+from memcore.cli.output import clip, emit_json, escape, print_table
+from memcore.model import Item, ItemKind, Message
+from memcore.wire import WireItem, bind
 
-__all__ = ["show_session"]
+__all__ = [
+    "PREVIEW_CHARS",
+    "Line",
+    "describe",
+    "preview",
+    "print_messages",
+    "show_context",
+    "show_session",
+    "transcribe",
+]
+
+
+# --- Items as a readable transcript: what each says, which calls are open, what is an orphan ------
+
+PREVIEW_CHARS: Final = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One item of a transcript."""
+
+    item: Item
+    open_calls: tuple[str, ...]
+    abandoned: tuple[str, ...]
+    orphan: bool
+
+    @property
+    def mark(self) -> str:
+        """What a reader should notice."""
+        marks = []
+        if self.open_calls:
+            marks.append(f"OPEN {', '.join(self.open_calls)}")
+        if self.abandoned:
+            marks.append(f"ABANDONED {', '.join(self.abandoned)}")
+        if self.orphan:
+            marks.append("ORPHAN")
+        return "; ".join(marks)
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """Its row of a table: seq, kind, tokens, text."""
+        text = preview(self.item.message)
+        if self.mark:
+            text = f"[{self.mark}] {text}"
+        return (self.item.seq, kind_of(self.item), self.item.tokens, clip(text, PREVIEW_CHARS))
+
+
+def kind_of(item: Item) -> str:
+    """The item's kind in lower case."""
+    return item.kind.name.lower()
+
+
+def transcribe(items: Sequence[Item]) -> list[Line]:
+    """The items with what is known of their calls; give it all items from the first one on."""
+    binding = bind(
+        WireItem(item.seq, item.message, event=item.kind == ItemKind.EVENT) for item in items
+    )
+    lines = []
+    for at, item in enumerate(items):
+        waiting = [slot for slot in binding.calls[at] if not slot.results and not slot.is_server]
+        answers = binding.answers[at]
+        orphan = item.kind == ItemKind.RESULT and not any(slot for _, slot in answers)
+        lines.append(
+            Line(
+                item,
+                tuple(slot.key[1] for slot in waiting if not slot.abandoned),
+                tuple(slot.key[1] for slot in waiting if slot.abandoned),
+                orphan,
+            )
+        )
+    return lines
+
+
+def preview(message: Message) -> str:
+    """What a message says and which tools it calls, in any wire format."""
+    parts = list(_parts(message))
+    return " ".join(parts) if parts else json.dumps(message, ensure_ascii=False)
+
+
+def _parts(message: Message) -> Iterator[str]:
+    body = message.get("data") if isinstance(message.get("data"), dict) else message
+    if not isinstance(body, dict):
+        return
+    for field in ("content", "parts", "output", "summary"):
+        yield from _texts(body.get(field))
+    calls = body.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        yield from _call(call)
+    if str(body.get("type", "")).endswith("_call"):
+        yield from _call(body)
+    if "payload" in message:
+        payload = json.dumps(message["payload"], ensure_ascii=False)
+        yield f"{message.get('type')}: {payload}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for block in value if isinstance(value, list) else ():
+        if not isinstance(block, dict):
+            continue
+        text = block.get("text", block.get("thinking"))
+        if isinstance(text, str):
+            yield text
+        elif block.get("type") == "tool_use" or "functionCall" in block:
+            yield from _call(block.get("functionCall", block))
+        elif block.get("type") == "tool_result":
+            yield from _texts(block.get("content"))
+        else:
+            yield json.dumps(block, ensure_ascii=False)
+
+
+def _call(call: Any) -> Iterator[str]:
+    if not isinstance(call, dict):
+        return
+    function = call.get("function")
+    inner = function if isinstance(function, dict) else call
+    arguments = inner.get("arguments", inner.get("args", inner.get("input", "")))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    yield f"→ {inner.get('name')}({text})"
+
+
+# --- ``memcore show``: the items of a session -----------------------------------------------------
 
 
 def show_session(
@@ -107,3 +232,78 @@ def _fields(line: Line) -> dict[str, Any]:
         "orphan": line.orphan,
         "message": item.message,
     }
+
+
+# --- ``memcore context``: what a model would receive of a session ---------------------------------
+
+
+def show_context(
+    session_id: SessionName,
+    store: StorePath,
+    *,
+    budget: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="At most this many tokens; default: all.")
+    ] = None,
+    reserve: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Of these, leave so many free.")
+    ] = 0,
+    calibrated: Annotated[
+        bool, typer.Option(help="Keep what the provider is estimated to bill within the budget.")
+    ] = False,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the context within a budget: its messages, tokens and repairs."""
+    with reading(store) as db:
+        session = find_session(db, session_id, user=user, app=app)
+        found = session.context(budget, reserve_tokens=reserve, calibrated=calibrated)
+        policy = session.policy
+    violations = memcore.validate(found.messages, policy)
+    if as_json:
+        fields = asdict(found) | {
+            "session_id": session_id,
+            "policy": policy,
+            "budget_tokens": budget,
+            "reserve_tokens": reserve,
+            "calibrated": calibrated,
+            "violations": [asdict(violation) for violation in violations],
+        }
+        emit_json("context", fields)
+        return
+    print(describe(found, budget))
+    for repair in found.repairs:
+        where = "" if repair.seq is None else f" item {repair.seq}"
+        call = "" if repair.call_id is None else f", call {repair.call_id}"
+        print(escape(f"repair: {repair.action}{where}{call}"))
+    for violation in violations:
+        print(escape(f"violation: message {violation.position}: {violation.reason}"))
+    print_messages(found)
+
+
+def describe(found: memcore.Context, budget: int | None) -> str:
+    """One line: how much is shown and how much is left out."""
+    limit = "" if budget is None else f" of {budget:,}"
+    summary = " (summarized)" if found.summary is not None else ""
+    billed = ""
+    if found.estimated_tokens is not None:
+        billed = f"; the provider is estimated to bill {found.estimated_tokens:,}"
+    return (
+        f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} "
+        f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls{billed}"
+    )
+
+
+def print_messages(found: memcore.Context) -> None:
+    """The messages as a table."""
+    print_table(
+        ("message", "role", "text"),
+        (
+            (
+                at,
+                str(message.get("role", message.get("type", ""))),
+                clip(preview(message), PREVIEW_CHARS),
+            )
+            for at, message in enumerate(found.messages)
+        ),
+    )

@@ -1,4 +1,4 @@
-"""The part of the demo that dies: a process that commits in a loop and kills itself."""
+"""Child process of the demo: commits in a loop and kills itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from typing import Any, Final
 
 import memcore
 
-__all__ = ["SESSION", "USER", "Acknowledged", "pair", "run_child", "storm"]
+__all__ = [
+    "SESSION",
+    "USER",
+    "Acknowledged",
+    "pair",
+    "run_child",
+    "storm",
+]
+
 
 USER: Final = "demo"
 SESSION: Final = "storm"

@@ -1,4 +1,4 @@
-"""``memcore sweep``: what is due goes."""
+"""``memcore sweep``: delete what is due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import typer
 from memcore.cli.options import AsJson, DryRun, StorePath, Yes, need_choice, reading, writing
 from memcore.cli.output import emit_json, print_pairs
 
-__all__ = ["show_report", "sweep_store"]
+__all__ = [
+    "show_report",
+    "sweep_store",
+]
 
 
 def sweep_store(

@@ -1,4 +1,4 @@
-"""``memcore tree``: forks and checkpoints."""
+"""``memcore tree``, ``list``, ``diff`` and ``stats``: forks, sessions, differences, figures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ from typing import Annotated, Any
 import typer
 
 import memcore
-from memcore.cli.options import App, AsJson, StoreFile, User, reading
-from memcore.cli.output import emit_json, escape, timestamp
+from memcore.cli.options import App, AsJson, StoreFile, StorePath, User, find_session, reading
+from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
+from memcore.cli.show import PREVIEW_CHARS, kind_of, preview
 
-__all__ = ["show_tree"]
+__all__ = [
+    "list_sessions",
+    "show_difference",
+    "show_stats",
+    "show_tree",
+]
+
+
+# --- ``memcore tree``: forks and checkpoints ------------------------------------------------------
 
 Key = tuple[str, str, int]
 """App, user and number of a session."""
@@ -125,3 +134,126 @@ def _print_rich(forest: _Forest, roots: list[memcore.Branch]) -> None:
             style = "dim" if text.startswith("*") else ""
             trees.append(trees[-1].add(Text(text, style)) if trees else Tree(Text(text)))
         console.print(trees[0])
+
+
+# --- ``memcore ls``: the sessions of a database ---------------------------------------------------
+
+_HEADINGS = ("session", "user", "app", "items", "tokens", "open calls", "policy", "updated")
+
+
+def list_sessions(
+    store: StorePath, *, user: User = None, app: App = None, as_json: AsJson = False
+) -> None:
+    """List sessions with their items, tokens and open calls."""
+    with reading(store) as db:
+        found = list(db.sessions(user=user, app=app))
+    if as_json:
+        emit_json("ls", {"sessions": [asdict(entry) for entry in found]})
+        return
+    print_table(
+        _HEADINGS,
+        (
+            (
+                entry.session_id,
+                entry.user,
+                entry.app,
+                entry.items,
+                entry.tokens,
+                entry.open_calls,
+                entry.policy,
+                timestamp(entry.updated_at),
+            )
+            for entry in found
+        ),
+        flexible=0,
+    )
+
+
+# --- ``memcore diff``: where two histories part ---------------------------------------------------
+
+_SIDE_HELP = "SESSION, SESSION@SEQ or SESSION@CHECKPOINT."
+
+
+def show_difference(
+    store: StoreFile,
+    a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP)],
+    b: Annotated[str, typer.Argument(metavar="B", help=_SIDE_HELP)],
+    *,
+    user: User = None,
+    app: App = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many items two histories begin with together, and what only one of them has."""
+    with reading(store) as db:
+        (one, at), (other, other_at) = (_side(db, spec, user, app) for spec in (a, b))
+        found = db.compare(one, other, at=at, other_at=other_at)
+    if as_json:
+        emit_json(
+            "diff",
+            {
+                "a": a,
+                "b": b,
+                "shared": found.shared,
+                "alike": found.alike,
+                "only_a": [_fields(item) for item in found.only_a],
+                "only_b": [_fields(item) for item in found.only_b],
+            },
+        )
+        return
+    also = f", and {found.alike:,} more are alike" if found.alike else ""
+    print(f"{found.shared:,} items are shared{also}")
+    rows = [("-", *_row(item)) for item in found.only_a]
+    rows += [("+", *_row(item)) for item in found.only_b]
+    if not rows:
+        print("nothing differs")
+        return
+    print(escape(f"- only {a}: {len(found.only_a):,}"))
+    print(escape(f"+ only {b}: {len(found.only_b):,}"))
+    print_table(("", "seq", "kind", "text"), rows, flexible=3)
+
+
+def _side(
+    db: memcore.Database, spec: str, user: str | None, app: str | None
+) -> tuple[memcore.Session, int | str | None]:
+    """The session and the position that are meant; a name may hold an ``@`` itself."""
+    cut = len(spec)
+    while cut > 0:
+        try:
+            session = find_session(db, spec[:cut], user=user, app=app)
+        except memcore.NotFoundError:
+            cut = spec.rfind("@", 0, cut)
+            continue
+        position = spec[cut + 1 :]
+        if cut < len(spec) and not position:
+            break
+        if not position:
+            return session, None
+        return session, int(position) if position.isdecimal() else position
+    return find_session(db, spec, user=user, app=app), None
+
+
+def _fields(item: memcore.Item) -> dict[str, Any]:
+    return {
+        "seq": item.seq,
+        "kind": kind_of(item),
+        "created_at": item.created_at,
+        "tokens": item.tokens,
+        "item": item.message,
+    }
+
+
+def _row(item: memcore.Item) -> tuple[int, str, str]:
+    return item.seq, kind_of(item), clip(preview(item.message), PREVIEW_CHARS)
+
+
+# --- ``memcore stats``: sizes and counters --------------------------------------------------------
+
+
+def show_stats(store: StorePath, *, as_json: AsJson = False) -> None:
+    """Show sizes and counters of the file."""
+    with reading(store) as db:
+        found = db.stats()
+    if as_json:
+        emit_json("stats", {"stats": found})
+        return
+    print_pairs((name.replace("_", " "), value) for name, value in found.items())

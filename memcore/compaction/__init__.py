@@ -1,32 +1,44 @@
 """Compaction: a pure plan, a summary made outside any transaction, one view record."""
 
-from memcore.compaction.clearing import ClearResults
-from memcore.compaction.duplicates import DropDuplicates, DropSimilar
-from memcore.compaction.embedding import as_embedder, wordllama_embedder
-from memcore.compaction.extract import Extractive, extractive
-from memcore.compaction.keeping import Keep
-from memcore.compaction.mapping import compaction_policy, policy_mapping, read_policy
-from memcore.compaction.mended import Mended, mended
-from memcore.compaction.offloading import OffloadResults
-from memcore.compaction.plan import fallback_plan, make_plan
-from memcore.compaction.policy import CompactionPolicy, Stage, SummaryStyle
-from memcore.compaction.presets import PRESETS
-from memcore.compaction.prompts import detect_language
-from memcore.compaction.record import Outcome, applies, record_view
+from memcore.compaction.plan import (
+    Basis,
+    Mended,
+    PlanOutcome,
+    applies,
+    fallback_plan,
+    make_plan,
+    mended,
+    record_view,
+    shape,
+)
+from memcore.compaction.policy import CompactionPolicy, Keep, Pressure, Stage, SummaryStyle, Trigger
+from memcore.compaction.presets import PRESETS, compaction_policy, policy_mapping, read_policy
 from memcore.compaction.recursive import Recursive
-from memcore.compaction.reduce import REDUCERS, reduce_all, reducer_from
-from memcore.compaction.reducer import Reducer, Reduction, Visible
-from memcore.compaction.shaping import Basis, shape
-from memcore.compaction.shortening import ElideOutputs, TruncateArguments
-from memcore.compaction.summarize import (
+from memcore.compaction.reducers import (
+    REDUCERS,
+    ClearResults,
+    DropDuplicates,
+    DropSimilar,
+    ElideOutputs,
+    OffloadResults,
+    Reducer,
+    Reduction,
+    StripReasoning,
+    TruncateArguments,
+    Visible,
+    as_embedder,
+    reduce_all,
+    reducer_from,
+    wordllama_embedder,
+)
+from memcore.compaction.summarizers import (
     AnthropicSummarizer,
     LiteLLMSummarizer,
     ModelSummarizer,
     OpenAISummarizer,
+    detect_language,
 )
-from memcore.compaction.thinking import StripReasoning
-from memcore.compaction.transcript import Caps
-from memcore.compaction.trigger import Pressure, Trigger
+from memcore.compaction.transcript import Caps, Extractive, extractive
 
 __all__ = [
     "PRESETS",
@@ -46,7 +58,7 @@ __all__ = [
     "ModelSummarizer",
     "OffloadResults",
     "OpenAISummarizer",
-    "Outcome",
+    "PlanOutcome",
     "Pressure",
     "Recursive",
     "Reducer",

@@ -1,4 +1,4 @@
-"""Where to cut: a pure function of the ledger and of what a policy keeps.
+"""Plan of a compaction: where to cut, as a pure function of the ledger and the policy.
 
 The plain rule is that of MathModelAgent: keep the first system message and at least the last three
 items from a safe cut on, and represent what lies between by a summary. If the summary fails, the
@@ -8,16 +8,39 @@ tool result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final
 
-from memcore.compaction.keeping import Keep
-from memcore.formats import PairPolicy
-from memcore.log import AnyLedger
-from memcore.model import ItemKind, Plan
+from memcore.compaction.policy import Keep, Stage, units_around
+from memcore.compaction.reducers import Reduction, Visible, reduce_all
+from memcore.errors import InternalError, PlanStaleError
+from memcore.log import AnyLedger, SessionTxn, count_message
+from memcore.model import Item, ItemKind, Mask, Message, Plan, Repair, View
+from memcore.rows.views import StoredView, write_view
+from memcore.tokens import TokenCounter
+from memcore.wire import PairPolicy, WireItem, apply_mends, find_violations, mend, render
+from memcore.wire.message import tool_names
 
-__all__ = ["fallback_plan", "make_plan"]
+__all__ = [
+    "NOTHING",
+    "Base",
+    "Basis",
+    "Mended",
+    "PlanOutcome",
+    "applies",
+    "fallback_plan",
+    "make_plan",
+    "mended",
+    "record_view",
+    "shape",
+]
+
+
+# --- Where to cut: a pure function of the ledger and of what a policy keeps -----------------------
 
 FALLBACK_ITEMS_MAX: Final = 4
 
@@ -104,3 +127,323 @@ def _last_shown(ledger: AnyLedger, keep: int) -> int:
         at -= 1
         keep -= ledger.kind_at(at) != ItemKind.EVENT
     return at
+
+
+# --- From a cut to a whole plan: what stays before it, what is folded, what is masked behind it ---
+
+_log = logging.getLogger("memcore")
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a compaction is planned on; positions are those of the live history."""
+
+    plan: Plan
+    items: Mapping[int, Item]
+    """The items that are looked at, as they are shown: all that is folded, those before it that
+    stay, and with reducers everything behind the cut. Hidden ones are left out."""
+    earlier: tuple[int, ...]
+    """Positions that the view before keeps beside its summary."""
+    earlier_tokens: int
+    """Tokens of these, as they are shown."""
+    pins: int
+    """How many leading positions are pinned by the pair policy."""
+    cuts: tuple[int, ...]
+    """The safe cuts; needed if anything before the cut is kept."""
+    opened: frozenset[int]
+    """Positions with open calls."""
+    masks: Mapping[int, Mask]
+    """The masks in force, by seq."""
+
+
+def shape(
+    basis: Basis, stage: Stage, by: Reduction, *, protect: Keep | None = None
+) -> tuple[Plan, tuple[Message, ...]]:
+    """``(plan, messages to summarize)``: pure, but for a warning about unknown tools.
+
+    The tokens of the plan are those of everything behind the pins. ``protect`` names what no mask
+    may touch; None: what the stage keeps by name or place.
+    """
+    plan = basis.plan
+    named = stage.keep if protect is None else protect
+    names = _names(basis, named)
+    kept = _kept_before(basis, stage, names)
+    protected = {at for at in basis.items if at in kept or at in basis.opened}
+    if named is not None:
+        protected |= {at for at in basis.items if _is_named(basis, at, named, names)}
+    masks: tuple[Mask, ...] = ()
+    if stage.reducers:
+        shown = [at for at in sorted(basis.items) if at >= plan.cut or at in kept]
+        masks = _reduced(basis, shown, protected, stage, by)
+    saved = {item.seq: item.tokens for item in basis.items.values()}
+    folded = [
+        basis.items[at].message
+        for at in sorted(basis.items)
+        if at < plan.cut
+        and at not in kept
+        and (at >= plan.fold_from or at in basis.earlier)
+        and basis.items[at].kind != ItemKind.EVENT
+    ]
+    shaped = replace(
+        plan,
+        pinned=tuple(
+            sorted({*plan.pinned, *(basis.items[at].seq for at in kept if at in basis.items)})
+        ),
+        tokens_before=plan.tokens_before + basis.earlier_tokens,
+        tokens_kept=plan.tokens_kept
+        + (_tokens(basis, kept, plan.pinned) if plan.folds else basis.earlier_tokens)
+        - sum(saved[mask.seq] - mask.tokens for mask in masks),
+        masks=masks,
+    )
+    return shaped, tuple(folded) if plan.folds else ()
+
+
+def _tokens(basis: Basis, positions: Iterable[int], counted: Iterable[int]) -> int:
+    """Tokens at the positions, without the seqs that are counted already."""
+    items = (basis.items[at] for at in positions if at in basis.items)
+    without = set(counted)
+    return sum(item.tokens for item in items if item.seq not in without)
+
+
+def _kept_before(basis: Basis, stage: Stage, names: Mapping[int, set[str]]) -> set[int]:
+    """Positions before the cut that stay, with all that they hang together with."""
+    plan, keep = basis.plan, stage.keep
+    if not plan.folds:
+        return set(basis.earlier)
+    if keep is None or not keep.pins:
+        return set()
+    found = {at for at in basis.items if at < plan.cut and _is_named(basis, at, keep, names)}
+    return {at for at in units_around(basis.cuts, found, stop=plan.cut) if at >= basis.pins}
+
+
+def _is_named(basis: Basis, at: int, keep: Keep, names: Mapping[int, set[str]]) -> bool:
+    """Whether an item stays visible by its place or its tool, wherever the cut is."""
+    if at < basis.pins:
+        return False
+    if at < basis.pins + keep.first_items or not names.get(at, set()).isdisjoint(keep.tools):
+        return True
+    seq = basis.items[at].seq
+    return any(lo <= seq <= hi for lo, hi in keep.pinned)
+
+
+def _names(basis: Basis, keep: Keep | None) -> dict[int, set[str]]:
+    """The tools that each item calls or answers; empty if nobody asks."""
+    wanted = set(keep.tools) if keep is not None else set()
+    if not wanted:
+        return {}
+    order = sorted(basis.items)
+    items = [basis.items[at] for at in order]
+    entries = [WireItem(item.seq, item.message, item.kind == ItemKind.EVENT) for item in items]
+    found = dict(zip(order, tool_names(entries), strict=True))
+    known = {name for tools in found.values() for name in tools}
+    for name in sorted(wanted - known) if known else ():
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        _log.warning("keep: no call of a tool %r among the items to compact%s", name, hint)
+    return found
+
+
+def _reduced(
+    basis: Basis, shown: list[int], protected: set[int], stage: Stage, by: Reduction
+) -> tuple[Mask, ...]:
+    visible = [_visible(basis, at, protected=at in protected) for at in shown]
+    found = reduce_all(visible, stage.reducers, by)
+    masks = (found[item.seq] for item in visible if item.seq in found)
+    before = basis.masks
+    return tuple(
+        mask._replace(because=before[mask.seq].because) if mask.seq in before else mask
+        for mask in masks
+    )
+
+
+def _visible(basis: Basis, at: int, *, protected: bool = False) -> Visible:
+    item = basis.items[at]
+    mask = basis.masks.get(item.seq)
+    action = None if mask is None else mask.action
+    return Visible(item.seq, item.kind, item.message, item.tokens, protected, action)
+
+
+# --- From broken items to the masks and the record of a repair ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What a repair does about a history."""
+
+    masks: tuple[Mask, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    """All that is broken, what rendering mends by itself included."""
+
+    @property
+    def reason(self) -> str | None:
+        """How many of each there are; None if there are none."""
+        found = Counter(each.action for each in self.repairs)
+        return ", ".join(f"{count:,} {action}" for action, count in sorted(found.items())) or None
+
+
+NOTHING: Final = Mended()
+
+
+def mended(
+    entries: Sequence[WireItem],
+    policy: PairPolicy,
+    counter: TokenCounter,
+    mode: str,
+    *,
+    over: Mapping[int, Mask],
+    locked: Collection[int] = (),
+) -> Mended:
+    """What makes the entries, as they are shown at present, whole; O(n).
+
+    ``over`` are the masks by which they are shown so, by seq; ``locked`` are the seqs of entries
+    that no mask can show otherwise.
+
+    Raises:
+        InternalError: the masks would leave an orphan or an unanswered call, or break a rule of the
+            policy that rendering keeps without them; nothing of it may be stored.
+    """
+    rules = policy.mended
+    rendered = render(entries, rules)
+    mends = mend(
+        entries,
+        rules,
+        mode,
+        locked=[at for at, entry in enumerate(entries) if entry.seq in locked],
+    )
+    found = rendered.repairs
+    if mends:  # calls without ids may have other results without what goes
+        found += _held(rendered.messages, apply_mends(entries, mends), rules, mode, locked)
+    found = [_renamed(each, mode) for each in found]
+    listed = {(each.action, each.seq) for each in found}
+    for change in mends:
+        seq = entries[change.at].seq
+        if (change.action, seq) not in listed:
+            found.append(Repair(change.action, seq, change.keys[0][1] if change.keys else None))
+    masks = []
+    for change in mends:
+        seq, message = entries[change.at].seq, change.message
+        tokens = 0 if message is None else count_message(message, counter)
+        rests_on = entries[change.because].seq if change.because > change.at else 0
+        if seq in over:
+            rests_on = max(rests_on, over[seq].because)
+        masks.append(Mask(seq, change.action, tokens, message, rests_on))
+    return Mended(tuple(masks), tuple(dict.fromkeys(found)))
+
+
+def _renamed(repair: Repair, mode: str) -> Repair:
+    """What rendering answers synthetically a drop takes out."""
+    if mode == "drop" and repair.action == "synthesized":
+        return Repair("dropped", repair.seq, repair.call_id)
+    return repair
+
+
+def _held(
+    before: Sequence[Message],
+    entries: list[WireItem],
+    policy: PairPolicy,
+    mode: str,
+    locked: Collection[int],
+) -> list[Repair]:
+    """Render what would be shown, hold it to what is shown now, and say what rendering mends."""
+    rendered = render(entries, policy)
+    actions = {"orphan", "superseded"} | ({"synthesized"} if mode == "drop" else set())
+    left = [r for r in rendered.repairs if r.action in actions and r.seq not in locked]
+    had = Counter((each.rule, each.call_id) for each in find_violations(before, policy))
+    has = find_violations(rendered.messages, policy)
+    new = [each for each in has if each.rule != "start" and not had[each.rule, each.call_id]]
+    if left or new:
+        msg = f"a repair would leave {[*left, *new][0]}; nothing was recorded"
+        raise InternalError(msg)
+    return rendered.repairs
+
+
+# --- Applying a plan: one view record, in one transaction that checks that the plan still holds ---
+
+Base = tuple[int, int, int]
+"""``(session, view session, view number)`` that a plan was made on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutcome:
+    """What became of a plan, on its way to a view."""
+
+    plan: Plan
+    status: str
+    summary: str | None
+    tokens_before: int
+    """Of what is shown behind the pins, the summary so far included."""
+    tokens_after: int
+    counter: str
+    """Whose counts these and the plan's are."""
+    policy: str = ""
+    reason: str | None = None
+    covered: tuple[int, int] = (0, 0)
+    """``(cut seq, items)`` that the view before covers: what folds nothing covers no more."""
+    repair: str | None = None
+    repairs: tuple[Repair, ...] = ()
+
+
+def applies(draft: SessionTxn, plan: Plan, base: Base) -> bool:
+    """Whether the plan's cut is still live and no other view was recorded since."""
+    head = draft.head
+    return (draft.log.session, head.view_session, head.view_number) == base and (
+        not plan.cut or draft.position_of(plan.cut_seq) == plan.cut - 1
+    )
+
+
+def record_view(
+    draft: SessionTxn, outcome: PlanOutcome, *, based_on: Base, inherits: bool, now_ms: int
+) -> View:
+    """Write the view of a plan and make it the session's current one.
+
+    Items appended since the plan was made stay behind it; masks of items that are not live any more
+    are left out, and those of repairs that rest on other items if the session was changed at all: a
+    result may have come for a call that seemed unanswered. ``inherits`` says that masks of earlier
+    views are in force behind the cut.
+
+    Raises:
+        PlanStaleError: the history was cut below the plan, or another compaction came first.
+    """
+    plan = outcome.plan
+    if not applies(draft, plan, based_on):
+        msg = (
+            "the session changed while the summary was made (another compaction, an undo or a "
+            "rewind below the cut): nothing was compacted; plan again"
+        )
+        raise PlanStaleError(msg)
+    head = draft.head
+    cut_seq, covered = (plan.cut_seq, plan.cut) if plan.folds else outcome.covered
+    is_same = head.revision == plan.revision
+    masks = [mask for mask in plan.masks if is_same or not mask.because]
+    places = [(mask, draft.locate(mask.seq)) for mask in masks]
+    masked = [(mask, place[1]) for mask, place in places if place is not None]
+    view = View(
+        number=head.next_view,
+        parent=head.view_number,
+        cut_seq=cut_seq,
+        covered=covered,
+        summary=outcome.summary,
+        pinned=plan.pinned,
+        status=outcome.status,
+        tokens_before=outcome.tokens_before,
+        tokens_after=outcome.tokens_after,
+        created_at=now_ms / 1000,
+        counter=outcome.counter,
+        masks=tuple(mask for mask, _ in masked),
+        policy=outcome.policy,
+        reason=outcome.reason,
+        repair=outcome.repair,
+        repairs=outcome.repairs,
+    )
+    stored = StoredView(
+        view,
+        draft.chain_at(cut_seq) if cut_seq else 0,
+        draft.log.session,
+        head.view_session,
+        tuple(owner for _, owner in masked),
+        inherits,
+    )
+    write_view(draft.txn, draft.log.scope, stored)
+    head.next_view += 1
+    head.view_session, head.view_number = draft.log.session, view.number
+    return view

@@ -1,4 +1,4 @@
-"""Summaries of summaries: what is too long for one call is summarized in parts, then merged."""
+"""Recursive summaries: a long source is summarized in parts, then the parts are merged."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from memcore._fast import pack_facts
-from memcore.compaction.answers import checked_summary
+from memcore.compaction.summarizers import checked_summary
 from memcore.errors import InvalidItemError, InvalidOptionError
-from memcore.formats import get_policy
 from memcore.limits import CALLS_PER_ITEM_MAX
 from memcore.model import Message, Summarizer, SummaryRequest
 from memcore.options import checked_int, checked_optional_int
 from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.message import json_text
+from memcore.wire import get_policy
 
-__all__ = ["Recursive", "split"]
+__all__ = [
+    "Recursive",
+    "split",
+]
+
 
 FANOUT: Final = 8
 LEVELS_MAX: Final = 8

@@ -1,12 +1,11 @@
-"""The open file: open(), Database, Scope; and its care: check, copies, salvage."""
+"""Open database: ``open``, Database and Scope."""
 
-from memcore.database.check import check_database
-from memcore.database.copies import CompactReport, RestoreReport, restore
-from memcore.database.handle import Database
-from memcore.database.opening import open_database
-from memcore.database.salvage import salvage
-from memcore.database.salvaged import SalvagedSession, SalvageReport
+from memcore.database.database import Database
+from memcore.database.open import open_database
 from memcore.database.scope import Scope
+from memcore.maintenance.backup import CompactReport, RestoreReport, restore
+from memcore.maintenance.check import check_database
+from memcore.maintenance.salvage import SalvagedSession, SalvageReport, salvage
 
 __all__ = [
     "CompactReport",

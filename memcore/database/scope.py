@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from memcore import names
+from memcore import retention
 from memcore.access import Access
 from memcore.blobs import BlobStore
-from memcore.checkpoint import GraphStore
 from memcore.compaction import CompactionPolicy, compaction_policy
-from memcore.database.forgetting import ScopedForgetting
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
-from memcore.formats import policy_name
-from memcore.kv import REQUESTS, Gate, KeyValue, Requests
+from memcore.graph import GraphStore
+from memcore.kv import REQUESTS, EntryFilter, KeyValue, Requests
 from memcore.log import Head
-from memcore.log.head import head_key
+from memcore.maintenance.backup import Progress, judge_for
 from memcore.model import SessionEntry, Summarize
 from memcore.options import checked_bool
-from memcore.privacy.border import Passage
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.retention import ErasureReceipt, Hold
+from memcore.rows import names
+from memcore.rows.head import head_key
 from memcore.session import (
-    Address,
-    Backing,
     Compactor,
+    Engine,
     Lease,
     Session,
     SessionOptions,
+    SessionRef,
     delete_session,
 )
-from memcore.session.quarantine import Quarantine
+from memcore.session.content_filter import Quarantine
 from memcore.state import SharedState, state_schema
 from memcore.state.handle import Once
-from memcore.store.base import ReadTxn, Txn
+from memcore.store.interface import ReadTxn, Txn
+from memcore.store.lmdb import verify as structure_of
 from memcore.tokens import TokenCounter, get_counter
+from memcore.wire import policy_name
 
-__all__ = ["Scope", "backing_of", "need_access", "passage_of", "rows_of", "scope_beside"]
+__all__ = [
+    "Scope",
+    "engine_of",
+    "erase_user",
+    "need_access",
+    "passage_of",
+    "rows_of",
+    "scope_beside",
+]
+
+
+# --- Scope: the handle that serves one user of one application ------------------------------------
 
 _LIST_PAGE = 256
 _ORPHANS = ("raise", "keep")
 
 
-class Scope(ScopedForgetting):
+class Scope:
     """Everything of one ``(app, user)``. But for ``app_state``, it reaches no other scope."""
 
     def __init__(
-        self, backing: Backing, app: str, user: str, *, access: Access | None = None
+        self, engine: Engine, app: str, user: str, *, access: Access | None = None
     ) -> None:
-        self._backing = backing
+        self._engine = engine
         self._app = app
         self._user = user
         self._access = access
-        self._passage: Passage | None = None
+        self._passage: ScopeFilter | None = None
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
@@ -124,8 +138,8 @@ class Scope(ScopedForgetting):
         name = None if policy is None else policy_name(policy)
         by = None if counter is None else get_counter(counter)
         if by is not None:
-            self._backing.counters.setdefault(by.id, by)
-        anew = self._backing.recount if recount is None else checked_bool("recount", recount)
+            self._engine.counters.setdefault(by.id, by)
+        anew = self._engine.recount if recount is None else checked_bool("recount", recount)
         if checked_bool("auto_recover", auto_recover) or anew or auto_compact is not None:
             self._need_writable()
         rule = None if compaction is None else compaction_policy(compaction)
@@ -136,7 +150,7 @@ class Scope(ScopedForgetting):
             name, by, orphans, rule, anew, fields, access_counts, recover=auto_recover
         )
         self._need("session", session_id)
-        address = Address(self._backing, self._app, self._user, session_id, options)
+        address = SessionRef(self._engine, self._app, self._user, session_id, options)
         address.access = self._access
         session = Session(address)
         if auto_compact is not None:
@@ -154,7 +168,7 @@ class Scope(ScopedForgetting):
     def _sessions(self) -> Iterator[SessionEntry]:
         after: str | None = None
         while True:
-            page = self._backing.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
+            page = self._engine.store.read(lambda txn, after=after: self._page(txn, after))  # type: ignore[misc]
             yield from page
             if len(page) < _LIST_PAGE:
                 return
@@ -208,7 +222,7 @@ class Scope(ScopedForgetting):
         self._need("delete_session", session_id)
         self._need_writable()
         tenure = None if lease is None else lease.tenure
-        return delete_session(self._backing, self._app, self._user, session_id, tenure=tenure)
+        return delete_session(self._engine, self._app, self._user, session_id, tenure=tenure)
 
     def kv(self, namespace: str) -> KeyValue:
         """Ordered key/value storage of this scope under a namespace.
@@ -219,9 +233,9 @@ class Scope(ScopedForgetting):
         return self._rows(namespace, gated=True, memory=False)
 
     @property
-    def _passes(self) -> Passage | None:
+    def _passes(self) -> ScopeFilter | None:
         """What content of the scope passes before it is stored; None: nothing."""
-        border = self._backing.border
+        border = self._engine.border
         if border is None:
             return None
         if self._passage is None:
@@ -242,16 +256,16 @@ class Scope(ScopedForgetting):
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, namespace)
 
-        backing, seed = self._backing, self._blob_seed()
+        engine, seed = self._engine, self._blob_seed()
         requests = self._requests(f"kv {namespace}")
         return KeyValue(
-            backing.store,
+            engine.store,
             find,
             ensure,
-            now_ms=backing.now_ms,
+            now_ms=engine.now_ms,
             seed=seed,
             requests=requests,
-            gate=None if passage is None else Gate(passage, namespace),
+            gate=None if passage is None else EntryFilter(passage, namespace),
             memory=memory,
         )
 
@@ -267,8 +281,8 @@ class Scope(ScopedForgetting):
             scope = self._ensure(txn)
             return scope, names.ensure_namespace(txn, scope, REQUESTS)
 
-        backing = self._backing
-        return Requests(find, ensure, now_ms=backing.now_ms, seed=backing.seed, about=about)
+        engine = self._engine
+        return Requests(find, ensure, now_ms=engine.now_ms, seed=engine.seed, about=about)
 
     @property
     def state(self) -> SharedState:
@@ -276,7 +290,7 @@ class Scope(ScopedForgetting):
         self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
         return SharedState(
-            self._backing.store,
+            self._engine.store,
             self._find,
             self._ensure,
             label=label,
@@ -300,7 +314,7 @@ class Scope(ScopedForgetting):
         self._need("app_state")
         app = self._app
         return SharedState(
-            self._backing.store,
+            self._engine.store,
             lambda txn: names.app_scope_of(txn, app),
             lambda txn: names.ensure_app_scope(txn, app),
             label=f"app {app!r}",
@@ -313,19 +327,19 @@ class Scope(ScopedForgetting):
         """What guards put aside of the scope's sessions."""
         self._need("quarantine")
         label = f"user {self._user!r} in app {self._app!r}"
-        return Quarantine(self._backing, self._find, label)
+        return Quarantine(self._engine, self._find, label)
 
     @property
     def graph(self) -> GraphStore:
         """Checkpoints of graph runtimes in this scope."""
         self._need("graph")
-        backing = self._backing
+        engine = self._engine
         return GraphStore(
-            backing.store,
-            backing.graphs,
+            engine.store,
+            engine.graphs,
             self._find,
             self._ensure,
-            now_ms=backing.now_ms,
+            now_ms=engine.now_ms,
             passage=self._passes,
         )
 
@@ -333,11 +347,11 @@ class Scope(ScopedForgetting):
     def blobs(self) -> BlobStore:
         """Content-addressed bytes of this scope."""
         self._need("blobs")
-        store, seed = self._backing.store, self._blob_seed()
+        store, seed = self._engine.store, self._blob_seed()
         return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self._passes)
 
     def _blob_seed(self) -> int:
-        return int.from_bytes(self._backing.seed[:8], "little")
+        return int.from_bytes(self._engine.seed[:8], "little")
 
     def _find(self, txn: ReadTxn) -> int | None:
         return names.scope_of(txn, self._app, self._user)
@@ -355,18 +369,101 @@ class Scope(ScopedForgetting):
             self._access.need(action, app=self._app, user=self._user, name=name)
 
     def _need_writable(self) -> None:
-        if self._backing.store.read_only:
+        if self._engine.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
+
+    # --- erasure, holds, memory -------------------------------------------------------------------
+
+    def erase(
+        self,
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+    ) -> ErasureReceipt:
+        """Erase the user in this application: ``db.erase(user, app=app, ...)``."""
+        self._need("erase")
+        if override_hold:
+            self._need("override_hold")
+        return erase_user(
+            self._engine,
+            self._user,
+            app=self._app,
+            compact=compact,
+            verify=verify,
+            override_hold=override_hold,
+            probes=probes,
+            key=key,
+            name_in_receipt=name_in_receipt,
+        )
+
+    def hold(self, *, reason: str) -> bool:
+        """Put all that the user has here under a legal hold; whether it was under none.
+
+        Until ``release``, erasing the user and deleting a session or thread are refused with
+        HeldError, and sweeps and rules of retention pass it over.
+
+        Raises:
+            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            ReadOnlyError, StorageError
+        """
+        self._need("hold")
+        return retention.hold(self._engine, self._app, self._user, None, reason=reason)
+
+    def release(self) -> bool:
+        """End the hold on the scope; whether there was one. Those on sessions stay."""
+        self._need("release")
+        return retention.release(self._engine, self._app, self._user, None)
+
+    def holds(self) -> list[Hold]:
+        """The holds on the scope and on its sessions."""
+        self._need("holds")
+        return retention.holds(self._engine, self._app, self._user)
+
+    @property
+    def memory_opt_out(self) -> bool:
+        """Whether the user wants no long-term memory."""
+        self._need("memory_opt_out")
+        return retention.opted_out(self._engine, self._app, self._user)
+
+    def opt_out_memory(self, *, remove: bool = False) -> int:
+        """Neither write nor search memories of the user from now on; how many rows went.
+
+        Memory services, stores of graphs and files of agents then take nothing and find nothing.
+        Sessions, states and ``kv`` go on.
+
+        Args:
+            remove: remove the memories that there are.
+
+        Raises:
+            HeldError: they are to be removed, and a legal hold covers them; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        checked_bool("remove", remove)
+        self._need("opt_out_memory")
+        retention.opt_out(self._engine, self._user, self._app, remove=remove)
+        if not remove:
+            return 0
+        found = retention.memories(self._engine, self._app, self._user)
+        return sum(self.kv(namespace).clear() for namespace in found)
+
+    def opt_in_memory(self) -> bool:
+        """The user wants memory again; whether they had opted out."""
+        self._need("opt_in_memory")
+        return bool(retention.opt_in(self._engine, self._user, self._app))
 
 
 # What memcore's own facades need of a scope stands here, and not on it: whoever is handed a scope
 # gets at nothing else by it.
 
 
-def backing_of(scope: Scope | Address) -> Backing:
+def engine_of(scope: Scope | SessionRef) -> Engine:
     """What all handles of the scope's database share."""
-    return scope.backing if isinstance(scope, Address) else scope._backing  # noqa: SLF001
+    return scope.engine if isinstance(scope, SessionRef) else scope._engine  # noqa: SLF001
 
 
 def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
@@ -377,7 +474,7 @@ def rows_of(scope: Scope, namespace: str, *, memory: bool = False) -> KeyValue:
     return scope._rows(namespace, gated=False, memory=memory)  # noqa: SLF001 - this module's
 
 
-def passage_of(scope: Scope) -> Passage | None:
+def passage_of(scope: Scope) -> ScopeFilter | None:
     """What content of the scope passes before it is stored; None: nothing."""
     return scope._passes  # noqa: SLF001 - this module's
 
@@ -394,7 +491,7 @@ def scope_beside(scope: Scope, *, app: str, user: str) -> Scope:
     access = scope._access  # noqa: SLF001 - this module's
     if access is not None:
         access.need("scope", app=app, user=user)
-    return Scope(backing_of(scope), app, user, access=access)
+    return Scope(engine_of(scope), app, user, access=access)
 
 
 def need_access(scope: Scope, action: str, name: str | None = None) -> None:
@@ -404,3 +501,30 @@ def need_access(scope: Scope, action: str, name: str | None = None) -> None:
         AccessDeniedError: the authorizer refused it.
     """
     scope._need(action, name)  # noqa: SLF001 - this module's
+
+
+def erase_user(
+    engine: Engine,
+    user: str,
+    *,
+    app: str | None,
+    compact: bool,
+    verify: bool,
+    override_hold: bool,
+    probes: Iterable[str | bytes],
+    key: bytes | None,
+    name_in_receipt: bool,
+    progress: Progress | None = None,
+) -> ErasureReceipt:
+    """Erase a user for a caller who was asked for permission; see ``Database.erase``.
+
+    Raises:
+        HeldError, InvalidOptionError, ReadOnlyError, CorruptValueError, StorageError
+    """
+    flags = {"compact": compact, "override_hold": override_hold, "named": name_in_receipt}
+    for name, value in flags.items():
+        checked_bool(name, value)
+    texts = (probes,) if isinstance(probes, str | bytes) else tuple(probes)
+    asked = retention.ErasureRequest(user, app, probes=texts, key=key, **flags)
+    judge = judge_for(engine, progress) if checked_bool("verify", verify) else structure_of
+    return retention.erase(engine, asked, judge)

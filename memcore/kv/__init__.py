@@ -8,22 +8,13 @@ The entry alone decides what is visible: expired entries are hidden at once, swe
 expiry row that does not match its entry is only litter.
 """
 
-from memcore.kv.admitting import Gate
-from memcore.kv.entries import (
-    clear_scope,
-    entry_of,
-    expire_rows,
-    reference_in,
-    references,
-    sweep,
-)
-from memcore.kv.handle import KeyValue
-from memcore.kv.lent import KeyValueTxn, KeyValueView
-from memcore.kv.requests import REQUESTS, Requests
+from memcore.kv.keyvalue import KeyValue
+from memcore.kv.namespace import REQUESTS, EntryFilter, KeyValueTxn, KeyValueView, Requests
+from memcore.kv.rows import clear_scope, entry_of, expire_rows, reference_in, references, sweep
 
 __all__ = [
     "REQUESTS",
-    "Gate",
+    "EntryFilter",
     "KeyValue",
     "KeyValueTxn",
     "KeyValueView",

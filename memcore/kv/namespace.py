@@ -1,31 +1,183 @@
-"""The entries of one namespace in one snapshot or transaction: ``Reader``, ``Writer``, pages."""
+"""Entries of a namespace in a snapshot or transaction: reader, writer, idempotent requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
 
-from memcore import keys
 from memcore.blobs import BlobRef
-from memcore.errors import InternalError, OptedOutError
-from memcore.held import is_opted_out, mark_memory
-from memcore.kv.content import hold, read_content
-from memcore.kv.entries import (
+from memcore.codec import keys
+from memcore.codec.values import decode_json, encode_json, plain_json
+from memcore.errors import (
+    ClosedError,
+    DuplicateRequestError,
+    InternalError,
+    InvalidItemError,
+    InvalidOptionError,
+    OptedOutError,
+)
+from memcore.kv.rows import (
     Ensure,
-    Entry,
     Find,
+    KvEntry,
+    bounds,
+    checked_content,
+    checked_count,
+    checked_ttl_ms,
     clear_range,
     due_rows,
+    encoded,
     entry_of,
     expire_rows,
     forget,
+    hold,
+    packed_key,
+    read_content,
     write_entry,
 )
-from memcore.kv.requests import Requests
-from memcore.store.base import ReadTxn, Txn
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, IDEMPOTENCY_TTL_SECONDS
+from memcore.options import checked_idempotency_key
+from memcore.privacy.guards import as_operator, is_operator
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.rows.lifecycle import is_opted_out, mark_memory
+from memcore.store.interface import ReadTxn, Txn
 
-__all__ = ["Page", "Reader", "Writer", "scan_pages"]
+__all__ = [
+    "REQUESTS",
+    "Change",
+    "EntryFilter",
+    "EntryPage",
+    "KeyValueTxn",
+    "KeyValueView",
+    "KvRequest",
+    "NamespaceReader",
+    "NamespaceWriter",
+    "Requests",
+    "deleting",
+    "increment",
+    "incrementing",
+    "is_staged",
+    "lent",
+    "once",
+    "putting",
+    "putting_many",
+    "scan_pages",
+    "shown",
+]
+
+
+# --- Requests that are carried out once: what they returned, in a namespace of their own ----------
+# Whoever tries again under the same key gets what the first try returned. The row is written in the
+# transaction that carries the request out, so it is there if, and only if, that is. It expires.
+
+T = TypeVar("T")
+REQUESTS: Final = "\x00requests"
+"""The namespace; what a handle of the user may do there touches nothing but the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvRequest:
+    """A checked key, and the digest of what it stands for."""
+
+    packed: bytes
+    content: str
+    text: str
+
+
+class Requests:
+    """The requests about one thing of a scope.
+
+    Args:
+        find: the numbers of the scope and of the namespace ``REQUESTS`` in it, if there are any.
+        ensure: the same, given now.
+        now_ms: the clock that they expire by.
+        seed: the store's, which keys the digests.
+        about: what the keys are about: the same key may be used for each.
+    """
+
+    def __init__(
+        self, find: Find, ensure: Ensure, *, now_ms: Callable[[], int], seed: bytes, about: str
+    ) -> None:
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+        self._seed = seed
+        self._about = about
+
+    def request(self, key: object, content: Iterable[bytes] = ()) -> KvRequest:
+        """The request of a key whose content is these parts in this order.
+
+        Raises:
+            InvalidOptionError: the key is no str, empty or too long.
+        """
+        text = checked_idempotency_key(key)
+        named = keys.pack_text(self._about) + keys.pack_text(text)
+        digest = blake2b(named, digest_size=32, key=self._seed).hexdigest()
+        parts = b"".join(len(part).to_bytes(8, "little") + part for part in content)
+        told = blake2b(parts, digest_size=16, key=self._seed).hexdigest()
+        return KvRequest(keys.pack_text(digest), told, text)
+
+    def recall(self, txn: ReadTxn, request: KvRequest) -> tuple[Any] | None:
+        """What the request returned when it was carried out; None if it was not yet.
+
+        Raises:
+            DuplicateRequestError: the key was used for something else.
+        """
+        place = self._find(txn)
+        if place is None:
+            return None
+        key = keys.kv_prefix(*place) + request.packed
+        value = txn.get(key)
+        if value is None:
+            return None
+        entry = entry_of(key, value)
+        if not entry.is_visible(self._now_ms()):
+            return None
+        content, result = entry.value()
+        if content != request.content:
+            msg = (
+                f"idempotency_key {request.text[:64]!r} was used before for something else; a new "
+                "request needs a new key"
+            )
+            raise DuplicateRequestError(msg)
+        return (result,)
+
+    def remember(self, txn: Txn, request: KvRequest, result: Any) -> None:
+        """Keep what the request returned, in the transaction that carries it out.
+
+        Raises:
+            InvalidItemError: it is no JSON.
+        """
+        try:
+            payload, flags = encode_json([request.content, result])
+            if decode_json(payload, flags)[1] != result:
+                raise ValueError("it would come back as something else")
+        except (TypeError, ValueError, RecursionError) as exc:
+            msg = f"what a request with an idempotency_key returns has to be JSON: {exc}"
+            raise InvalidItemError(msg) from exc
+        now_ms = self._now_ms()
+        entry = KvEntry(flags, payload, now_ms + IDEMPOTENCY_TTL_SECONDS * 1000)
+        key = keys.kv_prefix(*self._ensure(txn)) + request.packed
+        write_entry(txn, key, entry, now_ms, [])
+
+    def once(self, fn: Callable[[Txn], T], request: KvRequest) -> Callable[[Txn], T]:
+        """``fn``, or what it returned when it was carried out first."""
+
+        def closure(txn: Txn) -> T:
+            told = self.recall(txn, request)
+            if told is not None:
+                return told[0]  # type: ignore[no-any-return]
+            result = fn(txn)
+            self.remember(txn, request, result)
+            return result
+
+        return closure
+
+
+# --- The entries of one namespace in one snapshot or transaction: ``NamespaceReader`` -------------
 
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 4 * 1024**2
@@ -33,15 +185,15 @@ _PAGE_BYTES: Final = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EntryPage:
     """Visible entries of one read."""
 
-    rows: list[tuple[str, Entry]]
+    rows: list[tuple[str, KvEntry]]
     last: bytes | None
     """Packed key of the last row looked at; None if the range is done."""
 
 
-_DONE: Final = Page([], None)
+_DONE: Final = EntryPage([], None)
 
 
 def _page(
@@ -53,10 +205,10 @@ def _page(
     reverse: bool,
     now_ms: int,
     wanted: int,
-) -> Page:
+) -> EntryPage:
     start = prefix + low
     stop = keys.after(prefix) if high is None else prefix + high
-    rows: list[tuple[str, Entry]] = []
+    rows: list[tuple[str, KvEntry]] = []
     size = 0
     for seen, (key, value) in enumerate(
         txn.scan(start, stop, reverse=reverse, limit=_PAGE_ROWS), 1
@@ -67,12 +219,12 @@ def _page(
             rows.append((keys.unpack_text(packed), entry))
         size += len(value)
         if seen == _PAGE_ROWS or size >= _PAGE_BYTES or len(rows) == wanted:
-            return Page(rows, packed)
-    return Page(rows, None)
+            return EntryPage(rows, packed)
+    return EntryPage(rows, None)
 
 
 def scan_pages(
-    next_page: Callable[[bytes, bytes | None, int], Page],
+    next_page: Callable[[bytes, bytes | None, int], EntryPage],
     low: bytes,
     high: bytes | None,
     *,
@@ -92,7 +244,7 @@ def scan_pages(
         low, high = (low, page.last) if reverse else (keys.behind(page.last), high)
 
 
-class Reader:
+class NamespaceReader:
     """The entries of one namespace in one snapshot; keys and bounds are packed.
 
     One of ``memory`` finds nothing while the user of the scope wants none.
@@ -127,7 +279,7 @@ class Reader:
         # A reader without a place finds nothing under any key.
         return text if vault is None or self._place is None else vault.veiled(self._place[0], text)
 
-    def load(self, packed: bytes) -> Entry | None:
+    def load(self, packed: bytes) -> KvEntry | None:
         """The entry if it is there and visible."""
         if self._prefix is None or self._is_hidden:
             return None
@@ -159,7 +311,7 @@ class Reader:
             return None
         return read_content(self._txn, self._place[0], entry.ref)
 
-    def page(self, low: bytes, high: bytes | None, *, reverse: bool, wanted: int) -> Page:
+    def page(self, low: bytes, high: bytes | None, *, reverse: bool, wanted: int) -> EntryPage:
         """The first visible entries of a range, from its end if reversed."""
         if self._prefix is None or self._is_hidden:
             return _DONE
@@ -180,7 +332,7 @@ class Reader:
         return due_rows(self._txn, self._prefix, self._now_ms, limit)
 
 
-class Writer(Reader):
+class NamespaceWriter(NamespaceReader):
     """The entries of one namespace in one write transaction.
 
     One of ``memory`` sees what is there even if the user wants none, so that it can be deleted.
@@ -222,14 +374,14 @@ class Writer(Reader):
         ref = None
         if content is not None:
             ref = hold(self._txn, self._ensured()[0], content, self._seed)
-        self.write(packed, Entry(flags, payload, expires_ms, ref))
+        self.write(packed, KvEntry(flags, payload, expires_ms, ref))
 
     def remember(self, key: str, content: bytes, result: Any) -> None:
         """Keep what a request returns that this transaction carries out."""
         requests = self._needed()
         requests.remember(self._txn, requests.request(key, (content,)), result)
 
-    def write(self, packed: bytes, entry: Entry) -> None:
+    def write(self, packed: bytes, entry: KvEntry) -> None:
         """Write an entry with its expiry row; of its content the caller has taken hold.
 
         Raises:
@@ -291,3 +443,339 @@ class Writer(Reader):
         Returns how many, and the expiry rows of the next piece.
         """
         return expire_rows(self._txn, due, self._now_ms, self.leaving)
+
+
+# --- Entries at the border of the file: judged and redacted before they are encoded ---------------
+
+
+class EntryFilter:
+    """The border as the entries of one namespace pass it."""
+
+    __slots__ = ("_is_named", "_namespace", "_passage")
+
+    def __init__(self, passage: ScopeFilter, namespace: str) -> None:
+        self._passage = passage
+        self._namespace = namespace
+        self._is_named = False
+        """Whether the name of the namespace passed."""
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the caller is an operator."""
+        return is_operator()
+
+    def value(self, value: Any, key: Any) -> Any:
+        """A value as it may be stored; what is no JSON is refused where it is encoded.
+
+        Raises:
+            BlockedError: a guard refuses it, or something is found in its key or namespace.
+        """
+        self._name(key)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._passage.bytes(bytes(value), "kv", name=self._namespace)
+        with suppress(TypeError, ValueError, RecursionError):
+            value = plain_json(value)
+        under = key if isinstance(key, str) else None
+        return self._passage.value(value, "kv", name=self._namespace, under=under)
+
+    def values(self, entries: Any) -> Any:
+        """The values of a mapping; raises what ``value`` raises."""
+        if not isinstance(entries, Mapping):
+            return entries
+        return {key: self.value(value, key) for key, value in entries.items()}
+
+    def content(self, content: Any) -> Any:
+        """A content as it may be stored; raises what ``value`` raises."""
+        if isinstance(content, BlobRef) or not isinstance(content, bytes | bytearray | memoryview):
+            return content
+        return self._passage.bytes(bytes(content), "kv", name=self._namespace)
+
+    def change(self, key: Any = None) -> None:
+        """Entries are changed otherwise; raises what ``value`` raises. ``key``: one may be made."""
+        if key is not None:
+            self._name(key)
+        self._passage.judge(None, "kv", name=self._namespace)
+
+    def _name(self, key: Any) -> None:
+        if not self._is_named:
+            self._passage.name(self._namespace, "name of a namespace")
+            self._is_named = True
+        self._passage.name(key, "key of an entry")
+
+
+# --- What a function works with inside ``read`` or ``transact``: it dies when the function returns
+
+
+class KeyValueView:
+    """Several reads of one snapshot: what the function given to ``read`` works with.
+
+    Every method raises ClosedError when the function has returned.
+    """
+
+    def __init__(self, reader: Callable[[], NamespaceReader]) -> None:
+        self._reader = reader
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As ``KeyValue.get``."""
+        entry = self._reader().load(packed_key(key))
+        return default if entry is None else entry.value()
+
+    def content(self, key: str) -> bytes | None:
+        """As ``KeyValue.content``."""
+        return self._reader().content(packed_key(key))
+
+    def content_size(self, key: str) -> int | None:
+        """Bytes of the entry's content, which are not read; None if there is none."""
+        entry = self._reader().load(packed_key(key))
+        return None if entry is None or entry.ref is None else entry.ref.size
+
+    @property
+    def wants_no_memory(self) -> bool:
+        """Whether the user opted out of memory (``Scope.opt_out_memory``)."""
+        return self._reader().wants_no_memory
+
+    def veiled(self, text: str) -> str:
+        """A text of a content, for a place in a key, which is never encrypted.
+
+        As it is; in an encrypted file a digest under a secret of the key file, of this scope's own.
+        """
+        return self._reader().veiled(text)
+
+    def recall(self, idempotency_key: str, content: bytes = b"") -> tuple[Any] | None:
+        """What was remembered under the key, in a tuple; None if nothing was yet.
+
+        Raises:
+            DuplicateRequestError: the key was used for other ``content``.
+        """
+        return self._reader().recall(idempotency_key, content)
+
+    def scan(
+        self,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        prefix: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """As ``KeyValue.scan``; in a transaction, its writes between two pages are seen."""
+        self._reader()
+        low, high = bounds(start, stop, prefix)
+
+        def next_page(low: bytes, high: bytes | None, wanted: int) -> EntryPage:
+            return self._reader().page(low, high, reverse=reverse, wanted=wanted)
+
+        count = checked_count(limit, "limit")
+        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
+
+
+class KeyValueTxn(KeyValueView):
+    """Several keys in one transaction: what the function given to ``transact`` works with.
+
+    Reads see the transaction's own writes. Every method raises ClosedError when the function has
+    returned.
+    """
+
+    def __init__(
+        self, writer: Callable[[], NamespaceWriter], gate: EntryFilter | None = None
+    ) -> None:
+        super().__init__(writer)
+        self._writer = writer
+        self._gate = gate
+
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl_seconds: float | None = None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """As ``KeyValue.put``; a content above 192 KiB is staged before the transaction.
+
+        A content that was staged makes it raise StagedBlobLost if it vanished: it must be the
+        first that ``fn`` writes, and whoever gave ``fn`` stages it again.
+        """
+        if self._gate is not None:
+            value, content = self._gate.value(value, key), self._gate.content(content)
+        bytes_, ttl_ms = checked_content(content), checked_ttl_ms(ttl_seconds)
+        if isinstance(bytes_, bytes) and len(bytes_) > BLOB_INLINE_COMMIT_BYTES_MAX:
+            msg = (
+                f"a content of {len(bytes_)} bytes is too large for this transaction: give what "
+                "stage() made of it"
+            )
+            raise InvalidOptionError(msg)
+        self._writer().put(packed_key(key), *encoded(value), ttl_ms, bytes_)
+
+    def remember(self, idempotency_key: str, result: Any, content: bytes = b"") -> None:
+        """Keep what a request returns, for who tries again: JSON, for a week.
+
+        Raises:
+            InvalidItemError: it is no JSON.
+        """
+        self._writer().remember(idempotency_key, content, result)
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether rows of large contents stay that nothing refers to any more.
+
+        They leave with the next deletion. ``KeyValue.transact`` removes them when it has committed,
+        but nobody does after ``submit``.
+        """
+        return bool(self._writer().leaving)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it is memory of a user who opted out: ``put`` raises OptedOutError."""
+        return self._writer().forgets
+
+    def need_wanted(self) -> None:
+        """Raise OptedOutError if it is memory of a user who opted out, as ``put`` does."""
+        self._writer().need_wanted()
+
+    def delete(self, key: str) -> bool:
+        """As ``KeyValue.delete``."""
+        if self._gate is not None:
+            self._gate.change()
+        return self._writer().remove(packed_key(key))
+
+    def increment(self, key: str, n: int = 1) -> int:
+        """As ``KeyValue.increment``."""
+        if self._gate is not None:
+            self._gate.change(key)
+        return increment(self._writer(), key, n)
+
+
+def _held(of: NamespaceReader) -> tuple[list[Any], Callable[[], Any]]:
+    """A list to clear when the function has returned, and what gives the reader until then."""
+    held = [of]
+
+    def current() -> Any:
+        if not held:
+            msg = "this transaction is over: use its handle only inside the function"
+            raise ClosedError(msg)
+        return held[0]
+
+    return held, current
+
+
+def shown(fn: Callable[[KeyValueView], T]) -> Callable[[NamespaceReader], T]:
+    """``fn`` with a view that dies when it returns."""
+
+    def closure(reader: NamespaceReader) -> T:
+        held, current = _held(reader)
+        try:
+            return fn(KeyValueView(current))
+        finally:
+            held.clear()
+
+    return closure
+
+
+def lent(
+    fn: Callable[[KeyValueTxn], T], gate: EntryFilter | None = None
+) -> Callable[[NamespaceWriter], T]:
+    """``fn`` with a handle that dies when it returns."""
+    operator = gate is not None and gate.is_operator
+
+    def closure(writer: NamespaceWriter) -> T:
+        held, current = _held(writer)
+        try:
+            if not operator:
+                return fn(KeyValueTxn(current, gate))
+            with as_operator():  # as whoever asked for it, on the leader's thread
+                return fn(KeyValueTxn(current, gate))
+        finally:
+            held.clear()
+
+    return closure
+
+
+def once(
+    change: Callable[[NamespaceWriter], T], key: str | None, content: bytes = b""
+) -> Callable[[NamespaceWriter], T]:
+    """``change``, or what it returned when it was carried out under that key; None: no key."""
+    if key is None:
+        return change
+    checked_idempotency_key(key)
+
+    def closure(writer: NamespaceWriter) -> T:
+        told = writer.recall(key, content)
+        if told is not None:
+            return told[0]  # type: ignore[no-any-return]
+        result = change(writer)
+        writer.remember(key, content, result)
+        return result
+
+    return closure
+
+
+def increment(writer: NamespaceWriter, key: str, n: object) -> int:
+    """Add ``n`` to an integer; raises what ``KeyValue.increment`` raises."""
+    if isinstance(n, bool) or not isinstance(n, int):
+        msg = f"the step of an increment must be an int, got {type(n).__name__}"
+        raise InvalidOptionError(msg)
+    packed = packed_key(key)
+    entry = writer.load(packed)
+    number = 0 if entry is None else entry.value()
+    if isinstance(number, bool) or not isinstance(number, int):
+        msg = (
+            f"the value under {key[:40]!r} is a {type(number).__name__}: expected an int to "
+            "increment; put one first"
+        )
+        raise InvalidItemError(msg)
+    flags, payload = encoded(number + n)
+    writer.write(packed, KvEntry(flags, payload, None if entry is None else entry.expires_ms))
+    return number + n
+
+
+# --- Single changes of a namespace: checked and encoded first, then to be run in a transaction ----
+# The same serve the synchronous handle and the asynchronous one.
+
+
+Change = Callable[[NamespaceWriter], T]
+
+
+def is_staged(content: object) -> bool:
+    """Whether a content is so large that it is stored ahead, in commits of its own."""
+    size = content.nbytes if isinstance(content, memoryview) else 0
+    if isinstance(content, bytes | bytearray):
+        size = len(content)
+    return size > BLOB_INLINE_COMMIT_BYTES_MAX
+
+
+def putting(
+    key: str, value: Any, *, ttl_seconds: float | None, content: bytes | BlobRef | None
+) -> Change[None]:
+    """What ``KeyValue.put`` writes; it raises what that raises."""
+    packed, (flags, payload) = packed_key(key), encoded(value)
+    ttl_ms, held = checked_ttl_ms(ttl_seconds), checked_content(content)
+    return lambda writer: writer.put(packed, flags, payload, ttl_ms, held)
+
+
+def putting_many(entries: Mapping[str, Any], *, ttl_seconds: float | None) -> Change[None] | None:
+    """What ``KeyValue.put_many`` writes; None if that is nothing."""
+    given: object = entries
+    if not isinstance(given, Mapping):
+        msg = f"put_many takes a mapping of keys to values, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    rows = [(packed_key(key), *encoded(value)) for key, value in entries.items()]
+    ttl_ms = checked_ttl_ms(ttl_seconds)
+
+    def change(writer: NamespaceWriter) -> None:
+        for packed, flags, payload in rows:
+            writer.put(packed, flags, payload, ttl_ms)
+
+    return change if rows else None
+
+
+def deleting(key: str) -> Change[bool]:
+    """What ``KeyValue.delete`` does."""
+    packed = packed_key(key)
+    return lambda writer: writer.remove(packed)
+
+
+def incrementing(key: str, n: int, idempotency_key: str | None = None) -> Change[int]:
+    """What ``KeyValue.increment`` does."""
+    content = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
+    return once(lambda writer: increment(writer, key, n), idempotency_key, content)

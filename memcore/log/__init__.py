@@ -1,33 +1,36 @@
-"""The append-only log of a session and its live history."""
+"""Append-only log of a session, and its history in memory."""
 
-from memcore.log.draft import Draft
-from memcore.log.head import Head, Segment
-from memcore.log.history import SessionLog
-from memcore.log.item import Prepared, decode_item, prepare_event, prepare_item
-from memcore.log.ledger import count_message, new_ledger
-from memcore.log.masked import AnyLedger, MaskedLedger
-from memcore.log.positions import History
-from memcore.log.registry import Drafts, Logs
-from memcore.log.request import (
-    Request,
+from memcore.log.history import (
+    AnyLedger,
+    CachedSession,
+    History,
+    MaskedLedger,
+    count_message,
+    new_ledger,
+)
+from memcore.log.idempotency import (
+    IdempotentRequest,
     find_request,
     prepare_request,
     record_request,
     request_of,
 )
+from memcore.log.session_txn import CachedSessions, SessionTxn, SessionTxns
+from memcore.rows.head import Head, Segment
+from memcore.rows.item import Prepared, decode_item, prepare_event, prepare_item
 
 __all__ = [
     "AnyLedger",
-    "Draft",
-    "Drafts",
+    "CachedSession",
+    "CachedSessions",
     "Head",
     "History",
-    "Logs",
+    "IdempotentRequest",
     "MaskedLedger",
     "Prepared",
-    "Request",
     "Segment",
-    "SessionLog",
+    "SessionTxn",
+    "SessionTxns",
     "count_message",
     "decode_item",
     "find_request",

@@ -1,4 +1,4 @@
-"""The live history of one session, kept in memory and held true to the store.
+"""History of one session: positions, views and masks, kept in memory and true to the store.
 
 One SessionLog a session a process, shared by all handles. It caches the head, the segments and the
 ledger. Every operation compares the cached head with the stored one inside its own transaction:
@@ -10,31 +10,358 @@ about the end, and 2,048 records are read in a tenth of a millisecond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 
-from memcore import keys
 from memcore._fast import Ledger
-from memcore.codec import open_value
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import encode_json, open_value
 from memcore.errors import CorruptValueError, PolicyMismatchError
-from memcore.formats import get_policy
-from memcore.formats.policy import PairPolicy
-from memcore.keys import Row
-from memcore.log import index
-from memcore.log.counts import NO_COUNTS, Counts
-from memcore.log.head import Head, Segment, head_key
-from memcore.log.ledger import open_call_tokens
-from memcore.log.masked import AnyLedger
-from memcore.log.masks import Masks
-from memcore.log.positions import History
-from memcore.model import ItemKind, Mask, View
-from memcore.store.base import ReadTxn
-from memcore.tokens import TokenCounter
-from memcore.tombstone import tombstone_of
-from memcore.views import StoredView, choose_view, resolve_view, view_chain
+from memcore.model import ItemKind, Mask, Message, View
+from memcore.rows import index
+from memcore.rows.head import Head, Segment, head_key
+from memcore.rows.index import NO_COUNTS, Counts
+from memcore.rows.lifecycle import tombstone_of
+from memcore.rows.views import StoredView, choose_view, masks_of, resolve_view, view_chain
+from memcore.store.interface import ReadTxn
+from memcore.tokens import TokenCounter, checked_count
+from memcore.wire import get_policy, synthetic_samples
+from memcore.wire.policy import PairPolicy
 
-__all__ = ["CounterOf", "Recent", "SessionLog", "StoredRow", "read_rows", "sound"]
+__all__ = [
+    "AnyLedger",
+    "CachedSession",
+    "CounterOf",
+    "History",
+    "MaskedLedger",
+    "Masks",
+    "StoredRow",
+    "TailLedger",
+    "count_message",
+    "merged",
+    "new_ledger",
+    "open_call_tokens",
+    "read_rows",
+    "sound",
+]
+
+
+# --- A live history as positions: where each item lies, and which position a seq has --------------
+
+
+class History:
+    """Segments with their positions: position <-> (session, seq)."""
+
+    __slots__ = ("count", "segments", "starts")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments.copy()
+        self.starts: list[int] = []
+        at = 0
+        for _, lo, hi in segments:
+            self.starts.append(at)
+            at += hi - lo + 1
+        self.count = at
+
+    def locate(self, position: int) -> tuple[int, int]:
+        """``(owner session, seq)`` at a position."""
+        at = bisect_right(self.starts, position) - 1
+        segment = self.segments[at]
+        return segment.session, segment.lo + position - self.starts[at]
+
+    def seq_at(self, position: int) -> int:
+        """The seq at a position."""
+        return self.locate(position)[1]
+
+    def position_of(self, seq: int) -> int | None:
+        """The position of a seq, None if it is not live. Seqs ascend along a live history."""
+        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
+        if at < 0 or seq > self.segments[at].hi:
+            return None
+        return self.starts[at] + seq - self.segments[at].lo
+
+    def owner_of(self, seq: int) -> int | None:
+        """The session that owns the live item of a seq, None if it is not live."""
+        position = self.position_of(seq)
+        return None if position is None else self.locate(position)[0]
+
+    def chain_at(self, txn: ReadTxn, scope: int, seq: int) -> int | None:
+        """The prefix hash at a live seq, None for a seq that is not live."""
+        position = self.position_of(seq)
+        if position is None:
+            return None
+        return index.chain_of(txn, scope, *self.locate(position))
+
+    def position_from(self, seq: int) -> int:
+        """The first position whose seq is at least ``seq``."""
+        at = bisect_right(self.segments, seq, key=lambda segment: segment.lo) - 1
+        if at < 0:
+            return 0
+        segment = self.segments[at]
+        return self.starts[at] + min(seq - segment.lo, segment.hi - segment.lo + 1)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """``(owner session, seq)`` of every item."""
+        for session, lo, hi in self.segments:
+            for seq in range(lo, hi + 1):
+                yield session, seq
+
+    def first(self, count: int) -> History:
+        """The first ``count`` items."""
+        return History([Segment(*run) for _, *run in self.spans(0, count)] if count else [])
+
+    def shared_with(self, other: History) -> int:
+        """How many items both histories begin with: an item is preceded by the same ones always."""
+        count = 0
+        for one, its in zip(self.segments, other.segments, strict=False):
+            if one == its:
+                count += one.size
+                continue
+            if one[:2] == its[:2]:
+                count += min(one.size, its.size)
+            break
+        return count
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """``(position, session, lo, hi)`` of the runs of seqs at positions ``start .. stop``."""
+        at = max(bisect_right(self.starts, start) - 1, 0)
+        while at < len(self.segments) and start < stop:
+            segment = self.segments[at]
+            lo = segment.lo + start - self.starts[at]
+            count = min(stop - start, segment.hi - lo + 1)
+            yield start, segment.session, lo, lo + count - 1
+            start += count
+            at += 1
+
+
+def merged(path: Iterable[tuple[int, int]]) -> list[Segment]:
+    """The segments of items ``(session, seq)`` in their order."""
+    found: list[Segment] = []
+    for session, seq in path:
+        if found and found[-1].session == session and found[-1].hi == seq - 1:
+            found[-1] = Segment(session, found[-1].lo, seq)
+        else:
+            found.append(Segment(session, seq, seq))
+    return found
+
+
+# --- A ledger for a policy and a counter ----------------------------------------------------------
+
+
+def count_message(message: Message, counter: TokenCounter) -> int:
+    """Tokens of a message that is not stored (a summary, a synthetic result, a plain list's)."""
+    return checked_count(counter, message, encode_json(message)[0])
+
+
+def open_call_tokens(counter: TokenCounter) -> int:
+    """What an open call may cost a context by ``counter``: the dearest synthetic result."""
+    return max(count_message(message, counter) for message in synthetic_samples())
+
+
+def new_ledger(
+    policy: PairPolicy, counter: TokenCounter | None, *, expect_items: int = 0
+) -> Ledger:
+    """An empty ledger; each open call in it may cost a synthetic result by ``counter``."""
+    cost = 0 if counter is None else open_call_tokens(counter)
+    return policy.new_ledger(cost, expect_items=expect_items)
+
+
+# --- A ledger seen through the masks of a view: the cuts are its own, the tokens those that are ---
+# A mask changes neither kinds nor pairs, so every safe cut stays one. Only sums change: the tokens
+# of a suffix are those of the ledger less what the masks in it save. Masks are few beside items, so
+# the savings are kept as suffix sums over the masked positions, and nothing has to follow an
+# append.
+
+_NO_BOUND: Final = 2**62
+
+
+class MaskedLedger:
+    """What a context or a compaction asks of a ledger, with masked items at their masked size."""
+
+    __slots__ = ("_at", "_hidden", "_saved", "ledger")
+
+    def __init__(self, ledger: Ledger, masks: Mapping[int, tuple[int, bool]]) -> None:
+        """``masks``: by position of the ledger, ``(tokens as shown, whether it is hidden)``."""
+        self.ledger = ledger
+        self._at = sorted(masks)
+        self._hidden = {at for at in self._at if masks[at][1]}
+        saved = [0]
+        for at in reversed(self._at):
+            # An orphan that no context shows counts nothing, whatever it is masked by.
+            saved.append(saved[-1] + max(ledger.sum_between(at, at + 1) - masks[at][0], 0))
+        self._saved = saved[::-1]
+
+    def __len__(self) -> int:
+        return len(self.ledger)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all positions."""
+        return self.ledger.tokens - self._saved[0]
+
+    @property
+    def shown_count(self) -> int:
+        """How many items are no events."""
+        return self.ledger.shown_count
+
+    @property
+    def last_shown(self) -> int:
+        """The last position that a context can show, -1 if there is none."""
+        at = self.ledger.last_shown
+        while at in self._hidden:
+            at -= 1
+        return at
+
+    def kind_at(self, position: int) -> int:
+        """The kind of the item at ``position``."""
+        return self.ledger.kind_at(position)
+
+    def leading(self, kind: int) -> int:
+        """As ``Ledger.leading``."""
+        return self.ledger.leading(kind)
+
+    def is_safe(self, position: int) -> bool:
+        """Whether a cut at ``position`` splits nothing."""
+        return self.ledger.is_safe(position)
+
+    def irregular_from(self, position: int) -> bool:
+        """As ``Ledger.irregular_from``: masks make no pair irregular."""
+        return self.ledger.irregular_from(position)
+
+    def safe_cuts(self, *, starts: bool = False) -> list[int]:
+        """All safe cuts in ascending order."""
+        return self.ledger.safe_cuts(starts=starts)
+
+    def cut_at_most(self, position: int) -> int:
+        """The greatest safe cut <= ``position``, or -1."""
+        return self.ledger.cut_at_most(position)
+
+    def cut_keep_last(self, keep: int, *, starts: bool = False) -> int:
+        """The greatest cut that keeps at least ``keep`` items that are no events, or -1."""
+        return self.ledger.cut_keep_last(keep, starts=starts)
+
+    def last_of(self, kinds: int, count: int, *, at_least: int = 0) -> int:
+        """As ``Ledger.last_of``."""
+        return self.ledger.last_of(kinds, count, at_least=at_least)
+
+    def count_of(self, kinds: int, start: int) -> int:
+        """As ``Ledger.count_of``."""
+        return self.ledger.count_of(kinds, start)
+
+    def open_positions(self) -> list[int]:
+        """Positions of the items whose calls are open."""
+        return self.ledger.open_positions()
+
+    def cost(self, position: int) -> int:
+        """Upper bound of the tokens of the suffix from ``position`` as a context renders it."""
+        return self.ledger.cost(position) - self._saved_from(position)
+
+    def sum_between(self, start: int, stop: int) -> int:
+        """Tokens of positions ``start <= r < stop``."""
+        return (
+            self.ledger.sum_between(start, stop) - self._saved_from(start) + self._saved_from(stop)
+        )
+
+    def tokens_of(self, start: int, stop: int) -> list[int]:
+        """The tokens of each position ``start <= r < stop``."""
+        found = self.ledger.tokens_of(start, stop)
+        lo, hi = bisect_left(self._at, start), bisect_left(self._at, stop)
+        for at in range(lo, hi):
+            found[self._at[at] - start] -= self._saved[at] - self._saved[at + 1]
+        return found
+
+    def cut_for_budget(self, budget: int, *, at_least: int = 0, starts: bool = True) -> int:
+        """The smallest cut >= ``at_least`` whose suffix costs at most ``budget``, or -1.
+
+        The cost falls as the cut moves on, and between two masked positions the savings are
+        constant. So the first masked position that is within the budget tells between which two
+        the answer begins; from there on every cut that the ledger finds with these savings added
+        to the budget is within it.
+        """
+        fits = bisect_left(self._at, True, key=lambda at: self.cost(at) <= budget)
+        fits = max(fits, bisect_left(self._at, at_least))
+        least = max(at_least, self._at[fits - 1] + 1 if fits else 0)
+        return self.ledger.cut_for_budget(
+            min(budget + self._saved[fits], _NO_BOUND), at_least=least, starts=starts
+        )
+
+    def _saved_from(self, position: int) -> int:
+        """Tokens that masks at or after a position save."""
+        return self._saved[bisect_left(self._at, position)]
+
+
+AnyLedger: TypeAlias = Ledger | MaskedLedger
+
+
+# --- The masks in force on a session's live history, kept in memory -------------------------------
+
+
+class Masks:
+    """The masks under the view that was asked for last.
+
+    The next view is mostly its child, which adds a few: so a long chain of views is walked once.
+    """
+
+    __slots__ = ("_counter", "_known", "_place", "_seen")
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self._place: tuple[int, int, int] | None = None
+        """(epoch, owner, number) of the view that ``_known`` belongs to."""
+        self._known: dict[int, Mask] = {}
+        self._seen: tuple[Ledger, int, dict[int, Mask], AnyLedger] | None = None
+
+    def under(
+        self, txn: ReadTxn, scope: int, stored: StoredView | None, at: tuple[int, History]
+    ) -> dict[int, Mask]:
+        """The masks in force under a view by seq, with tokens by the session's counter.
+
+        ``at`` is the epoch and the live history.
+        """
+        if stored is None or not (stored.view.masks or stored.inherits):
+            return {}
+        epoch, history = at
+        place = (epoch, stored.owner, stored.view.number)
+        if self._place != place:
+            same = self._place is not None and self._place[0] == epoch
+            known = (self._place[1:], self._known) if self._place is not None and same else None
+            places = history.owner_of, lambda seq: history.chain_at(txn, scope, seq)
+            found = masks_of(txn, scope, stored, places, known=known, counter=self._counter.id)
+            self._known = {seq: self._counted(mask, by) for seq, (mask, by) in found.items()}
+            self._place = place
+        return self._known
+
+    def seen_through(
+        self, ledger: Ledger, offset: int, masks: dict[int, Mask], history: History
+    ) -> AnyLedger:
+        """A ledger whose positions begin at ``offset``, with masked items at their masked size.
+
+        ``masks`` are what ``under`` gave. What a mask saves stays the same when the ledger grows.
+        """
+        if not masks:
+            return ledger
+        last = self._seen
+        if last is not None and last[0] is ledger and last[1] == offset and last[2] is masks:
+            return last[3]
+        found = {}
+        for seq, mask in masks.items():
+            position = history.position_of(seq)
+            if position is not None and position >= offset:
+                found[position - offset] = (mask.tokens, mask.message is None)
+        seen = MaskedLedger(ledger, found) if found else ledger
+        self._seen = (ledger, offset, masks, seen)
+        return seen
+
+    def _counted(self, mask: Mask, counter: str) -> Mask:
+        if counter == self._counter.id or mask.message is None:
+            return mask
+        return mask._replace(tokens=count_message(mask.message, self._counter))
+
+
+# --- The live history of one session, kept in memory and held true to the store -------------------
 
 CounterOf = Callable[[str], TokenCounter]
 
@@ -46,7 +373,7 @@ StoredRow: TypeAlias = tuple[int, int, int, bytes]
 """``(position, seq, flags, body)`` of an item's row, its value opened."""
 
 
-class Recent(NamedTuple):
+class TailLedger(NamedTuple):
     """A ledger of the positions from ``offset`` on, and what lies before it in sums.
 
     At offset 0 it is the whole history. Else it answers everything about its positions exactly:
@@ -59,7 +386,7 @@ class Recent(NamedTuple):
     open_before: int
 
 
-class SessionLog:
+class CachedSession:
     """The cached state of one session. Readers take ``lock``, then begin their transaction."""
 
     __slots__ = (
@@ -107,7 +434,7 @@ class SessionLog:
         self.tail: index.Tail | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
         """The view that applies, under (epoch, view session, view number); the context's cache."""
-        self._recent: Recent | None = None
+        self._recent: TailLedger | None = None
         self.counts = NO_COUNTS
 
     def forget_all(self) -> None:
@@ -115,9 +442,9 @@ class SessionLog:
         with self.lock:
             self.forget()
 
-    def twin(self) -> SessionLog:
+    def twin(self) -> CachedSession:
         """Another log of the same session that nobody shares."""
-        return SessionLog(self.scope, self.session, self.resolve_counter)
+        return CachedSession(self.scope, self.session, self.resolve_counter)
 
     def catch_up(self, txn: ReadTxn) -> bool:
         """Bring head and history to what ``txn`` sees; False if the session is gone, or its user.
@@ -181,7 +508,7 @@ class SessionLog:
 
     # --- ledgers ----------------------------------------------------------------------------------
 
-    def recent(self, txn: ReadTxn, head: Head) -> Recent:
+    def recent(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The ledger that there is, brought up to ``head``; of a long history first its end.
 
         Raises:
@@ -196,23 +523,23 @@ class SessionLog:
             self._recent = None
             self.load_into(txn, found.ledger, self.history, known, head.count)
         if found.offset and found.ledger.unbound:
-            found = Recent(0, self.load(txn), 0, 0)
+            found = TailLedger(0, self.load(txn), 0, 0)
         self._recent = found
         return found
 
-    def full(self, txn: ReadTxn, head: Head) -> Recent:
+    def full(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The ledger of the whole history."""
         if self._recent is not None and not self._recent.offset:
             return self.recent(txn, head)
-        self._recent = Recent(0, self.load(txn), 0, 0)
+        self._recent = TailLedger(0, self.load(txn), 0, 0)
         return self._recent
 
-    def covering(self, txn: ReadTxn, head: Head, position: int) -> Recent:
+    def covering(self, txn: ReadTxn, head: Head, position: int) -> TailLedger:
         """A ledger that holds ``position``."""
         found = self.recent(txn, head)
         return found if position >= found.offset else self.full(txn, head)
 
-    def _open_end(self, txn: ReadTxn, head: Head) -> Recent:
+    def _open_end(self, txn: ReadTxn, head: Head) -> TailLedger:
         """The end of a long history from a user item on, else the whole."""
         offset = self.history.count - RECENT_RECORDS
         if offset > RECENT_RECORDS:
@@ -223,8 +550,8 @@ class SessionLog:
             if start >= 0 and not ledger.unbound:
                 before = head.tokens - ledger.tokens, head.open_calls - ledger.open_count
                 if min(before) >= 0:
-                    return Recent(offset + start, ledger, *before)
-        return Recent(0, self.load(txn), 0, 0)
+                    return TailLedger(offset + start, ledger, *before)
+        return TailLedger(0, self.load(txn), 0, 0)
 
     def load(
         self,
@@ -286,7 +613,7 @@ class SessionLog:
         packed: bytes,
         *,
         older: list[Segment],
-        base: Recent,
+        base: TailLedger,
         overlay: Ledger,
         tail: index.Tail | None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""What keeps personal data and secrets out of a file: pure, above nothing but values.
+"""Personal data and secrets kept out of a file: redaction, guards, keys; pure.
 
 ``policy`` says what is looked for, ``engine`` finds it in texts and puts placeholders in its place,
 ``walking`` does so inside JSON values without touching what frameworks pair by.
@@ -6,10 +6,16 @@
 
 from __future__ import annotations
 
-from memcore.privacy.classes import CLASSES
-from memcore.privacy.engine import PlacedRedaction, RedactingFilter, Redaction
-from memcore.privacy.policy import POLICY_PRESETS, RedactionPolicy, redaction_policy
-from memcore.privacy.spans import RedactionContext, Redactor, Span
+from memcore.privacy.policy import (
+    CLASSES,
+    POLICY_PRESETS,
+    RedactionContext,
+    RedactionPolicy,
+    Redactor,
+    Span,
+    redaction_policy,
+)
+from memcore.privacy.redact import PlacedRedaction, RedactingFilter, Redaction
 
 __all__ = [
     "CLASSES",

@@ -1,4 +1,4 @@
-"""Redaction policies: what may not reach the file."""
+"""Redaction policies: classes to find, actions on them, placeholders."""
 
 from __future__ import annotations
 
@@ -9,20 +9,247 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from memcore.errors import InvalidOptionError
 from memcore.options import checked_bool
-from memcore.privacy.classes import CLASS_NAMES, CLASSES
-from memcore.privacy.spans import KIND, NAME_CLASS, Redactor
 
 __all__ = [
+    "CLASSES",
+    "CLASS_NAMES",
+    "CODE_CONTEXT",
+    "ID_CONTEXT",
+    "KIND",
+    "LABEL",
+    "NAME_CLASS",
+    "NUMBERS",
+    "NUMERIC",
+    "PLACEHOLDER",
     "POLICY_PRESETS",
     "VERDICTS",
+    "RedactionContext",
     "RedactionPolicy",
+    "Redactor",
+    "Span",
+    "canonical",
     "compiled_patterns",
+    "key_of_place",
+    "mask_of",
+    "placeholder",
+    "recognised",
     "redaction_policy",
+    "spans_of",
+    "united",
 ]
+
+
+# --- The built-in classes: what ``_fast.find_sensitive`` looks for, by name and by number ---------
+
+CLASSES: Final = {
+    "email": 0,
+    "cn_mobile": 1,
+    "phone": 2,
+    "cn_id": 3,
+    "student_id": 4,
+    "card": 5,
+    "api_key": 6,
+    "jwt": 7,
+    "private_key": 8,
+    "token": 9,
+    "password": 10,
+    "ipv4": 11,
+    "ipv6": 12,
+}
+"""Numbers of the classes in the scanner, and bits of its masks."""
+CLASS_NAMES: Final = tuple(CLASSES)
+NUMERIC: Final = frozenset(("cn_mobile", "phone", "cn_id", "student_id", "card"))
+"""Classes whose values are the same however their digits are grouped."""
+ID_CONTEXT: Final = 1 << 30
+"""The context of a key that says: this is an id."""
+CODE_CONTEXT: Final = 1 << 21
+"""The context of a key for codes of digits: otp, 验证码."""
+NUMBERS: Final = ("cn_mobile", "phone", "student_id", "card")
+"""Classes that an id may look like."""
+_MOBILE_DIGITS: Final = 11
+_CHECK_LETTERS: Final = "xX\uff58\uff38"
+
+
+def mask_of(names: tuple[str, ...]) -> int:
+    """The bits of some classes; names of others than the built-in ones have none."""
+    return sum(1 << CLASSES[name] for name in names if name in CLASSES)
+
+
+def canonical(name: str, text: str) -> str:
+    """The value itself, without the way it is written: what the same placeholder stands for."""
+    if name in {"email", "name"}:
+        return text.casefold()
+    if name not in NUMERIC:
+        return text
+    digits = "".join(
+        str(int(char)) if char.isdecimal() else "X"
+        for char in text
+        if char.isdecimal() or char in _CHECK_LETTERS
+    )
+    return digits[-_MOBILE_DIGITS:] if name == "cn_mobile" else digits
+
+
+# --- What stands in the place of a value: ``[EMAIL_7K2M9Q]``, the same for it in a whole session --
+# The six characters are a keyed hash of the value under the secret of the database, the app, the
+# user and the session. So a model can still tell two persons apart, nobody without the secret can
+# try values, and nothing has to be remembered: a retry writes the same bytes. Of a thousand
+# different values of one class two share a placeholder with a probability of 0.0005.
+
+LABEL: Final = re.compile(r"[A-Z](?:[A-Z_]{0,30}[A-Z])?")
+"""What may stand before the hash. Without digits: nothing can hide in what looks like one."""
+PLACEHOLDER: Final = re.compile(r"\[[A-Z](?:[A-Z_]{0,30}[A-Z])?_[0-9A-HJKMNP-TV-Z]{6}\]")
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+"""Crockford's base 32: no letters that look like digits."""
+_HASH_CHARS: Final = 6
+
+
+def key_of_place(secret: bytes, app: str, user: str, session: str | None) -> bytes:
+    """The key of all placeholders of a session; None for what sessions of a user share."""
+    made = blake2b(key=blake2b(secret, digest_size=32).digest(), person=b"memcore-redact")
+    for part in (app, user, session):
+        encoded = b"" if part is None else part.encode("utf-8", "surrogatepass")
+        made.update(b"%d:" % (-1 if part is None else len(encoded)))
+        made.update(encoded)
+    return made.digest()
+
+
+def recognised(templates: Mapping[str, str]) -> re.Pattern[str]:
+    """What finds placeholders: memcore's own, and those that templates make."""
+    own = []
+    for template in templates.values():
+        text = re.escape(template).replace(r"\{id\}", "[0-9A-HJKMNP-TV-Z]{6}")
+        own.append(text.replace(r"\{class\}", "[A-Z](?:[A-Z_]{0,30}[A-Z])?"))
+    return re.compile("|".join([PLACEHOLDER.pattern, *own])) if own else PLACEHOLDER
+
+
+def placeholder(label: str, value: str, key: bytes, template: str | None = None) -> str:
+    """What stands for ``value`` of the class ``label`` (upper case)."""
+    said = f"{label}:{value}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(said, key=key, digest_size=4).digest(), "big")
+    chars = "".join(_ALPHABET[number >> 5 * at & 31] for at in range(_HASH_CHARS))
+    if template is None:
+        return f"[{label}_{chars}]"
+    return template.replace("{id}", chars).replace("{class}", label)
+
+
+# --- What was found in a text, by whom, and how findings that overlap become one ------------------
+
+KIND: Final = re.compile(r"[a-z](?:[a-z_]{0,30}[a-z])?")
+"""The name of a class."""
+NAME_CLASS: Final = "name"
+_TEXT_CLASS: Final = "text"
+
+
+class Span(NamedTuple):
+    """What was found: offsets into the text, and the class in lower case."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionContext:
+    """Where a text comes from, for redactors of your own."""
+
+    app: str
+    user: str
+    session: str | None
+    """None: not of one session."""
+    key: str | None = None
+    """The JSON key that the text is the value of."""
+
+
+@runtime_checkable
+class Redactor(Protocol):
+    """Finds what the built-in classes do not know. Called wherever a text is redacted."""
+
+    def redact(self, text: str, context: RedactionContext) -> tuple[str, Iterable[Span]]:
+        """``(text, spans)``: what to redact, as offsets into the text that was given.
+
+        memcore puts its own placeholders there, so the first of the pair counts only without spans:
+        a text that differs is taken as it is. What is raised stops the write: nothing is stored.
+        """
+        ...
+
+
+def spans_of(redactor: Redactor, text: str, context: RedactionContext) -> list[Span]:
+    """What a redactor of the caller's finds in a text.
+
+    Raises:
+        InvalidOptionError: its answer is not what ``Redactor.redact`` promises.
+    """
+    made, given = redactor.redact(text, context)
+    found = []
+    for entry in given:
+        start, stop, kind = entry
+        if not (isinstance(kind, str) and KIND.fullmatch(kind.lower())):
+            msg = f"{type(redactor).__name__}.redact: expected a class of letters, got {kind!r:.80}"
+            raise InvalidOptionError(msg)
+        if not 0 <= start <= stop <= len(text):
+            msg = f"{type(redactor).__name__}.redact: {start}:{stop} is no part of the text"
+            raise InvalidOptionError(msg)
+        found.append(Span(start, stop, kind.lower()))
+    if not found and made != text:
+        found.append(_difference(text, made))
+    return found
+
+
+def _difference(text: str, made: str) -> Span:
+    """The part of a text that a redactor changed without saying where."""
+    start, stop, end = 0, len(text), len(made)
+    while start < min(stop, end) and text[start] == made[start]:
+        start += 1
+    while stop > start and end > start and text[stop - 1] == made[end - 1]:
+        stop -= 1
+        end -= 1
+    return Span(start, max(stop, min(start + 1, len(text))), _TEXT_CLASS)
+
+
+def united(spans: list[Span], text: str, placeholders: re.Pattern[str] = PLACEHOLDER) -> list[Span]:
+    """The spans in order, without placeholders and empty ones; those that overlap are one.
+
+    It has the class of the one that was found first: built-in ones come before names, names before
+    patterns, patterns before redactors.
+    """
+    kept = [span for span in spans if span.stop > span.start]
+    if not kept:
+        return kept
+    holes = [found.span() for found in placeholders.finditer(text)]
+    if holes:
+        kept = [part for span in kept for part in _without(span, holes)]
+    ranked = sorted(enumerate(kept), key=lambda entry: (entry[1].start, entry[0]))
+    made: list[tuple[int, Span]] = []
+    for rank, span in ranked:
+        if made and span.start < made[-1][1].stop:
+            first, last = made[-1]
+            best = last if first < rank else span
+            joined = Span(last.start, max(last.stop, span.stop), best.kind)
+            made[-1] = (min(first, rank), joined)
+        else:
+            made.append((rank, span))
+    return [span for _, span in made]
+
+
+def _without(span: Span, holes: list[tuple[int, int]]) -> list[Span]:
+    """What of a span lies outside of placeholders."""
+    parts, at = [], span.start
+    for start, stop in holes:
+        if stop <= at or start >= span.stop:
+            continue
+        if start > at:
+            parts.append(Span(at, start, span.kind))
+        at = stop
+    if at < span.stop:
+        parts.append(Span(at, span.stop, span.kind))
+    return parts
+
+
+# --- Redaction policies: what may not reach the file ----------------------------------------------
 
 VERDICTS: Final = ("allow", "redact", "quarantine", "drop", "block")
 """What becomes of an item in which a class was found, lightest first."""

@@ -1,43 +1,55 @@
-"""What stays how long, and what must go: rules and times, the sweep, legal holds, erasures."""
+"""Retention: rules and times, the sweep, legal holds, erasure."""
 
-from memcore.retention.archive import ArchiveTarget, archive_to
-from memcore.retention.background import Sweeper
-from memcore.retention.compacting import marking_gone
-from memcore.retention.erasing import (
-    Asked,
+from memcore.retention.erasure import (
+    ErasureRequest,
     bury_shredded,
     count_pending,
     erase,
     finish_erasures,
+    marking_gone,
     resume_erasures,
     would_erase,
 )
-from memcore.retention.hold import Hold, hold, hold_user, holds, release, release_user
-from memcore.retention.keeping import Retention
-from memcore.retention.opting import memories, opt_in, opt_out, opted_out
-from memcore.retention.receipt import ErasureReceipt, verify_receipt
-from memcore.retention.report import AuditSweep, Exporter, Run, SweepReport
+from memcore.retention.legal_holds import (
+    Hold,
+    hold,
+    hold_user,
+    holds,
+    memories,
+    opt_in,
+    opt_out,
+    opted_out,
+    release,
+    release_user,
+)
+from memcore.retention.receipt import ErasureReceipt, receipt_key, verify_receipt
+from memcore.retention.retention import Retention
 from memcore.retention.rules import (
     RETENTION_PRESETS,
+    ArchiveTarget,
+    AuditSweep,
+    Exporter,
     RetentionRule,
+    SweepReport,
+    SweepRun,
+    archive_to,
     read_rules,
     retention_rules,
 )
-from memcore.retention.signing import receipt_key
-from memcore.retention.sweeping import note_sweep, sweep
+from memcore.retention.sweeper import Sweeper, note_sweep, sweep
 
 __all__ = [
     "RETENTION_PRESETS",
     "ArchiveTarget",
-    "Asked",
     "AuditSweep",
     "ErasureReceipt",
+    "ErasureRequest",
     "Exporter",
     "Hold",
     "Retention",
     "RetentionRule",
-    "Run",
     "SweepReport",
+    "SweepRun",
     "Sweeper",
     "archive_to",
     "bury_shredded",

@@ -1,4 +1,4 @@
-"""The receipt of an erasure: what was asked, what was done, and a signature over it."""
+"""Receipt of an erasure: request, result, and a signature over both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from memcore.errors import InvalidOptionError
+from memcore.store import LmdbStore
 
-__all__ = ["ErasureReceipt", "digest_of", "verify_receipt"]
+__all__ = [
+    "ErasureReceipt",
+    "digest_of",
+    "receipt_key",
+    "verify_receipt",
+]
+
+
+# --- The receipt of an erasure: what was asked, what was done, and a signature over it ------------
 
 _VERSION: Final = 1
 _KEY_BYTES_MIN: Final = 16
@@ -149,3 +158,16 @@ def digest_of(key: bytes, what: str, name: str) -> str:
 
 def _sign(key: bytes, content: bytes) -> str:
     return hmac.digest(key, b"memcore receipt\0" + content, hashlib.sha256).hex()
+
+
+# --- The key that receipts are signed with when the caller gives none -----------------------------
+
+
+def receipt_key(store: LmdbStore) -> bytes:
+    """32 bytes that follow from the database's secret, which is not in its file.
+
+    Raises:
+        NotFoundError: there is none yet, and the database is open read-only.
+        StorageError: the file of the secret cannot be used.
+    """
+    return hmac.digest(store.secret.value(), b"memcore receipts", hashlib.sha256)

@@ -1,4 +1,4 @@
-"""Rules of retention: what stays, as data; of mappings, TOML and JSON.
+"""Retention rules as data: from mappings, TOML and JSON; archives and reports.
 
 ```toml
 [[rules]]
@@ -14,18 +14,37 @@ keep_last = 100
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
-from memcore.errors import InvalidOptionError
+from memcore.errors import InvalidOptionError, MemcoreError
+from memcore.files import open_private
 from memcore.model import ItemKind
 from memcore.options import checked_choice, checked_optional_int, need_known, read_mapping
+from memcore.rows.lifecycle import is_erased
+from memcore.session import Engine
 
-__all__ = ["RETENTION_PRESETS", "RetentionRule", "read_rules", "retention_rules"]
+__all__ = [
+    "RETENTION_PRESETS",
+    "ArchiveTarget",
+    "AuditSweep",
+    "Exporter",
+    "RetentionRule",
+    "SweepReport",
+    "SweepRun",
+    "archive_to",
+    "read_rules",
+    "retention_rules",
+]
+
+
+# --- Rules of retention: what stays, as data; of mappings, TOML and JSON --------------------------
 
 _THREADS: Final = ("threads", "thread_checkpoints")
 _WHATS: Final = ("sessions", "items", "checkpoints", *_THREADS, "audit")
@@ -213,3 +232,166 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
         InvalidOptionError: it is no TOML or JSON, or as ``retention_rules``.
     """
     return retention_rules(read_mapping("retention rules", path))
+
+
+# --- Where what leaves is written before it leaves ------------------------------------------------
+
+ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
+"""A file that lines are added to, or what is called with each line."""
+
+
+def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
+    """What writes lines and makes them durable; it tells how many there were.
+
+    A file is flushed to the device. Of a callable, a method ``flush`` of its own is called, if it
+    has one; it is durable then, as far as the callable says. What fails is raised: nothing leaves.
+
+    Raises:
+        InvalidOptionError: it is neither a path nor callable.
+    """
+    if callable(target):
+        return _calling(target)
+    if not isinstance(target, str | os.PathLike):
+        msg = f"archive: expected a path or a callable, got {type(target).__name__}"
+        raise InvalidOptionError(msg)
+    path = os.fspath(target)
+
+    def write(lines: Iterable[bytes]) -> int:
+        with open(path, "ab", opener=open_private) as file:
+            count = _put(lines, file.write)
+            file.flush()
+            os.fsync(file.fileno())
+        return count
+
+    return write
+
+
+def _calling(target: Callable[[bytes], Any]) -> Callable[[Iterable[bytes]], int]:
+    flush = getattr(target, "flush", None)
+
+    def write(lines: Iterable[bytes]) -> int:
+        count = _put(lines, target)
+        if callable(flush):
+            flush()
+        return count
+
+    return write
+
+
+def _put(lines: Iterable[bytes], put: Callable[[bytes], Any]) -> int:
+    """Whole lines, one call each: an export comes in pieces of any size."""
+    count, rest = 0, b""
+    for piece in lines:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            put(line + b"\n")
+            count += 1
+    return count
+
+
+# --- What a sweep did, and what it stands on while it runs ----------------------------------------
+
+AuditSweep = Callable[[Engine, int, int, int, int], int]
+"""Removes entries of an audit: ``(engine, scope, session, before ms, at most) -> how many``; 0 as
+session is the scope's own audit, 0 as scope the database's."""
+
+
+class Exporter(Protocol):
+    """Writes what is about to leave as lines of an export."""
+
+    def session(self, scope: int, name: str) -> Iterator[bytes]:
+        """Everything of a session."""
+
+    def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
+        """Items that a session owns, behind a title of their own."""
+
+    def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:
+        """Fields of a state as lines of their own sort; session 0: of what sessions share."""
+
+    def entry(self, key: bytes, value: bytes) -> bytes:
+        """A key/value entry as a line of its own sort, which no import reads."""
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What a sweep removed, or would remove."""
+
+    dry_run: bool = False
+    entries: int = 0
+    """Key/value entries, memories of adapters among them, that were gone since their time."""
+    items: int = 0
+    """Items of which only place and calls are left."""
+    items_removed: int = 0
+    """Items that left with the beginning of their history."""
+    sessions: int = 0
+    fields: int = 0
+    """Fields of states."""
+    checkpoints: int = 0
+    threads: int = 0
+    thread_checkpoints: int = 0
+    """Checkpoints of threads that stay."""
+    audit: int = 0
+    """Entries of the audit log."""
+    bytes: int = 0
+    """What all this took, about, without the rows of an index."""
+    archived: int = 0
+    """Lines that were written to the archive."""
+    held: int = 0
+    """What was due and is under a legal hold."""
+    kept: int = 0
+    """What was due and stays: threads if there is an archive, which cannot hold them, checkpoints
+    that a serialiser encrypted, and what changed meanwhile or is leased."""
+    damaged: int = 0
+    """Rows that were due and cannot be read; ``check`` lists them."""
+    complete: bool = True
+    """Whether all that is due was looked at; False: call it again."""
+
+    @property
+    def total(self) -> int:
+        """How many things went."""
+        return (
+            self.entries + self.items + self.items_removed + self.sessions + self.fields
+            + self.checkpoints + self.threads + self.thread_checkpoints + self.audit
+        )  # fmt: skip
+
+    def mapping(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return asdict(self) | {"total": self.total}
+
+
+@dataclass(slots=True)
+class SweepRun:
+    """One sweep: what it stands on, and how far it may go."""
+
+    engine: Engine
+    now_ms: int
+    limit: int
+    report: SweepReport
+    exporter: Exporter | None = None
+    write: Callable[[Iterable[bytes]], int] | None = None
+    """Puts lines into the archive and flushes it; without one nothing is archived."""
+    audit: AuditSweep | None = None
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing is to be changed."""
+        return self.report.dry_run
+
+    @property
+    def left(self) -> int:
+        """How many things it may still remove."""
+        return max(self.limit - self.report.total, 0)
+
+    @contextmanager
+    def while_alive(self, scope: int) -> Iterator[None]:
+        """Around what is done in a scope: if its user is erased meanwhile, the erasure does it."""
+        try:
+            yield
+        except MemcoreError:
+            if not self.engine.store.read(lambda txn: is_erased(txn, scope)):
+                raise
+
+    def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> None:
+        """Put what is about to leave into the archive, if there is one; it is flushed then."""
+        if self.write is not None and self.exporter is not None and not self.dry:
+            self.report.archived += self.write(lines(self.exporter))

@@ -1,32 +1,31 @@
-"""The object that a runtime holds: one append-only conversation in a scope."""
+"""Session: one append-only conversation in a scope."""
 
-from memcore.session.address import Address, SessionOptions
-from memcore.session.backing import Backing
-from memcore.session.batch import Batch
-from memcore.session.changes import Changes
+from memcore.session.append import Changes
+from memcore.session.batch import ChangeBatch
 from memcore.session.compactor import Compactor
-from memcore.session.handle import Session
-from memcore.session.leasing import Lease
-from memcore.session.reading import Reading
-from memcore.session.removal import (
+from memcore.session.delete import (
     check_removals,
     delete_session,
     is_leaving,
     resume_removals,
     start_removal,
 )
+from memcore.session.engine import Engine, SessionOptions, SessionRef
+from memcore.session.lease import Lease
+from memcore.session.read import SessionReader
+from memcore.session.session import Session
 from memcore.session.state import SessionState
 
 __all__ = [
-    "Address",
-    "Backing",
-    "Batch",
+    "ChangeBatch",
     "Changes",
     "Compactor",
+    "Engine",
     "Lease",
-    "Reading",
     "Session",
     "SessionOptions",
+    "SessionReader",
+    "SessionRef",
     "SessionState",
     "check_removals",
     "delete_session",

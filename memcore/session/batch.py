@@ -1,4 +1,4 @@
-"""Several changes of one session in one commit."""
+"""Batch: several changes of one session in one commit."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ from types import TracebackType
 from typing import Any, Final
 
 from memcore.errors import InvalidUpdateError, RevisionConflict
-from memcore.log import Draft, Prepared, find_request, record_request, request_of
-from memcore.log.request import Request, content_of_items
+from memcore.log import Prepared, SessionTxn, find_request, record_request, request_of
+from memcore.log.idempotency import IdempotentRequest, content_of_items
 from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_idempotency_key, checked_int, checked_optional_int
-from memcore.session.address import Address
-from memcore.session.appending import AnyEnvelope, Appending, options_of
-from memcore.session.changes import Changes, Closure, Settled, take_back
-from memcore.session.checkpointing import Checkpointing, Position
+from memcore.session.append import (
+    AnyEnvelope,
+    Appending,
+    Changes,
+    Closure,
+    Unchanged,
+    options_of,
+    take_back,
+)
+from memcore.session.checkpoints import Checkpointing, Position
+from memcore.session.engine import SessionRef
 from memcore.state import Command, ScopedChange, Trace, Update, prefix_of
-from memcore.state.asked import content_of
-from memcore.state.update import fields_of
-from memcore.store.base import Txn
+from memcore.state.update import content_of, fields_of
+from memcore.store.interface import Txn
 
-__all__ = ["Batch"]
+__all__ = [
+    "ChangeBatch",
+]
+
 
 _ABOUT: Final = b"batch"
 
 
-class Batch:
+class ChangeBatch:
     """Collects changes; ``session.batch()`` commits them when the block ends without an error.
 
     Either all of them are stored or none. With ``expected_revision`` an undo followed by appends
@@ -34,7 +43,7 @@ class Batch:
 
     def __init__(
         self,
-        address: Address,
+        address: SessionRef,
         expected_revision: int | None,
         idempotency_key: str | None = None,
     ) -> None:
@@ -46,7 +55,7 @@ class Batch:
         self._changes = Changes(address)
         self._revision = checked_optional_int("expected_revision", expected_revision)
         self._checkpointing = Checkpointing(address)
-        self._steps: list[Callable[[Draft], bool]] = []
+        self._steps: list[Callable[[SessionTxn], bool]] = []
         """Each tells whether it changed the log."""
         self._changed: list[bool] = []
         self._creates = False
@@ -134,7 +143,7 @@ class Batch:
 
         undone = self._undone  # a step that held the batch would keep it and its database alive
 
-        def step(draft: Draft) -> bool:
+        def step(draft: SessionTxn) -> bool:
             taken = take_back(draft, count)
             undone[:0] = taken
             return bool(taken)
@@ -151,7 +160,7 @@ class Batch:
         self._say("checkpoint", name)
         made, changed = self._checkpoints, self._changed
 
-        def step(draft: Draft) -> bool:
+        def step(draft: SessionTxn) -> bool:
             made.append(save(draft, any(changed)))
             return False
 
@@ -210,7 +219,7 @@ class Batch:
 
         address = self._address
 
-        def step(draft: Draft) -> bool:
+        def step(draft: SessionTxn) -> bool:
             change.run(draft.txn, draft.log.place, address, seq=1)
             return False
 
@@ -241,7 +250,7 @@ class Batch:
 
         address = self._address
 
-        def step(draft: Draft) -> bool:
+        def step(draft: SessionTxn) -> bool:
             change.run(draft.txn, draft.log.place, address, seq=draft.head.next_seq)
             return False
 
@@ -260,24 +269,24 @@ class Batch:
         if not self._steps:
             return self._appending.nothing(expected_revision=self._revision)
 
-        changed, request, now_ms = self._changed, self._request(), self._address.backing.now_ms
+        changed, request, now_ms = self._changed, self._request(), self._address.engine.now_ms
         appends = bool(self.prepared)
 
-        def work(draft: Draft) -> Settled | None:
+        def work(draft: SessionTxn) -> Unchanged | None:
             self._undone.clear()  # the closure may be run again
             self._checkpoints.clear()
             if request is not None:
                 first = find_request(draft, request, now_ms=now_ms(), is_live=appends)
                 if first is not None:
-                    return Settled(first)
+                    return Unchanged(first)
             draft.expect(self._revision)
             changed.clear()
             for step in self._steps:
                 changed.append(step(draft))
             is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
-            return Settled(draft.receipt(0)) if is_idle else None
+            return Unchanged(draft.receipt(0)) if is_idle else None
 
-        def after(draft: Draft) -> Receipt:
+        def after(draft: SessionTxn) -> Receipt:
             receipt = draft.receipt(len(self.prepared))
             if request is not None:
                 record_request(draft, request, receipt, now_ms=now_ms())
@@ -292,11 +301,11 @@ class Batch:
         )
         return self._beginning(store) if self._begins else store
 
-    def _request(self) -> Request | None:
+    def _request(self) -> IdempotentRequest | None:
         if self._key is None:
             return None
         items = content_of_items(self.prepared)
-        seed = self._address.backing.seed
+        seed = self._address.engine.seed
         return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
 
     def _beginning(self, store: Closure[Receipt]) -> Closure[Receipt]:
@@ -321,11 +330,11 @@ class Batch:
 class BatchContext:
     """The ``with`` block of a batch."""
 
-    def __init__(self, batch: Batch, commit: Callable[[Batch], Receipt]) -> None:
+    def __init__(self, batch: ChangeBatch, commit: Callable[[ChangeBatch], Receipt]) -> None:
         self._batch = batch
         self._commit = commit
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> ChangeBatch:
         return self._batch
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""A minimal reproduction of what went wrong in a session: few items, redacted, in few bytes.
+"""Bundle: a minimal, redacted reproduction of what went wrong in a session.
 
 Equal histories give equal bytes. It names no user, session, application or file, and no owner; of
 its texts, personal data and secrets are replaced, whatever the database was opened with.
@@ -15,18 +15,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from memcore.envelope import FAILED
 from memcore.errors import NotFoundError
-from memcore.log import SessionLog
-from memcore.log.history import Recent
-from memcore.model import Item, ItemKind
+from memcore.log import CachedSession
+from memcore.log.history import TailLedger
+from memcore.model import FAILED, Item, ItemKind
 from memcore.options import checked_int, checked_optional_int
 from memcore.privacy import PlacedRedaction, Redaction, RedactionPolicy
-from memcore.session.address import Address
-from memcore.session.reading import Reading, decoded, head_of
-from memcore.store.base import ReadTxn
+from memcore.session.engine import SessionRef
+from memcore.session.read import SessionReader, decoded, head_of
+from memcore.store.interface import ReadTxn
 
-__all__ = ["BUNDLE_BYTES", "make_bundle"]
+__all__ = [
+    "BUNDLE_BYTES",
+    "make_bundle",
+]
+
 
 BUNDLE_FORMAT: Final = 1
 BUNDLE_BYTES: Final = 64 * 1024
@@ -60,8 +63,8 @@ _MEDIA: Final = frozenset(
 
 
 def make_bundle(
-    address: Address,
-    reading: Reading,
+    address: SessionRef,
+    reading: SessionReader,
     *,
     seq: int | None,
     most_bytes: int,
@@ -77,7 +80,9 @@ def make_bundle(
     checked_optional_int("seq", seq, least=1)
     checked_int("most_bytes", most_bytes, least=BUNDLE_BYTES_LEAST)
 
-    def collect(log: SessionLog, txn: ReadTxn) -> tuple[dict[str, Any], list[Any], list[Any], int]:
+    def collect(
+        log: CachedSession, txn: ReadTxn
+    ) -> tuple[dict[str, Any], list[Any], list[Any], int]:
         count = log.history.count
         tail = reading.collect(log, txn, max(count - _LOOK_ITEMS, 0), count)
         at = _failure(list(decoded(tail, skip_corrupt=True)), seq, log)
@@ -115,7 +120,7 @@ def make_bundle(
     return _fitted(base, items, failed, clean, most_bytes)
 
 
-def _failure(tail: list[Item], seq: int | None, log: SessionLog) -> int:
+def _failure(tail: list[Item], seq: int | None, log: CachedSession) -> int:
     """The position of the item that the bundle is about: the last failure, else the last item."""
     history = log.history
     if seq is not None:
@@ -132,7 +137,7 @@ def _failure(tail: list[Item], seq: int | None, log: SessionLog) -> int:
     return max(history.count - 1, 0)
 
 
-def _slice(recent: Recent, at: int, count: int) -> tuple[int, int]:
+def _slice(recent: TailLedger, at: int, count: int) -> tuple[int, int]:
     """``start, stop`` around a position: between two safe cuts, at a place a context may start."""
     ledger = recent.ledger
     cuts = [*ledger.safe_cuts(), count]
@@ -149,12 +154,12 @@ def _slice(recent: Recent, at: int, count: int) -> tuple[int, int]:
 class _Clean:
     """Takes out of values what a bundle must not hold."""
 
-    def __init__(self, address: Address, policy: RedactionPolicy | None) -> None:
-        names = (address.user, address.name, address.app, address.backing.store.path)
+    def __init__(self, address: SessionRef, policy: RedactionPolicy | None) -> None:
+        names = (address.user, address.name, address.app, address.engine.store.path)
         own = {name for name in names if len(name) >= _NAME_CHARS_LEAST and name != "default"}
         given = policy or RedactionPolicy()
         self._own = sorted(own, key=lambda name: (-len(name), name))
-        store = address.backing.store
+        store = address.engine.store
         secret = store.secret.found() or store.seed
         placed = Redaction(given, secret=secret).for_place(address.app, address.user, address.name)
         self._placed: PlacedRedaction = placed

@@ -1,4 +1,4 @@
-"""The state of a session: what ``session.state`` is."""
+"""SessionState: the fields of one session."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from memcore.errors import InvalidOptionError, NotFoundError
-from memcore.log import Draft, Head, History, find_request, record_request, request_of
-from memcore.log.head import head_key
-from memcore.log.saved import saved_states
+from memcore.log import Head, History, SessionTxn, find_request, record_request, request_of
+from memcore.log.checkpoint import checkpoint_states
 from memcore.options import checked_bool, checked_int
-from memcore.session.address import Address
-from memcore.session.changes import Changes, Closure, Settled
-from memcore.session.past import state_at, state_before
+from memcore.rows.head import head_key
+from memcore.session.append import Changes, Closure, Unchanged, state_at, state_before
+from memcore.session.engine import SessionRef
 from memcore.state import (
     APP,
     TEMPORARY,
     USER,
     Fields,
+    FieldVersion,
     ScopedChange,
     StateSchema,
     Trimmed,
-    Version,
     Watching,
     begin_trim,
     packed_field,
@@ -31,9 +30,12 @@ from memcore.state import (
     value_at,
     values_at,
 )
-from memcore.store.base import ReadTxn, Txn
+from memcore.store.interface import ReadTxn, Txn
 
-__all__ = ["SessionState"]
+__all__ = [
+    "SessionState",
+]
+
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -56,7 +58,7 @@ class SessionState(Fields[ScopedChange]):
 
     __slots__ = ("_address",)
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: SessionRef) -> None:
         self._address = address
 
     def __repr__(self) -> str:
@@ -89,7 +91,7 @@ class SessionState(Fields[ScopedChange]):
             shared: False leaves out the fields with a prefix, which are not the session's own.
         """
         checked_bool("shared", shared)
-        return self._address.backing.store.read(lambda txn: self.read(txn, shared=shared))
+        return self._address.engine.store.read(lambda txn: self.read(txn, shared=shared))
 
     def read(self, txn: ReadTxn, *, shared: bool = True) -> dict[str, Any]:
         """``all`` as a transaction of the session's store sees it."""
@@ -186,14 +188,14 @@ class SessionState(Fields[ScopedChange]):
             version = value_at(txn, *place, name, read_header(txn, *place).counter)
             return None if version is None else (version.value(),)
 
-        return address.backing.store.read(look)
+        return address.engine.store.read(look)
 
     def _read(self, look: Callable[[ReadTxn, tuple[int, int]], T], missing: M) -> T | M:
         def closure(txn: ReadTxn) -> T | M:
             place = self._address.find(txn)
             return missing if place is None else look(txn, place)
 
-        return self._address.backing.store.read(closure)
+        return self._address.engine.store.read(closure)
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -226,21 +228,21 @@ class SessionState(Fields[ScopedChange]):
         return closure
 
     def _closure_once(self, change: ScopedChange, key: str, content: bytes) -> Closure[int]:
-        backing = self._address.backing
-        request = request_of(key, (content,), seed=backing.seed, about=_ABOUT)
+        engine = self._address.engine
+        request = request_of(key, (content,), seed=engine.seed, about=_ABOUT)
 
-        def work(draft: Draft) -> Any:
-            first = find_request(draft, request, now_ms=backing.now_ms(), is_live=False)
+        def work(draft: SessionTxn) -> Any:
+            first = find_request(draft, request, now_ms=engine.now_ms(), is_live=False)
             if first is not None:
-                return Settled(first.seq)
+                return Unchanged(first.seq)
             counter = self.write(change, draft)
             told = draft.receipt(0)._replace(seq=counter)
-            record_request(draft, request, told, now_ms=backing.now_ms())
+            record_request(draft, request, told, now_ms=engine.now_ms())
             return counter
 
         return Changes(self._address).change(work, revised=False)
 
-    def write(self, change: ScopedChange, draft: Draft, *, ahead: int = 0) -> int:
+    def write(self, change: ScopedChange, draft: SessionTxn, *, ahead: int = 0) -> int:
         """Store a change with others of the session, in their transaction; the counter after it.
 
         ``ahead`` items are still to be appended which the change belongs to: ``before`` them the
@@ -253,7 +255,7 @@ class SessionState(Fields[ScopedChange]):
         if change.is_temporary:
             counter = self.counter
         else:
-            counter = self._address.backing.store.transact(self.closure(change))
+            counter = self._address.engine.store.transact(self.closure(change))
         change.tell()
         return counter
 
@@ -262,7 +264,7 @@ class SessionState(Fields[ScopedChange]):
     @property
     def watching(self) -> Watching:
         """What waits for its changes (for memcore's own facades)."""
-        return Watching(self._address.backing.store, self._address.find)
+        return Watching(self._address.engine.store, self._address.find)
 
     # --- the past ---------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class SessionState(Fields[ScopedChange]):
         """
         checked_int("keep", keep, least=1)
         self._address.refuse_read_only()
-        transact = self._address.backing.store.transact
+        transact = self._address.engine.store.transact
         done = transact(lambda txn: self._begin_trim(txn, keep), makes_room=True)
         removed = 0
         while done.following is not None:
@@ -290,7 +292,7 @@ class SessionState(Fields[ScopedChange]):
         if place is None:
             return Trimmed(0, None)
         self._address.admit(txn, place)
-        return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=saved_states(txn, *place)))
+        return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=checkpoint_states(txn, *place)))
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)
@@ -300,5 +302,5 @@ class SessionState(Fields[ScopedChange]):
         return trim_piece(txn, *place, start)
 
 
-def _decoded(found: Mapping[str, Version], prefix: str = "") -> dict[str, Any]:
+def _decoded(found: Mapping[str, FieldVersion], prefix: str = "") -> dict[str, Any]:
     return {prefix + key: version.value() for key, version in found.items()}

@@ -1,43 +1,53 @@
-"""State: fields with reducers beside the log of a session, and those that sessions share."""
+"""State: fields with reducers beside a session's log, and fields that sessions share."""
 
-from memcore.state.care import (
+from memcore.state.change import ScopedChange, Scopes, StateChange
+from memcore.state.handle import Fields, SharedState, StateChanges, Watching
+from memcore.state.rows import (
+    FieldVersion,
+    StateHeader,
+    StateStep,
     Trimmed,
     begin_trim,
     check_state,
-    header_problem,
-    is_state_row,
-    mend_state,
-    trim_piece,
-)
-from memcore.state.change import StateChange
-from memcore.state.field import Field
-from memcore.state.fields import Fields
-from memcore.state.handle import SharedState
-from memcore.state.markers import Omit, OmitInput, OmitOutput, Private
-from memcore.state.moments import counter_before, is_moment, moments_of, put_moment
-from memcore.state.prefixes import APP, TEMPORARY, USER, prefix_of
-from memcore.state.reducers import FileData, append_messages, merge_entries
-from memcore.state.rows import (
-    Header,
-    StateStep,
-    Version,
+    counter_before,
     header_key,
+    header_problem,
     inherit,
+    is_moment,
+    is_state_row,
     json_fields,
+    mend_state,
+    moments_of,
     packed_field,
+    put_moment,
     read_header,
     restore,
     state_counter,
+    trim_piece,
     value_at,
     values_at,
     versions_of,
     write_past,
 )
-from memcore.state.schema import StateSchema, state_schema
-from memcore.state.scoped import ScopedChange, Scopes
-from memcore.state.trace import Reduction, Trace
+from memcore.state.schema import (
+    APP,
+    TEMPORARY,
+    USER,
+    Field,
+    FileData,
+    Omit,
+    OmitInput,
+    OmitOutput,
+    Private,
+    Reduction,
+    StateSchema,
+    Trace,
+    append_messages,
+    merge_entries,
+    prefix_of,
+    state_schema,
+)
 from memcore.state.update import Command, Delete, Merge, Overwrite, Update
-from memcore.state.watching import StateChanges, Watching
 
 __all__ = [
     "APP",
@@ -46,9 +56,9 @@ __all__ = [
     "Command",
     "Delete",
     "Field",
+    "FieldVersion",
     "Fields",
     "FileData",
-    "Header",
     "Merge",
     "Omit",
     "OmitInput",
@@ -61,12 +71,12 @@ __all__ = [
     "SharedState",
     "StateChange",
     "StateChanges",
+    "StateHeader",
     "StateSchema",
     "StateStep",
     "Trace",
     "Trimmed",
     "Update",
-    "Version",
     "Watching",
     "append_messages",
     "begin_trim",

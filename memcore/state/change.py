@@ -1,36 +1,118 @@
-"""A change of one state: what is written in one commit, made ready before it."""
+"""Change of a state: prepared before the commit that writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from memcore import keys
-from memcore.codec import decode_json, encode_json
+from memcore.codec import keys
+from memcore.codec.values import decode_json, encode_json, plain_json
 from memcore.errors import CorruptValueError, InvalidUpdateError, RevisionConflict
 from memcore.limits import STATE_DELETIONS_TOLD, STATE_VALUE_BYTES_MAX
 from memcore.options import checked_callable, checked_optional_int
-from memcore.privacy.border import Passage
-from memcore.state.admitting import admitted_write
-from memcore.state.asked import Asked
-from memcore.state.care import forget_deletions
-from memcore.state.copying import copied
-from memcore.state.moments import put_moment
+from memcore.privacy.write_filter import ScopeFilter
 from memcore.state.rows import (
     fields_at,
+    forget_deletions,
     packed_field,
+    put_moment,
     put_version,
     read_header,
     version_at,
     write_header,
 )
-from memcore.state.schema import OPEN, StateSchema, state_schema
-from memcore.state.trace import Reduction, Trace
-from memcore.state.update import Delete, Merge, Update, Write, merged, overwritten, writes_of
-from memcore.store.base import Txn
+from memcore.state.schema import (
+    APP,
+    OPEN,
+    TEMPORARY,
+    USER,
+    Reduction,
+    StateSchema,
+    Trace,
+    prefix_of,
+    state_schema,
+)
+from memcore.state.update import (
+    MISSING,
+    Delete,
+    Merge,
+    Overwrite,
+    StateRequest,
+    Update,
+    Write,
+    copied,
+    fields_of,
+    merged,
+    overwritten,
+    writes_of,
+)
+from memcore.store.interface import ReadTxn, Txn
 
-__all__ = ["StateChange", "too_deep"]
+__all__ = [
+    "ScopedChange",
+    "Scopes",
+    "StateChange",
+    "admitted_write",
+    "too_deep",
+]
+
+
+# --- Values of a state at the border of the file: judged and redacted where the change is made ----
+
+
+def admitted_write(passage: ScopeFilter, name: str, value: Any) -> Any:
+    """What may be written to a field; ``name`` is the field's, with the prefix that all know.
+
+    What a reducer takes and JSON has not is judged alone: what comes of it is redacted when it is
+    stored.
+
+    Raises:
+        BlockedError: a guard refuses it.
+    """
+    if value is Delete:
+        passage.judge(None, "state", name=name)
+        return value
+    if isinstance(value, Overwrite):
+        return Overwrite(admitted_write(passage, name, value.value))
+    if isinstance(value, Merge):
+        return Merge(_entries(passage, name, value.entries))
+    with suppress(TypeError, ValueError, RecursionError):  # told where it is encoded
+        plain = plain_json(value)
+        return passage.value(plain, "state", name=name, under=name[len(prefix_of(name)) :])
+    passage.judge(value, "state", name=name)
+    return value
+
+
+def _entries(passage: ScopeFilter, name: str, entries: Any) -> Any:
+    if not isinstance(entries, Mapping):
+        return entries  # refused where it is merged
+    return {
+        key: _entries(passage, name, entry)
+        if isinstance(entry, Mapping)
+        else _entry(passage, name, key, entry)
+        for key, entry in entries.items()
+    }
+
+
+def _entry(passage: ScopeFilter, name: str, key: Any, entry: Any) -> Any:
+    admitted = admitted_write(passage, name, entry)
+    return (
+        admitted
+        if admitted is Delete or not isinstance(key, str)
+        else _named(passage, key, admitted)
+    )
+
+
+def _named(passage: ScopeFilter, key: str, entry: Any) -> Any:
+    """The key of an entry tells what it may be, too."""
+    with suppress(TypeError, ValueError, RecursionError):
+        return passage.again(plain_json(entry), key)
+    return entry
+
+
+# --- A change of one state: what is written in one commit, made ready before it -------------------
 
 _Stored = tuple[bytes, int] | None
 """Body and flags of a value; None: there is none."""
@@ -74,17 +156,17 @@ class StateChange:
         schema: StateSchema | None,
         *,
         prefix: str = "",
-        passage: Passage | None = None,
+        passage: ScopeFilter | None = None,
         shown: str = "",
     ) -> None:
         self._schema = schema or OPEN
         self._passage = passage
         self._shown = shown
         self._prefix = prefix
-        self._steps: list[Callable[[Writer], None]] = []
+        self._steps: list[Callable[[StateWriter], None]] = []
         self._expected: list[int] = []
         self._traced: list[tuple[Trace, Reduction]] = []
-        self.request: Asked | None = None
+        self.request: StateRequest | None = None
         """The idempotency key that it is stored once by."""
         self.writes = False
         """Whether it may give a field a value: then it may begin a session."""
@@ -162,10 +244,10 @@ class StateChange:
         """
         return self.prepare(txn, scope, session).write(scope, seq=seq)
 
-    def prepare(self, txn: Txn, scope: int, session: int) -> Writer:
+    def prepare(self, txn: Txn, scope: int, session: int) -> StateWriter:
         """All of ``run`` but what it writes; scope 0 stands for one that is yet to be made."""
         self._traced.clear()
-        writer = Writer(txn, (scope, session), self._prefix, self._traced, self._passage)
+        writer = StateWriter(txn, (scope, session), self._prefix, self._traced, self._passage)
         self.check(writer.header.counter)
         for step in self._steps:
             step(writer)
@@ -195,7 +277,7 @@ class StateChange:
             trace(reduction)
 
 
-class Writer:
+class StateWriter:
     """One state in one transaction, with the steps that are not written yet."""
 
     def __init__(
@@ -204,7 +286,7 @@ class Writer:
         place: tuple[int, int],
         prefix: str,
         traced: list[tuple[Trace, Reduction]],
-        passage: Passage | None,
+        passage: ScopeFilter | None,
     ) -> None:
         self.header = read_header(txn, *place)
         self._txn = txn
@@ -371,3 +453,166 @@ def too_deep(key: str) -> InvalidUpdateError:
     """The error for a value that cannot be walked to its end."""
     msg = f"the value of field {key!r} is circular or nested too deep: flatten it"
     return InvalidUpdateError(msg, key=key)
+
+
+# --- A change of all that a session sees as its state: its own fields and those that it shares ----
+
+
+class Scopes(Protocol):
+    """Where the state of a user, and that of an application, lie."""
+
+    def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
+        """The scope of what a prefix says; None: nothing was ever stored in it."""
+
+    def ensure_scope(self, txn: Txn, prefix: str) -> int:
+        """As ``find_scope``; it makes the scope."""
+
+
+class ScopedChange:
+    """Steps on fields whose prefixes say whose they are; all are stored in one commit, or none.
+
+    Temporary fields are the handle's: it gets them once the rest is stored.
+    """
+
+    __slots__ = ("_later", "_schema", "_temporary", "app", "own", "request", "user")
+
+    def __init__(
+        self,
+        schema: StateSchema | None,
+        temporary: dict[str, Any],
+        passage: ScopeFilter | None = None,
+    ) -> None:
+        self._schema = schema or OPEN
+        self._temporary = temporary
+        user, app = (None, None) if passage is None else passage.shared
+        self.own = StateChange(schema, passage=passage)
+        self.user = StateChange(schema, prefix=USER, passage=user)
+        self.app = StateChange(schema, prefix=APP, passage=app)
+        self.request: StateRequest | None = None
+        """As of a ``StateChange``."""
+        self._later: list[Callable[[], object]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked for."""
+        return not self._later and self.is_temporary
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether nothing is to be stored."""
+        return self.own.is_empty and self.is_own
+
+    @property
+    def is_own(self) -> bool:
+        """Whether nothing that is shared is changed."""
+        return self.user.is_empty and self.app.is_empty
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may give a field of the session a value: then it may begin one."""
+        return self.own.writes
+
+    def expect(self, counter: int | None) -> None:
+        """As ``StateChange.expect``, of the session's own counter."""
+        self.own.expect(counter)
+
+    def check(self, current: int) -> None:
+        """As ``StateChange.check``, of the session's own counter."""
+        self.own.check(current)
+
+    def update(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """As ``StateChange.update``."""
+        by = self._schema if schema is None else state_schema(schema)
+        self._write(writes_of(update), by, trace)
+
+    def apply(self, command: Any, *, trace: Trace | None = None) -> None:
+        """The fields of a Command."""
+        self._write(fields_of(command), self._schema, trace)
+
+    def _write(self, writes: list[Write], by: StateSchema, trace: Trace | None) -> None:
+        checked_callable("trace", trace)
+        parts: dict[str, list[Write]] = {"": [], USER: [], APP: [], TEMPORARY: []}
+        for write in writes:
+            parts[prefix_of(write[0])].append(write)
+        changes = (self.own, self.user, self.app)
+        kept = [
+            change.kept(parts[prefix], by)
+            for change, prefix in zip(changes, ("", USER, APP), strict=True)
+        ]
+        for key, value in parts[TEMPORARY]:
+            self._keep_temporary(key, value)
+        for change, found in zip(changes, kept, strict=True):
+            change.write(found, by, trace)
+
+    def _keep_temporary(self, key: str, value: Any) -> None:
+        if key == TEMPORARY:
+            msg = f"a field of the state has a name: {key!r} is a prefix, expected a name behind it"
+            raise InvalidUpdateError(msg, key=key)
+        given = overwritten(value, reduced=False)
+        value = value if given is None else given[0]
+        if isinstance(value, Merge):
+            try:
+                merged(None, value.entries)  # what is wrong is refused before the rest is stored
+            except RecursionError as exc:
+                raise too_deep(key) from exc
+        self._later.append(lambda: self._set_temporary(key, value))
+
+    def _set_temporary(self, key: str, value: Any) -> None:
+        found = self._temporary
+        if value is MISSING:
+            found.pop(key, None)
+        elif isinstance(value, Merge):
+            found[key] = merged(found.get(key), value.entries)
+        else:
+            found[key] = value
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Fields that are to have no value any more."""
+        listed = list(names)
+        for change, prefix in ((self.own, ""), (self.user, USER), (self.app, APP)):
+            change.delete([key for key in listed if prefix_of(key) == prefix])
+        gone = [key for key in listed if prefix_of(key) == TEMPORARY]
+        if gone:
+            self._later.append(lambda: [self._temporary.pop(key, None) for key in gone])
+
+    def clear(self) -> None:
+        """No field of the session's own is to have a value any more."""
+        self.own.clear()
+
+    def run(self, txn: Txn, place: tuple[int, int] | None, scopes: Scopes, *, seq: int = 0) -> int:
+        """Write what changes; the counter of the session's own state after it.
+
+        Args:
+            txn: the transaction.
+            place: scope and session; None: there is no session, and nothing of its own is written.
+            scopes: where the shared parts lie.
+            seq: the session's next one.
+
+        Raises:
+            RevisionConflict, InvalidUpdateError: as ``StateChange.run``; nothing is written then.
+        """
+        ready = []
+        own = None
+        if place is not None:
+            own = self.own.prepare(txn, *place)
+        for change, prefix in ((self.user, USER), (self.app, APP)):
+            if not change.is_empty:
+                writer = change.prepare(txn, scopes.find_scope(txn, prefix) or 0, 0)
+                if not writer.is_idle:
+                    ready.append((writer, prefix))
+        for writer, prefix in ready:
+            writer.write(scopes.ensure_scope(txn, prefix))
+        return 0 if own is None or place is None else own.write(place[0], seq=seq)
+
+    def tell(self) -> None:
+        """After the commit: the handle gets what is temporary, the traces what reducers did."""
+        for step in self._later:
+            step()
+        for change in (self.own, self.user, self.app):
+            change.tell()

@@ -1,21 +1,331 @@
-"""The state that sessions share: what ``scope.state`` and ``scope.app_state`` are."""
+"""SharedState: the fields of a user or an application; watches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Event
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from memcore.errors import InternalError
-from memcore.privacy.border import Passage
+from memcore.errors import InternalError, InvalidUpdateError, NotFoundError
+from memcore.limits import STATE_LOOK_SECONDS
+from memcore.options import checked_optional_int, checked_optional_seconds
+from memcore.privacy.write_filter import ScopeFilter
 from memcore.state.change import StateChange
-from memcore.state.fields import Fields
-from memcore.state.prefixes import APP, USER
-from memcore.state.rows import fields_at, packed_field, read_header, value_at, values_at
-from memcore.state.watching import Watching
-from memcore.store.base import ReadTxn, Store, Txn
+from memcore.state.rows import (
+    changed_since,
+    fields_at,
+    header_key,
+    packed_field,
+    read_header,
+    value_at,
+    values_at,
+)
+from memcore.state.schema import APP, USER, Trace
+from memcore.state.update import StateRequest, Update, asked
+from memcore.store.interface import NAMES, ReadTxn, Store, Txn
 
-__all__ = ["SharedState", "store_of"]
+__all__ = [
+    "Change",
+    "Fields",
+    "SharedState",
+    "StateChanges",
+    "Watching",
+    "store_of",
+]
 
+
+# --- Waiting for changes of a state: what changed since a counter, and who is to be woken ---------
+
+_now: Final = time.monotonic
+Place = tuple[int, int]
+
+
+class StateChanges(NamedTuple):
+    """What happened to a state since a counter."""
+
+    counter: int
+    """Its counter now; the next ``since``."""
+    written: tuple[str, ...]
+    """The fields that have another value, or were given the same once more, by name."""
+    deleted: tuple[str, ...]
+    """The fields that have none any more."""
+    is_complete: bool
+    """Whether these are all deletions; if not, read ``all()`` instead."""
+
+
+class Watching:
+    """The changes of one state; ``find`` gives its place, None if there is none yet."""
+
+    __slots__ = ("_find", "_store")
+
+    def __init__(self, store: Store, find: Callable[[ReadTxn], Place | None]) -> None:
+        self._store = store
+        self._find = find
+
+    def counter(self) -> int:
+        """The counter now."""
+        return self._store.read(lambda txn: self._counter(txn, self._find(txn)))
+
+    @staticmethod
+    def _counter(txn: ReadTxn, place: Place | None) -> int:
+        return 0 if place is None else read_header(txn, *place).counter
+
+    def since(self, counter: int | None) -> int:
+        """Where a watch starts; None: now.
+
+        Raises:
+            InvalidOptionError: it is no counter.
+        """
+        checked_optional_int("since", counter)
+        return self.counter() if counter is None else counter
+
+    def wait(self, since: int, timeout_seconds: float | None) -> StateChanges | None:
+        """What changed since a counter, once something did; None: the time is over."""
+        checked_optional_seconds("timeout_seconds", timeout_seconds)
+        until = None if timeout_seconds is None else _now() + timeout_seconds
+        woken = Event()
+        with self.listening(woken.set) as look:
+            while True:
+                woken.clear()
+                found = look(since)
+                left = STATE_LOOK_SECONDS if until is None else until - _now()
+                if found is not None or left <= 0:
+                    return found
+                woken.wait(min(left, STATE_LOOK_SECONDS))
+
+    def run(self, since: int) -> Iterator[StateChanges]:
+        """Every change from a counter on; several that come fast may be told as one."""
+        while True:
+            found = self.wait(since, None)
+            if found is not None:
+                since = found.counter
+                yield found
+
+    @contextmanager
+    def listening(
+        self, wake: Callable[[], object]
+    ) -> Iterator[Callable[[int], StateChanges | None]]:
+        """Have ``wake`` called after each commit that may change the state.
+
+        In the block, what it yields looks what changed since a counter; None: nothing.
+        """
+        notifier = self._store.notifier
+        topic = NAMES
+        notifier.subscribe(topic, wake)
+
+        def look(since: int) -> StateChanges | None:
+            nonlocal topic
+            while True:
+                place, found = self._store.read(lambda txn: self._look(txn, since))
+                wanted = NAMES if place is None else header_key(*place)
+                if wanted == topic:
+                    return found
+                notifier.subscribe(wanted, wake)
+                notifier.unsubscribe(topic, wake)
+                topic = wanted  # look once more: it may have changed before anyone listened
+
+        try:
+            yield look
+        finally:
+            with suppress(ValueError, KeyError):  # the process was forked meanwhile
+                notifier.unsubscribe(topic, wake)
+
+    def _look(self, txn: ReadTxn, since: int) -> tuple[Place | None, StateChanges | None]:
+        place = self._find(txn)
+        counter = self._counter(txn, place)
+        if counter == since:
+            return place, None
+        if place is None:
+            return place, StateChanges(0, (), (), is_complete=False)
+        # A counter that went back is that of another session of the name.
+        is_known, written, deleted = changed_since(txn, *place, since if since < counter else 0)
+        is_known = is_known and since < counter
+        return place, StateChanges(counter, tuple(written), tuple(deleted), is_known)
+
+
+# --- What every handle of a state offers: fields read, changed and watched, wherever they lie -----
+
+
+class Change(Protocol):
+    """What is to be written of a state in one commit."""
+
+    request: StateRequest | None
+
+    def update(
+        self, update: Update | Iterable[Update], *, schema: Any = None, trace: Trace | None = None
+    ) -> None:
+        """One step."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Fields that are to have no value any more."""
+
+    def clear(self) -> None:
+        """No field is to have a value any more."""
+
+    def tell(self) -> None:
+        """After the commit."""
+
+
+C = TypeVar("C", bound=Change)
+
+
+class Fields(ABC, Generic[C]):
+    """Fields and JSON values, as a mapping that can be read, and by methods that change it."""
+
+    __slots__ = ()
+
+    # --- what a state of its own kind brings ------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Whose state it is, for messages."""
+
+    @property
+    @abstractmethod
+    def watching(self) -> Watching:
+        """What waits for its changes (for memcore's own facades)."""
+
+    @abstractmethod
+    def plan(self, expected: int | None = None) -> C:
+        """A change that is to be filled, then stored by ``closure``."""
+
+    @abstractmethod
+    def _value(self, key: str) -> tuple[Any] | None: ...
+
+    @abstractmethod
+    def _commit(self, change: C) -> int: ...
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a field.
+
+        Raises:
+            CorruptValueError: it is damaged.
+        """
+        found = self._value(key)
+        return default if found is None else found[0]
+
+    def __getitem__(self, key: str) -> Any:
+        found = self._value(key)
+        if found is None:
+            msg = f"the state of {self.label} has no value for {key!r:.80}"
+            raise NotFoundError(msg)
+        return found[0]
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return self._value(key) is not None  # type: ignore[arg-type]
+        except InvalidUpdateError:  # what cannot be a name is none of them
+            return False
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return True  # an empty state is a state all the same
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        expected: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Give a field a value; as ``update`` of this one."""
+        return self.update({key: value}, expected=expected, idempotency_key=idempotency_key)
+
+    def update(
+        self,
+        update: Update | Iterable[Update],
+        *,
+        schema: Any = None,
+        expected: int | None = None,
+        trace: Trace | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Apply one step and store it; the counter after it (the same if nothing changed).
+
+        Other fields stay. All that is written is stored in one commit; if a session's handle writes
+        fields of other prefixes with its own, the counter is that of its own.
+
+        Reducers run inside the write transaction, on the values that are there then, and maybe
+        more than once: they must be pure.
+
+        Args:
+            update: a mapping, a Command, or a list of them: the writers of the step.
+            schema: the fields and reducers, in place of those that the session was opened with.
+            expected: do it only if the state is at this counter.
+            trace: gets a Reduction for every call of a reducer, once it is stored.
+            idempotency_key: the same key with the same update is stored once, within a week, and
+                returns the first counter. A session comes into being with it.
+
+        Raises:
+            InvalidUpdateError: see ``StateSchema.apply``; or a value is no JSON or too large.
+            DuplicateRequestError: the key was used for another update.
+            RevisionConflict: the state is not at ``expected``; ``current`` is its counter.
+            StateSchemaError, ReadOnlyError, ClosedError, StorageError
+        """
+        change = self.plan(expected)
+        change.update(update, schema=schema, trace=trace)
+        change.request = asked(idempotency_key, update)
+        return self._commit(change)
+
+    def delete(self, *fields: str, expected: int | None = None) -> int:
+        """Take the values of fields away; the counter after it."""
+        change = self.plan(expected)
+        change.delete(fields)
+        return self._commit(change)
+
+    def replace(self, values: Mapping[str, Any], *, expected: int | None = None) -> int:
+        """Make these the only fields; the counter after it. A session's are its own fields."""
+        change = self.plan(expected)
+        change.clear()
+        change.update(values)
+        return self._commit(change)
+
+    def clear(self, *, expected: int | None = None) -> int:
+        """Take all values away, of a session those of its own; the counter after it."""
+        change = self.plan(expected)
+        change.clear()
+        return self._commit(change)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    def wait(
+        self, *, since: int | None = None, timeout_seconds: float | None = None
+    ) -> StateChanges | None:
+        """What changed since a counter, as soon as something did; of a session its own fields.
+
+        A commit of this process wakes it; those of others are found four times a second.
+
+        Args:
+            since: the counter; None: that of now.
+            timeout_seconds: how long to wait at most; None: without end.
+
+        Returns:
+            The changes; None if there was none in time.
+        """
+        watching = self.watching
+        return watching.wait(watching.since(since), timeout_seconds)
+
+    def watch(self, *, since: int | None = None) -> Iterator[StateChanges]:
+        """Every change from a counter on (None: from now), each as ``wait`` tells it; endless."""
+        watching = self.watching
+        return watching.run(watching.since(since))
+
+
+# --- The state that sessions share: what ``scope.state`` and ``scope.app_state`` are --------------
 
 Once: TypeAlias = Callable[[Callable[[Txn], int], str, bytes], Callable[[Txn], int]]
 """Makes a closure that is carried out once of one, an idempotency key and its content."""
@@ -38,7 +348,7 @@ class SharedState(Fields[StateChange]):
         *,
         label: str,
         once: Once | None = None,
-        passage: Passage | None = None,
+        passage: ScopeFilter | None = None,
     ) -> None:
         self._once = once
         self._passage = passage

@@ -1,4 +1,4 @@
-"""The rows of a state: a header, and the versions of each field.
+"""Rows of a state: a header, and the versions of each field by seq.
 
 ``05 | scope | session | 0B | 0`` is the header of a session's state, ``05 | scope | session | 0B |
 field text | counter`` a version. Every change of the state has a number, its counter; a change
@@ -15,28 +15,49 @@ all changes can be told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from memcore import keys
-from memcore.codec import HEADER_BYTES, decode_json, decoding, encode_json, open_value, seal_value
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import (
+    HEADER_BYTES,
+    decode_json,
+    decoding,
+    encode_json,
+    open_value,
+    seal_value,
+)
 from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
-from memcore.limits import STATE_FIELD_BYTES_MAX
-from memcore.state.moments import put_moment
-from memcore.store.base import ReadTxn, Txn
+from memcore.limits import PIECE_ROWS, STATE_DELETIONS_TOLD, STATE_FIELD_BYTES_MAX, STATE_PAGE
+from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
-    "Header",
+    "FieldVersion",
+    "StateHeader",
     "StateStep",
-    "Version",
+    "Trimmed",
+    "begin_trim",
+    "check_state",
+    "counter_before",
     "fields_at",
+    "forget_deletions",
     "header_key",
+    "header_problem",
     "inherit",
+    "is_moment",
+    "is_state_row",
     "json_fields",
+    "mend_state",
+    "moments_of",
     "packed_field",
+    "put_moment",
     "read_header",
     "restore",
     "state_counter",
+    "trim_piece",
     "value_at",
     "values_at",
     "version_at",
@@ -45,16 +66,84 @@ __all__ = [
     "write_past",
 ]
 
+
+# --- Which counter a session's state had before each of its items ---------------------------------
+# ``05 | scope | session | 0C | seq`` holds the counter at the time when ``seq`` was the next seq to
+# be given. Seqs are never given twice, so these rows are in the order of time, and the newest one
+# up to an item tells the state that it was appended on, whatever was undone or went back since.
+
+_COUNTER_BYTES: Final = 8
+_END: Final = 2**63
+
+
+def put_moment(txn: Txn, scope: int, session: int, seq: int, counter: int) -> None:
+    """Say that the state is at a counter while ``seq`` is the next one to be given."""
+    key = keys.session_row(scope, session, Row.MOMENT, seq)
+    txn.put(key, seal_value(key, counter.to_bytes(_COUNTER_BYTES, "little")))
+
+
+def counter_before(txn: ReadTxn, scope: int, session: int, seq: int) -> int | None:
+    """The counter of the state that an item of the session was appended on.
+
+    None: no row says it. The state was empty then, if nothing of its past was forgotten.
+
+    Raises:
+        CorruptValueError: the row that says so is damaged.
+    """
+    start = keys.session_row(scope, session, Row.MOMENT, 0)
+    stop = keys.session_row(scope, session, Row.MOMENT, seq + 1)
+    for key, value in txn.scan(start, stop, reverse=True, limit=1):
+        return unpack_moment(key, value)
+    return None
+
+
+def moments_of(
+    txn: ReadTxn, scope: int, session: int, start: bytes = b"", stop: bytes = b""
+) -> Iterator[tuple[int, int]]:
+    """``(seq, counter)`` of every row that can be read, in their order, from key to key."""
+    rows = keys.session_rows(scope, session, Row.MOMENT)
+    for key, value in txn.scan(start or rows, stop or keys.after(rows)):
+        try:
+            yield keys.number_of(key), unpack_moment(key, value)
+        except CorruptValueError:  # check() reports it
+            continue
+
+
+def is_moment(key: bytes, value: bytes) -> bool:
+    """Whether it is a row of this sort.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    return keys.split_session_row(key)[3] > 0 and bool(unpack_moment(key, value))
+
+
+def unpack_moment(key: bytes, value: bytes) -> int:
+    """The counter that a row holds.
+
+    Raises:
+        CorruptValueError: it holds none.
+    """
+    body = open_value(key, value)[1]
+    counter = int.from_bytes(body, "little")
+    if len(body) == _COUNTER_BYTES and 0 < counter < _END:
+        return counter
+    msg = f"the counter of a state under key {key.hex()} is malformed; run 'memcore check'"
+    raise CorruptValueError(msg, key=key)
+
+
+# --- The rows of a state: a header, and the versions of each field --------------------------------
+
 _U64: Final = Struct("<Q")
 _NUMBERS: Final = 2
-_END: Final = 2**63
-_COUNTER_BYTES: Final = 8
+
+
 _VERSION_BYTES: Final = 1024
 """To pass over a version costs about as much as to copy so many bytes; a seek, about thrice."""
 _OLDER_BYTES: Final = 32 * _VERSION_BYTES
 
 
-class Header(NamedTuple):
+class StateHeader(NamedTuple):
     """What is said of all fields."""
 
     counter: int = 0
@@ -69,7 +158,7 @@ class Header(NamedTuple):
         return b"".join(map(_U64.pack, (self.counter, self.floor, *self.kept)))
 
     @classmethod
-    def unpack(cls, key: bytes, value: bytes) -> Header:
+    def unpack(cls, key: bytes, value: bytes) -> StateHeader:
         """The header that a row holds.
 
         Raises:
@@ -89,7 +178,7 @@ class Header(NamedTuple):
         return self.floor <= counter <= self.counter or counter in self.kept
 
 
-class Version(NamedTuple):
+class FieldVersion(NamedTuple):
     """One stored value of a field."""
 
     key: bytes
@@ -138,7 +227,7 @@ def packed_field(key: str, *, prefix: str = "") -> bytes:
     return packed
 
 
-def read_header(txn: ReadTxn, scope: int, session: int) -> Header:
+def read_header(txn: ReadTxn, scope: int, session: int) -> StateHeader:
     """The header of a state; that of an empty one if nothing was ever written.
 
     Raises:
@@ -146,14 +235,14 @@ def read_header(txn: ReadTxn, scope: int, session: int) -> Header:
     """
     key = header_key(scope, session)
     value = txn.get(key)
-    return Header() if value is None else Header.unpack(key, value)
+    return StateHeader() if value is None else StateHeader.unpack(key, value)
 
 
-def write_header(txn: Txn, scope: int, session: int, header: Header) -> None:
+def write_header(txn: Txn, scope: int, session: int, header: StateHeader) -> None:
     """Write the header; whoever watches the state is woken."""
     key = header_key(scope, session)
     txn.put(key, seal_value(key, header.pack()))
-    txn.tell(key)
+    txn.notify(key)
 
 
 def state_counter(txn: ReadTxn, scope: int, session: int) -> int:
@@ -161,17 +250,17 @@ def state_counter(txn: ReadTxn, scope: int, session: int) -> int:
     return read_header(txn, scope, session).counter
 
 
-def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> Version | None:
+def version_at(txn: ReadTxn, rows: bytes, packed: bytes, counter: int) -> FieldVersion | None:
     """The version of a field that is in force at a counter; None if it had no value then."""
     versions = keys.state_field(rows, packed)
     start, stop = keys.numbered(versions, 0), keys.numbered(versions, counter + 1)
     for key, value in txn.scan(start, stop, reverse=True, limit=1):
-        found = Version(key, *open_value(key, value))
+        found = FieldVersion(key, *open_value(key, value))
         return None if found.is_deletion else found
     return None
 
 
-def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> Version | None:
+def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> FieldVersion | None:
     """As ``version_at``, by the field's name."""
     rows = keys.state_rows(scope, session)
     return version_at(txn, rows, packed_field(key), counter)
@@ -179,7 +268,7 @@ def value_at(txn: ReadTxn, scope: int, session: int, key: str, counter: int) -> 
 
 def values_at(
     txn: ReadTxn, scope: int, session: int, counter: int | None = None
-) -> dict[str, Version]:
+) -> dict[str, FieldVersion]:
     """All fields that have a value at a counter (None: now), by name.
 
     Raises:
@@ -195,13 +284,13 @@ def values_at(
         msg = f"the state at counter {at} is not known: it is at {known}"
         raise NotFoundError(msg)
     rows = keys.state_rows(scope, session)
-    found: list[tuple[str, Version]] = []
+    found: list[tuple[str, FieldVersion]] = []
     for packed, key, value in _newest(txn, rows):
-        version: Version | None
+        version: FieldVersion | None
         if keys.number_of(key) > at:
             version = version_at(txn, rows, packed, at)
         else:
-            version = Version(key, *open_value(key, value))
+            version = FieldVersion(key, *open_value(key, value))
         if version is not None and not version.is_deletion:
             found.append((keys.unpack_text(packed), version))
     return dict(reversed(found))
@@ -357,7 +446,7 @@ class StateStep(NamedTuple):
     deleted: Sequence[str]
 
 
-def versions_of(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[str, int, Version]]:
+def versions_of(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[str, int, FieldVersion]]:
     """``(field, counter, version)`` of every version, those of a field together.
 
     Raises:
@@ -365,7 +454,7 @@ def versions_of(txn: ReadTxn, scope: int, session: int) -> Iterator[tuple[str, i
     """
     rows = keys.state_rows(scope, session)
     for key, value in txn.scan(keys.behind(keys.numbered(rows, 0)), keys.after(rows)):
-        yield (*keys.split_state_row(key), Version(key, *open_value(key, value)))
+        yield (*keys.split_state_row(key), FieldVersion(key, *open_value(key, value)))
 
 
 def write_past(
@@ -395,7 +484,7 @@ def write_past(
     last = steps[-1].counter
     known_from = last if floor is None else floor
     kept = tuple(step.counter for step in steps if step.counter < known_from)
-    write_header(txn, *place, Header(last, known_from, kept))
+    write_header(txn, *place, StateHeader(last, known_from, kept))
     for seq, counter in moments:
         put_moment(txn, *place, seq, counter)
 
@@ -406,4 +495,223 @@ def _begin(
     rows = keys.state_rows(scope, session)
     for key, value in stored.items():
         put_version(txn, rows, packed_field(key), counter, value)
-    write_header(txn, scope, session, Header(counter, counter))
+    write_header(txn, scope, session, StateHeader(counter, counter))
+
+
+# --- The care of a state's rows: what is wrong with them, mending them, and trimming old versions -
+
+
+class Trimmed(NamedTuple):
+    """What one transaction of a trim did."""
+
+    removed: int
+    following: bytes | None
+    """Where the next one starts; None: nothing is left."""
+
+
+def is_state_row(key: bytes, value: bytes) -> bool:
+    """Whether a row is one that a state's writer makes.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    if key == header_key(*keys.state_place(key)):
+        return bool(StateHeader.unpack(key, value))
+    keys.split_state_row(key)
+    version = FieldVersion(key, *open_value(key, value))
+    if not version.is_deletion:
+        version.value()
+    return True
+
+
+def _versions(
+    txn: ReadTxn, scope: int, session: int, start: bytes | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows behind the header."""
+    stop = keys.after(keys.state_rows(scope, session))
+    yield from txn.scan(start or _first(scope, session), stop)
+
+
+def _first(scope: int, session: int) -> bytes:
+    return keys.behind(header_key(scope, session))
+
+
+def check_state(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> Iterator[str]:
+    """What is wrong with a state, in words; ``pinned`` are counters of checkpoints."""
+    try:
+        header = read_header(txn, scope, session)
+    except CorruptValueError as exc:
+        yield str(exc)
+        return
+    last = ""
+    for key, value in _versions(txn, scope, session):
+        try:
+            is_state_row(key, value)
+        except CorruptValueError as exc:
+            yield str(exc)
+            continue
+        field, counter = keys.split_state_row(key)
+        if not 0 < counter <= header.counter:
+            yield (
+                f"field {field!r} of its state has a version of counter {counter}, "
+                f"its header says {header.counter}"
+            )
+        if not session and field == last:
+            yield f"field {field!r} of its state has several values"
+        last = field
+    yield from _check_moments(txn, scope, session, header)
+    for counter in sorted(set(pinned)):
+        if not header.holds(counter):
+            yield f"a checkpoint refers to counter {counter} of its state, which is not known"
+
+
+def _check_moments(txn: ReadTxn, scope: int, session: int, header: StateHeader) -> Iterator[str]:
+    last = 0
+    for seq, counter in moments_of(txn, scope, session):
+        if not last <= counter <= header.counter:
+            yield (
+                f"before item {seq} its state is said to be at counter {counter}, "
+                f"not from {last} to {header.counter}"
+            )
+        last = max(last, counter)
+
+
+def header_problem(txn: ReadTxn, scope: int, session: int, *, pinned: Iterable[int]) -> str:
+    """Why ``mend_state`` would write another header; empty if it would not."""
+    try:
+        known = read_header(txn, scope, session)
+    except CorruptValueError as exc:
+        return f"the header of its state: {exc}"
+    if _fitting(txn, scope, session, known, pinned) == known:
+        return ""
+    return f"the header of its state (counter {known.counter}) does not fit the values that it has"
+
+
+def mend_state(txn: Txn, scope: int, session: int, *, pinned: Iterable[int]) -> None:
+    """Write a header that fits what there is, if the one that there is does not.
+
+    What only a lost header knew is forgotten: the values of earlier counters, but for those of
+    checkpoints, which no trim touched.
+    """
+    known = StateHeader()
+    with suppress(CorruptValueError):
+        known = read_header(txn, scope, session)
+    mended = _fitting(txn, scope, session, known, pinned)
+    if mended.counter and mended != known:
+        write_header(txn, scope, session, mended)
+
+
+def _fitting(
+    txn: ReadTxn, scope: int, session: int, known: StateHeader, pinned: Iterable[int]
+) -> StateHeader:
+    """The header that fits the rows; ``known`` is the one that there is, or an empty one."""
+    needed = sorted(set(pinned))
+    numbers = [keys.number_of(key) for key, _ in _versions(txn, scope, session)]
+    numbers += [counter for _, counter in moments_of(txn, scope, session)]
+    last = max([*numbers, *needed, known.counter], default=0)
+    if not last:
+        return known
+    floor = known.floor if known.counter else last
+    kept = tuple(sorted({*known.kept, *(at for at in needed if at < floor)}))
+    return StateHeader(last, floor, kept)
+
+
+# --- trimming -------------------------------------------------------------------------------------
+
+
+def begin_trim(
+    txn: Txn, scope: int, session: int, *, keep: int, pinned: Iterable[int]
+) -> bytes | None:
+    """Give up all counters but the last ``keep`` and the pinned.
+
+    From here on nobody asks for the others, so their rows may leave one piece after the other:
+    returned is where the first piece starts, None if there is no state.
+    """
+    header = read_header(txn, scope, session)
+    if not header.counter:
+        return None
+    floor = max(header.floor, header.counter - keep + 1)
+    kept = tuple(sorted({at for at in pinned if at < floor and header.holds(at)}))
+    after = StateHeader(header.counter, floor, kept)
+    if after != header:
+        write_header(txn, scope, session, after)
+    return _first(scope, session)
+
+
+def trim_piece(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
+    """Remove a piece of the versions that no known counter shows, from the key ``start`` on.
+
+    Behind them come the moments that led to counters which are not known any more.
+    """
+    if keys.row_of(start) == Row.MOMENT:
+        return _trim_moments(txn, scope, session, start)
+    header = read_header(txn, scope, session)
+    rows = islice(_versions(txn, scope, session, start), STATE_PAGE + 1)
+    page = [(key, len(value)) for key, value in rows]
+    is_last = len(page) <= STATE_PAGE
+    following = keys.session_rows(scope, session, Row.MOMENT) if is_last else page[-1][0]
+    piece = DeleteBudget()
+    gone: list[bytes] = []
+    has_older = bool(page) and _has_older(txn, page[0][0])
+    for at, (key, size) in enumerate(page[:STATE_PAGE]):
+        after = page[at + 1][0] if at + 1 < len(page) else None
+        last = header.counter
+        if after is not None and after[:-8] == key[:-8]:
+            last = keys.number_of(after) - 1
+        # A deletion of what is not there any more says nothing.
+        if _is_known(header, keys.number_of(key), last) and (has_older or size > HEADER_BYTES):
+            has_older = True
+        elif piece.admits(size):
+            gone.append(key)
+        else:
+            following = key
+            break
+        has_older = has_older and last < header.counter
+    for key in gone:
+        txn.delete(key)
+    return Trimmed(len(gone), following)
+
+
+def forget_deletions(txn: Txn, scope: int, header: StateHeader) -> StateHeader:
+    """Remove what tells of old deletions in the state that a scope shares; the header after it.
+
+    It grows with the names that were ever used, else.
+    """
+    floor = header.counter - STATE_DELETIONS_TOLD
+    gone = [
+        key
+        for key, value in _versions(txn, scope, 0)
+        if len(value) == HEADER_BYTES and keys.number_of(key) <= floor
+    ]
+    for key in gone:
+        txn.delete(key)
+    return header._replace(floor=floor) if gone else header
+
+
+def _trim_moments(txn: Txn, scope: int, session: int, start: bytes) -> Trimmed:
+    """Of moments in a row that lead to unknown counters, the first says so for all."""
+    header = read_header(txn, scope, session)
+    stop = keys.after(keys.session_rows(scope, session, Row.MOMENT))
+    page = [key for key, _ in islice(txn.scan(start, stop), PIECE_ROWS + 1)]
+    following = page[-1] if len(page) > PIECE_ROWS else None
+    if not page:
+        return Trimmed(0, None)
+    before = keys.number_of(page[0]) - 1
+    first = counter_before(txn, scope, session, before)
+    is_known = header.holds(first) if first is not None else not header.floor
+    for seq, counter in list(moments_of(txn, scope, session, page[0], following or stop)):
+        was_known, is_known = is_known, header.holds(counter)
+        if not is_known and not was_known:
+            txn.delete(keys.session_row(scope, session, Row.MOMENT, seq))
+    return Trimmed(0, following)
+
+
+def _has_older(txn: ReadTxn, key: bytes) -> bool:
+    """Whether there is an older version of the same field."""
+    rows = txn.scan(keys.numbered(key[:-8], 0), key, reverse=True, limit=1)
+    return next(iter(rows), None) is not None
+
+
+def _is_known(header: StateHeader, first: int, last: int) -> bool:
+    """Whether one of the counters is known, at all of which the same version is in force."""
+    return last >= header.floor or any(first <= at <= last for at in header.kept)

@@ -1,19 +1,343 @@
-"""StateSchema: what fields a state has, and what becomes of them when they are written."""
+"""StateSchema: fields, their reducers and scopes."""
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NotRequired,
+    Required,
+    TypedDict,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
-from memcore.state.field import Field, read_field
-from memcore.state.prefixes import is_shared
-from memcore.state.trace import Trace
-from memcore.state.update import MISSING, Update, writes_of
+from memcore.state.update import MISSING, Merge, Update, copied, merged, overwritten, writes_of
 
-__all__ = ["OPEN", "StateSchema", "state_schema"]
+__all__ = [
+    "APP",
+    "OPEN",
+    "TEMPORARY",
+    "USER",
+    "Field",
+    "FileData",
+    "Omit",
+    "OmitInput",
+    "OmitOutput",
+    "Private",
+    "Reducer",
+    "Reduction",
+    "StateSchema",
+    "Trace",
+    "append_messages",
+    "is_shared",
+    "merge_entries",
+    "omission",
+    "prefix_of",
+    "read_field",
+    "state_schema",
+]
+
+
+# --- Who sees a field: marks in its annotation ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Omit:
+    """Keeps a field out of what goes into an agent, or out of what comes out of it."""
+
+    input: bool = True
+    """Whether nobody who calls the agent sets it."""
+    output: bool = True
+    """Whether nobody who called the agent gets it."""
+
+
+Private: Final = Omit()
+"""The agent's own: neither a parent nor a child agent sees the field."""
+OmitInput: Final = Omit(output=False)
+"""Comes out of the agent, and is never put into it."""
+OmitOutput: Final = Omit(input=False)
+"""Goes into the agent, and never comes out of it."""
+
+
+def omission(mark: object) -> tuple[bool, bool] | None:
+    """``(input, output)`` of a mark, None if it is none.
+
+    LangChain's ``OmitFromSchema`` (and so ``PrivateStateAttr``) has the same two attributes.
+    """
+    into, out = getattr(mark, "input", None), getattr(mark, "output", None)
+    return (into, out) if isinstance(into, bool) and isinstance(out, bool) else None
+
+
+# --- What is told of every call of a reducer ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One call of a reducer; the values are copies, as they were then."""
+
+    key: str
+    """The field."""
+    left: Any
+    """What was there."""
+    right: Any
+    """What was written (a list of all writes of the step, if the reducer takes them at once)."""
+    result: Any
+    reducer: str
+    """The reducer's name."""
+
+
+Trace = Callable[[Reduction], None]
+
+
+# --- One field of a state: what its annotation says -----------------------------------------------
+
+_OPERANDS: Final = 2
+_CONCRETE: Final[dict[Any, type]] = {
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+    collections.abc.Mapping: dict,
+    collections.abc.MutableMapping: dict,
+}
+"""What a field of an abstract type begins with, as in LangGraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """How a written value and the one that is there become one."""
+
+    function: Callable[[Any, Any], Any]
+    batched: bool = False
+    """Whether it takes the list of all writes of a step (LangGraph's DeltaChannel)."""
+
+    @property
+    def name(self) -> str:
+        """The function's name with its module."""
+        function = self.function
+        label = getattr(function, "__qualname__", None) or type(function).__qualname__
+        return f"{getattr(function, '__module__', None) or type(function).__module__}.{label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: its type, who sees it, and how writes are reduced."""
+
+    name: str
+    type: Any
+    """The annotation without ``Annotated``, ``Required`` and ``NotRequired``."""
+    required: bool = True
+    reducer: Reducer | None = None
+    """None: the last value counts, and a step has one writer."""
+    omit_input: bool = False
+    omit_output: bool = False
+    stored: bool = True
+    """Whether sessions keep it; not what LangGraph calls ephemeral or untracked."""
+
+    def merged(self, other: Field) -> Field:
+        """The field of two schemas that share it: reduced, private or transient if either is.
+
+        Raises:
+            StateSchemaError: both have a reducer, and not the same.
+        """
+        mine, theirs = self.reducer, other.reducer
+        if mine is not None and theirs is not None and mine != theirs:
+            msg = (
+                f"field {self.name!r} has two reducers, {mine.name} and {theirs.name}: give it "
+                "the same one in all schemas, or another name in one of them"
+            )
+            raise StateSchemaError(msg)
+        return replace(
+            self,
+            type=self.type if mine is not None or theirs is None else other.type,
+            required=self.required or other.required,
+            reducer=mine or theirs,
+            omit_input=self.omit_input or other.omit_input,
+            omit_output=self.omit_output or other.omit_output,
+            stored=self.stored and other.stored,
+        )
+
+    def initial(self) -> Any:
+        """What the first write is reduced with: an empty value of the type; MISSING if none is."""
+        kind = self.type
+        kind = get_origin(kind) or kind
+        kind = _CONCRETE.get(kind, kind)
+        try:
+            return kind()
+        except Exception:  # noqa: BLE001 - types are the caller's: whatever cannot be made is none
+            return MISSING
+
+    def written(self, current: Any, values: Sequence[Any], trace: Trace | None) -> Any:
+        """The value after the writes of one step; MISSING stands for none, before as after.
+
+        Nothing that was given is changed, and nothing of ``current`` is shared with the result of
+        a reducer.
+
+        Raises:
+            InvalidUpdateError: several writers of a field that takes one, or two Overwrites.
+        """
+        told = [overwritten(value, reduced=self.reducer is not None) for value in values]
+        found = [value for value in told if value is not None]
+        if self.reducer is None:
+            if len(values) > 1:
+                msg = (
+                    f"field {self.name!r} was written {len(values)} times in one step: it takes "
+                    "one value; give it a reducer to combine several"
+                )
+                raise InvalidUpdateError(msg, key=self.name)
+            value = found[0][0] if found else values[0]
+            if isinstance(value, Merge):
+                return merged(None if current is MISSING else copied(current), value.entries)
+            return value
+        if any(isinstance(value, Merge) for value in values):
+            msg = f"field {self.name!r} has a reducer, which decides what is merged: write no Merge"
+            raise InvalidUpdateError(msg, key=self.name)
+        if len(found) > 1:
+            msg = f"field {self.name!r} got {len(found)} Overwrites in one step: it takes one"
+            raise InvalidUpdateError(msg, key=self.name)
+        if found:
+            return found[0][0]
+        left = self.initial() if current is MISSING else copied(current)
+        rights = [copied(value) for value in values]
+        if self.reducer.batched:
+            return self._reduced([] if left is MISSING else left, rights, trace)
+        if left is MISSING:
+            left = rights.pop(0)
+        for right in rights:
+            left = self._reduced(left, right, trace)
+        return left
+
+    def _reduced(self, left: Any, right: Any, trace: Trace | None) -> Any:
+        reducer = self.reducer
+        assert reducer is not None  # noqa: S101 - fields without one have no such call
+        before = None if trace is None else (copied(left), copied(right))
+        try:
+            result = reducer.function(left, right)
+        except Exception as exc:
+            exc.add_note(f"in reducer {reducer.name} of state field {self.name!r}")
+            raise
+        if trace is not None and before is not None:
+            trace(Reduction(self.name, *before, copied(result), reducer.name))
+        return result
+
+
+def read_field(name: str, hint: Any, *, required: bool) -> Field:
+    """The field of a resolved annotation.
+
+    Args:
+        name: the key.
+        hint: the annotation, with its extras.
+        required: whether the class asks for it; ``Required`` and ``NotRequired`` have the last
+            word.
+
+    Raises:
+        StateSchemaError: what the annotation ends with is callable and no reducer.
+    """
+    marks: list[Any] = []
+    while True:
+        origin = get_origin(hint)
+        if origin is Annotated:
+            marks = [*hint.__metadata__, *marks]
+            hint = hint.__origin__
+        elif origin is Required or origin is NotRequired:
+            required = origin is Required
+            hint = get_args(hint)[0]
+        elif origin is Final or _is_named(origin, "ReadOnly"):
+            hint = get_args(hint)[0]
+        elif _is_named(type(hint), "TypeAliasType"):  # ``type Secret = Annotated[str, Private]``
+            hint = hint.__value__
+        else:
+            break
+    omitted = [found for found in map(omission, marks) if found is not None]
+    rest = [mark for mark in marks if omission(mark) is None]
+    return Field(
+        name,
+        hint,
+        required,
+        _reducer_of(name, rest),
+        any(found for found, _ in omitted),
+        any(found for _, found in omitted),
+        not any(_is_transient(mark) for mark in rest),
+    )
+
+
+def _is_named(found: object, name: str) -> bool:
+    """Whether it is what ``typing`` or ``typing_extensions`` call so; older Pythons lack it."""
+    label = getattr(found, "__name__", None) or getattr(found, "_name", None)
+    module = getattr(found, "__module__", None)
+    return label == name and module in ("typing", "typing_extensions")
+
+
+def _reducer_of(name: str, marks: Sequence[Any]) -> Reducer | None:
+    for mark in marks:
+        if _is_channel(mark):
+            if hasattr(mark, "snapshot_frequency"):
+                return Reducer(mark.reducer, batched=True)
+            operator = getattr(mark, "operator", None)
+            return Reducer(operator) if callable(operator) else None
+    if not marks or not callable(marks[-1]):
+        return None
+    try:
+        parameters = inspect.signature(marks[-1]).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if sum(each.kind in places for each in parameters) != _OPERANDS:
+        msg = (
+            f"field {name!r} ends with {marks[-1]!r:.80}, which is no reducer: expected a callable "
+            "of exactly two positional parameters, (left, right)"
+        )
+        raise StateSchemaError(msg)
+    return Reducer(marks[-1])
+
+
+def _is_channel(mark: Any) -> bool:
+    """Whether it is one of LangGraph's channels, or a class of them."""
+    return all(hasattr(mark, name) for name in ("from_checkpoint", "checkpoint", "UpdateType"))
+
+
+def _is_transient(mark: Any) -> bool:
+    kind = mark if isinstance(mark, type) else type(mark)
+    return _is_channel(mark) and kind.__name__ in ("EphemeralValue", "UntrackedValue")
+
+
+# --- Prefixes of names: whose a field is ----------------------------------------------------------
+
+APP: Final = "app:"
+"""The application's: all sessions of all its users see it."""
+USER: Final = "user:"
+"""The user's: all their sessions in the application see it."""
+TEMPORARY: Final = "temp:"
+"""The handle's: it is never stored."""
+_ALL: Final = (APP, USER, TEMPORARY)
+
+
+def prefix_of(key: object) -> str:
+    """The prefix of a field's name; empty: it is the session's own."""
+    if isinstance(key, str):
+        for prefix in _ALL:
+            if key.startswith(prefix):
+                return prefix
+    return ""
+
+
+def is_shared(key: object) -> bool:
+    """Whether a field is not the session's own."""
+    return bool(prefix_of(key))
+
+
+# --- StateSchema: what fields a state has, and what becomes of them when they are written ---------
 
 _TYPED_DICT: Final = "__required_keys__"
 """What the classes of ``typing`` and of ``typing_extensions`` have, and no others."""
@@ -214,3 +538,85 @@ def _has_no_default(source: Any, name: str) -> bool:
     field = next((each for each in dataclasses.fields(source) if each.name == name), None)
     none = dataclasses.MISSING
     return field is not None and field.default is none and field.default_factory is none
+
+
+# --- Reducers that most states need: entries by name, messages by id ------------------------------
+
+_REMOVE: Final = "remove"
+
+
+class FileData(TypedDict):
+    """A file in a state; ``files: Annotated[dict[str, FileData], merge_entries]`` holds many."""
+
+    content: str
+    """The text, or bytes in base64."""
+    encoding: NotRequired[Literal["utf-8", "base64"]]
+    created_at: NotRequired[str]
+    """ISO 8601."""
+    modified_at: NotRequired[str]
+    """ISO 8601."""
+
+
+def merge_entries(
+    left: Mapping[str, Any] | None, right: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The entries of both, those of ``right`` in force; a None in ``right`` deletes an entry.
+
+    Raises:
+        InvalidUpdateError: ``right`` is no mapping.
+    """
+    if right is not None and not isinstance(right, Mapping):
+        msg = f"merge_entries: expected a mapping of entries, got {type(right).__name__}"
+        raise InvalidUpdateError(msg)
+    merged = dict(left or {})
+    for name, entry in (right or {}).items():
+        if entry is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = entry
+    return merged
+
+
+def append_messages(left: list[Any] | None, right: Any) -> list[Any]:
+    """The messages of both in order.
+
+    A message with the ``id`` of an earlier one takes its place. ``{"remove": id}`` takes that
+    message out; one that is not there is no error, so that an update may come twice. Messages
+    without an id are always appended, and none is given one.
+
+    Args:
+        left: what is there.
+        right: a message, or a list of them: mappings, or objects with an ``id``.
+
+    Raises:
+        InvalidUpdateError: ``right`` holds text or None instead of a message.
+    """
+    messages = list(left or [])
+    for message in right if isinstance(right, list | tuple) else [right]:
+        if message is None or isinstance(message, str | bytes):
+            msg = f"append_messages: expected a message, got {type(message).__name__}"
+            raise InvalidUpdateError(msg)
+        gone = _removed(message)
+        ident = _id_of(message) if gone is None else gone
+        at = None if ident is None else _position(messages, ident)
+        if gone is not None:
+            if at is not None:
+                del messages[at]
+        elif at is None:
+            messages.append(message)
+        else:
+            messages[at] = message
+    return messages
+
+
+def _removed(message: Any) -> Any:
+    is_mark = isinstance(message, Mapping) and len(message) == 1
+    return message.get(_REMOVE) if is_mark else None
+
+
+def _id_of(message: Any) -> Any:
+    return message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
+
+
+def _position(messages: list[Any], ident: Any) -> int | None:
+    return next((at for at, found in enumerate(messages) if _id_of(found) == ident), None)

@@ -1,10 +1,10 @@
-"""The ordered map underneath everything: one LMDB file, one flush a commit."""
+"""Ordered map underneath everything: one LMDB file, one flush a commit."""
 
 from __future__ import annotations
 
-from memcore.store.base import MapMovedError, ReadTxn, Store, Txn
-from memcore.store.handle import LmdbStore, open_store
-from memcore.store.loose import built, examined
+from memcore.store.interface import MapMovedError, ReadTxn, Store, Txn
+from memcore.store.offline import build_detached, open_detached
+from memcore.store.store import LmdbStore, open_store
 
 __all__ = [
     "LmdbStore",
@@ -12,7 +12,7 @@ __all__ = [
     "ReadTxn",
     "Store",
     "Txn",
-    "built",
-    "examined",
+    "build_detached",
+    "open_detached",
     "open_store",
 ]

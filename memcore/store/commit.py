@@ -1,4 +1,4 @@
-"""Group commit: who runs which closures, who leads, who wakes whom.
+"""Group commit: queue, leader, outcome of a batch, space reserve.
 
 The first caller leads: it runs everything that waits in one transaction on its own thread, and
 hands the lead to the next one that waits. There is no timer: the next batch forms while this one
@@ -12,21 +12,215 @@ waiter also looks at its state now and then, so a swallowed wake-up costs time, 
 from __future__ import annotations
 
 import asyncio
-from _thread import allocate_lock, get_ident
+import os
+from _thread import LockType, allocate_lock, get_ident
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
+from enum import Enum
 from threading import Thread
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
-from memcore.errors import InternalError
-from memcore.limits import BATCH_CLOSURES_MAX
-from memcore.store.call import DONE, LEAD, QUEUED, TAKEN, Batch, Call, WriterNeeded
-from memcore.store.delivery import deliver, follow, release, wake
-from memcore.store.pace import Pace
+from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
+from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
+from memcore.store import lmdb as binding
+from memcore.store.datafile import FULL, is_cramped, newest_meta
+from memcore.store.interface import MapMovedError
+from memcore.store.lmdb import MapFull, RawError
+from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
 
-__all__ = ["CommitQueue"]
+if TYPE_CHECKING:
+    from memcore.store.environment import Environment
+
+__all__ = [
+    "DONE",
+    "LEAD",
+    "NEW",
+    "QUEUED",
+    "TAKEN",
+    "CommitLatency",
+    "CommitQueue",
+    "Leader",
+    "Rows",
+    "SpaceReserve",
+    "WriteBatch",
+    "WriteRequest",
+    "WriterNeeded",
+    "await_outcome",
+    "deliver",
+    "pages_for",
+    "release",
+    "rows_at_most",
+    "rows_in",
+    "run_callbacks",
+    "wake",
+]
+
+
+# --- A call that waits for its commit, and the batch of calls that one transaction serves ---------
+# States of a call: NEW -> QUEUED -> TAKEN -> DONE, or -> LEAD (its thread must run a batch) ->
+# DONE. An interrupted batch sends its undecided calls back to QUEUED.
+
+NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
+
+
+class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
+    """A batch would have to wait on a thread that must not: the writer thread runs it."""
+
+
+class WriteRequest:
+    """One closure and what became of it."""
+
+    __slots__ = (
+        "done", "error", "fn", "future", "job", "makes_room", "result", "state", "struck", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, fn: Callable[[Any], Any], *, makes_room: bool = False) -> None:
+        self.fn = fn
+        self.makes_room = makes_room
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.state = NEW
+        self.done = False
+        self.struck = False
+        self.job = False
+        self.waiter: LockType | None = None
+        self.future: asyncio.Future[Any] | None = None
+
+
+class WriteBatch:
+    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
+
+    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
+    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
+    """
+
+    __slots__ = ("back", "calls", "decided", "hurried", "own", "refusal", "settled")
+
+    def __init__(self, own: WriteRequest | None, *, hurried: bool = False) -> None:
+        self.own = own
+        self.hurried = hurried
+        self.calls: list[WriteRequest] = [] if own is None else [own]
+        self.back: list[WriteRequest] = []
+        self.decided = False
+        self.refusal: MemcoreError | None = None
+        """What calls that make no room get: they must not be carried out now."""
+        self.settled = False
+
+    def take_back(self, index: int) -> None:
+        """Leave the calls from ``index`` on to the next batch."""
+        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
+
+
+# --- How outcomes get to those who wait for them: threads by their locks, futures over their loops
+
+_LOOK_SECONDS: Final = 0.5
+
+
+def await_outcome(call: WriteRequest) -> None:
+    """Sleep until the call is done or has the lead."""
+    waiter = call.waiter
+    if waiter is not None:
+        while call.state < LEAD:
+            waiter.acquire(True, _LOOK_SECONDS)
+
+
+def release(lock: LockType | None) -> None:
+    """Let go of a lock that may have been let go of before."""
+    if lock is not None:
+        with suppress(RuntimeError):  # released already: an interrupt made this run again
+            lock.release()
+
+
+def wake(final: Iterable[WriteRequest], own: WriteRequest | None) -> None:
+    """Wake the threads of the batch but the own one; one ``call_soon_threadsafe`` a loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
+    for call in final:
+        if call is own:
+            continue
+        if call.future is not None:
+            loops.setdefault(call.future.get_loop(), []).append(call)
+        else:
+            release(call.waiter)
+    for loop, calls in loops.items():
+        with suppress(RuntimeError):  # the loop is closed: nobody awaits these
+            loop.call_soon_threadsafe(deliver, calls)
+
+
+def deliver(calls: Iterable[WriteRequest]) -> None:
+    """Settle the futures of calls that are done; on their loop's own thread."""
+    for call in calls:
+        future = call.future
+        if future is None or future.done():
+            continue
+        error = call.error
+        if error is None:
+            future.set_result(call.result)
+        elif isinstance(error, StopIteration):  # a future cannot carry it
+            wrapped = InternalError("a transaction raised StopIteration")
+            wrapped.__cause__ = error
+            future.set_exception(wrapped)
+        else:
+            future.set_exception(error)
+        call.error = call.future = None  # the traceback holds frames, and these the call
+
+
+def run_callbacks(callbacks: deque[tuple[Any, Any]]) -> None:
+    """Run each in order; a failure is its caller's matter, an interrupted one runs again."""
+    while callbacks:
+        owner, callback = callbacks[0]
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - it is its caller's
+            owner.error = InternalError(
+                f"the transaction is stored, but what was to follow it failed: {error!r}"
+            )
+            owner.error.__cause__ = error
+        callbacks.popleft()
+
+
+# --- How fast commits go: a loop's own thread makes one only while they are quick -----------------
+# A commit that flushes nothing takes less time than waking a thread twice. Whether one will wait
+# all the same (for the write lock of another process, for a slow page cache) cannot be asked
+# beforehand; so it is judged by those that were made. A single slow one may have met a busy
+# processor; two close to each other, or a very slow one, mean that there is something to wait for.
+
+_QUICK_NS: Final = 1_000_000
+_LONG_NS: Final = 20_000_000
+_CLOSE: Final = 4
+_PROOFS: Final = 4
+_PENALTY: Final = 32
+
+
+class CommitLatency:
+    """Judges commits that were made for loops. Exact under the lead, a hint without it."""
+
+    __slots__ = ("_doubt", "_owed")
+
+    def __init__(self) -> None:
+        self._owed = _PROOFS
+        self._doubt = 0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the last ones were: the first few prove it, slow ones take it back for long."""
+        return self._owed <= 0
+
+    def judge(self, elapsed_ns: int, calls: int) -> None:
+        """Take note of a batch; one of several calls proves nothing."""
+        each = max(calls, 1)
+        if elapsed_ns > _QUICK_NS * each:
+            if self._doubt > 0 or elapsed_ns > _LONG_NS * each:
+                self._owed = _PENALTY
+            self._doubt = _CLOSE
+        else:
+            self._doubt -= 1
+            if calls == 1 and self._owed > 0:
+                self._owed -= 1
+
+
+# --- Group commit: who runs which closures, who leads, who wakes whom -----------------------------
 
 T = TypeVar("T")
 
@@ -61,7 +255,7 @@ class CommitQueue:
 
     def __init__(
         self,
-        run: Callable[[Batch], None],
+        run: Callable[[WriteBatch], None],
         reading: Container[int],
         is_prompt: Callable[[], bool],
     ) -> None:
@@ -73,17 +267,17 @@ class CommitQueue:
     def reset(self) -> None:
         """Forget everybody: in the child of a fork no other thread is left."""
         self._mu = allocate_lock()
-        self._batch: Batch | None = None
+        self._batch: WriteBatch | None = None
         self._busy = False
         self._owner = 0
         self._writer: Thread | None = None
         self._writer_leads = False
         self._writer_wake = allocate_lock()
         self._writer_wake.acquire()
-        self._pace = Pace()
+        self._pace = CommitLatency()
         self._here = 0
         self._retired = False
-        self.waiting: deque[Call] = deque()
+        self.waiting: deque[WriteRequest] = deque()
 
     @property
     def led_here(self) -> bool:
@@ -107,7 +301,7 @@ class CommitQueue:
         me = get_ident()
         if me in self._reading:
             raise InternalError("a write was asked for inside a read on the same thread")
-        call = Call(fn, makes_room=makes_room)
+        call = WriteRequest(fn, makes_room=makes_room)
         call.job = job
         try:
             with self._mu:
@@ -118,9 +312,9 @@ class CommitQueue:
                 else:
                     self._enqueue(call, me)
             if call.state != LEAD:
-                follow(call)
+                await_outcome(call)
             if call.state == LEAD:
-                self._lead(Batch(call), call, me)
+                self._lead(WriteBatch(call), call, me)
         except BaseException as interrupt:
             self._leave_surely(call, interrupt)
             raise
@@ -133,7 +327,7 @@ class CommitQueue:
         finally:
             del error, call  # the traceback would hold this frame, and the frame the traceback
 
-    def _enqueue(self, call: Call, me: int) -> None:
+    def _enqueue(self, call: WriteRequest, me: int) -> None:
         if self._owner == me:
             raise InternalError("a write was asked for inside a transaction on the same thread")
         waiter = call.waiter = allocate_lock()
@@ -141,7 +335,7 @@ class CommitQueue:
         call.state = QUEUED
         self.waiting.append(call)
 
-    def _leave_surely(self, call: Call, interrupt: BaseException) -> None:
+    def _leave_surely(self, call: WriteRequest, interrupt: BaseException) -> None:
         while True:
             try:
                 self._leave(call)
@@ -151,7 +345,7 @@ class CommitQueue:
             except BaseException as again:  # noqa: BLE001 - one interrupt is enough to raise
                 again.__cause__ = interrupt
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: WriteRequest) -> None:
         """An interrupted caller leaves the queue, waits for its outcome or hands on the lead."""
         while True:
             with self._mu:
@@ -163,14 +357,14 @@ class CommitQueue:
                         call.state = DONE
             if state == LEAD:
                 batch = self._batch
-                self._settle(batch if batch is not None and batch.own is call else Batch(call))
+                self._settle(batch if batch is not None and batch.own is call else WriteBatch(call))
             if state != TAKEN:
                 return
-            follow(call)
+            await_outcome(call)
 
     # --- the leader --------------------------------------------------------------------------
 
-    def _lead(self, batch: Batch, own: Call, me: int) -> None:
+    def _lead(self, batch: WriteBatch, own: WriteRequest, me: int) -> None:
         self._batch = batch
         try:
             if own.waiter is not None:
@@ -189,13 +383,13 @@ class CommitQueue:
         finally:
             self._settle_surely(batch)
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _hand_over(self, batch: WriteBatch) -> None:
         """A hurried batch has to wait: its call is the first that the writer thread takes."""
         with self._mu:
             self._need_writer()
             batch.back, batch.calls, batch.own = batch.calls, [], None
 
-    def take_more(self, batch: Batch) -> bool:
+    def take_more(self, batch: WriteBatch) -> bool:
         """Move waiting calls into the running batch; whether there were any."""
         if batch.hurried:
             return False
@@ -212,7 +406,7 @@ class CommitQueue:
                 waiting.popleft()
         return len(calls) > before
 
-    def _settle_surely(self, batch: Batch) -> None:
+    def _settle_surely(self, batch: WriteBatch) -> None:
         interrupt: BaseException | None = None
         while True:
             try:
@@ -225,7 +419,7 @@ class CommitQueue:
         if interrupt is not None:
             raise interrupt
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: WriteBatch) -> None:
         """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
         own, waiting = batch.own, self.waiting
         if len(batch.calls) == 1 and self._settle_alone(batch):
@@ -243,7 +437,9 @@ class CommitQueue:
         elif writer:
             release(self._writer_wake)
 
-    def _pass_on(self, batch: Batch, final: list[Call], back: list[Call]) -> None:
+    def _pass_on(
+        self, batch: WriteBatch, final: list[WriteRequest], back: list[WriteRequest]
+    ) -> None:
         """Under the mutex: the states of the batch's calls, and who leads next."""
         own, waiting = batch.own, self.waiting
         while waiting and waiting[0].state == TAKEN:
@@ -271,10 +467,10 @@ class CommitQueue:
             self._batch = None  # its closures know the handle, and that must not outlive its users
         batch.settled = True
 
-    def claim(self, patience_seconds: float) -> Call | None:
+    def claim(self, patience_seconds: float) -> WriteRequest | None:
         """Take the lead without a batch, to be given back by ``release``; None if it takes long."""
         me = get_ident()
-        call = Call(_nothing)
+        call = WriteRequest(_nothing)
         call.job = True
         with self._mu:
             if not self._busy:
@@ -296,11 +492,11 @@ class CommitQueue:
             self._owner = me
         return call
 
-    def release(self, claimed: Call) -> None:
+    def release(self, claimed: WriteRequest) -> None:
         """Give back the lead of ``claim``."""
-        self._settle_surely(Batch(claimed))
+        self._settle_surely(WriteBatch(claimed))
 
-    def _settle_alone(self, batch: Batch) -> bool:
+    def _settle_alone(self, batch: WriteBatch) -> bool:
         """The short way for a lone caller: nobody to wake, nobody to lead."""
         own = batch.own
         if own is None or batch.back or self.waiting:
@@ -331,7 +527,7 @@ class CommitQueue:
         What waits for no device is done at once and here, unless ``large`` says that it takes its
         time: two wake-ups of a thread cost more than such a commit.
         """
-        call = Call(fn, makes_room=makes_room)
+        call = WriteRequest(fn, makes_room=makes_room)
         call.future = future = loop.create_future() if future is None else future
         if not (large or self._busy or self.waiting) and self._pace.is_quick:
             me = get_ident()
@@ -358,7 +554,7 @@ class CommitQueue:
             writer.start()
             self._writer = writer
 
-    def _commit_here(self, call: Call, me: int, loop: asyncio.AbstractEventLoop) -> bool:
+    def _commit_here(self, call: WriteRequest, me: int, loop: asyncio.AbstractEventLoop) -> bool:
         """Lead a batch of this call alone; whether it is done, or on its way to the writer."""
         start = perf_counter_ns()
         try:
@@ -368,7 +564,7 @@ class CommitQueue:
                 call.state = LEAD
                 self._owner = me
                 self._busy = True
-            self._lead(Batch(call, hurried=True), call, me)
+            self._lead(WriteBatch(call, hurried=True), call, me)
         except BaseException as interrupt:
             if call.state == LEAD:
                 self._leave_surely(call, interrupt)
@@ -397,7 +593,7 @@ class CommitQueue:
                 self._lead_for_futures()
 
     def _lead_for_futures(self) -> None:
-        batch = Batch(None)
+        batch = WriteBatch(None)
         try:
             self.take_more(batch)
             if batch.calls:
@@ -415,3 +611,580 @@ class CommitQueue:
 
 def _nothing(_: Any) -> None:
     """What a claim of the lead runs."""
+
+
+# --- What the leader of a batch does: run closures, record, commit, and know the outcome ----------
+# An interrupt may be raised at any call. From the moment LMDB has committed until ``decided`` is
+# set, everything runs in a loop that an interrupt can only delay: a batch that is stored must never
+# be taken for one that has to run again.
+
+_CLEAR_BATCHES: Final = 256
+
+
+class _Next(Enum):
+    """What follows a run of the closures."""
+
+    COMMIT = 1
+    AGAIN = 2
+    GROW = 3
+    GROW_AHEAD = 4
+
+
+class _CommitOutcome(Enum):
+    """What became of a commit that did not return."""
+
+    UNKNOWN = 1  # LMDB let the lock go: look again under it
+    HELD = 2  # not committed, the lock is still ours
+    LOST = 3
+    COMMITTED = 4
+
+
+class Leader:
+    """Runs batches for one environment; always on the thread that has the lead."""
+
+    __slots__ = ("_env", "_txn", "batches", "closures", "poison", "unsynced")
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._txn: WriteTxn | None = None
+        self.poison = ""
+        self.unsynced = False
+        self.batches = 0
+        self.closures = 0
+
+    def forget(self) -> None:
+        """In the child of a fork: the transaction under way is the parent's."""
+        if self._txn is not None:
+            self._txn.drop()
+            self._txn = None
+        self.unsynced = False
+
+    # --- the batch ---------------------------------------------------------------------------
+
+    def run(self, batch: WriteBatch) -> None:
+        """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
+        try:
+            self._try_until_decided(batch)
+            if self._env.audit is not None and not batch.hurried:
+                self._env.audit.anchor_if_due()
+        except WriterNeeded:
+            raise
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            failure = binding.translate(error, self._env.path)
+            for call in batch.calls:
+                if not call.done:
+                    call.error = _copy_of(failure, error)
+            batch.decided = True
+
+    def _try_until_decided(self, batch: WriteBatch) -> None:
+        again = True
+        while True:
+            try:
+                follows = self._attempt(batch)
+            except (RawError, StoreFullError) as error:
+                steady_sync = self._env.steady_sync
+                if steady_sync is None or not again or not _is_full(error, self._env.path):
+                    raise
+                if batch.hurried:
+                    raise WriterNeeded from error
+                # A steady point lets go of the pages that were freed since the last one.
+                with suppress(MapMovedError):  # the next attempt follows the map
+                    steady_sync.sync()
+                again = False
+                continue
+            if follows is _Next.COMMIT:
+                return
+            if batch.hurried and follows is not _Next.AGAIN:
+                raise WriterNeeded  # growing waits for all who read
+            if follows is _Next.GROW:
+                self._env.grow()
+            elif follows is _Next.GROW_AHEAD:
+                self._env.grow_ahead()
+
+    def _attempt(self, batch: WriteBatch) -> _Next:
+        self.need_sound()
+        env = self._env
+        if env.audit is not None:
+            batch.refusal = env.audit.need_anchored(hurried=batch.hurried)
+        if self.batches % _CLEAR_BATCHES == _CLEAR_BATCHES - 1 and env.raw is not None:
+            env.raw.reader_check()  # what killed readers pin must not make the file grow for ever
+        txn = raw = None
+        try:
+            raw = env.begin_write(hurried=batch.hurried)
+            txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault, env.audit)
+            follows, wrote = self._run_calls(txn, batch, env.queue)
+            if follows is _Next.COMMIT:
+                if wrote:
+                    if not self._has_room(txn, batch):
+                        return _Next.AGAIN
+                    if env.redo is not None and env.is_tight(txn.size):
+                        return _Next.GROW_AHEAD
+                    self._commit(txn, batch)
+                else:  # an interrupt makes it run again: there is nothing to be stored twice
+                    run_callbacks(deque(txn.callbacks))
+                    batch.decided = True
+        except MapFull:
+            return _Next.GROW
+        finally:
+            self._txn = None
+            if env.steady_sync is not None:
+                env.steady_sync.is_busy = False
+            # By a function in C: an interrupt at the first line of one of ours would leave the lock
+            # to whoever keeps the error. Nothing happens to a transaction that was committed; one
+            # that a fork took from us is the parent's.
+            if raw is not None and (txn is None or txn.raw is not None):
+                raw.abort()
+            raw = None
+            if txn is not None:
+                txn.drop()
+        return follows
+
+    def _run_calls(
+        self, txn: WriteTxn, batch: WriteBatch, queue: CommitQueue
+    ) -> tuple[_Next, bool]:
+        """Run every closure once, those that queue up meanwhile too; whether anything was written.
+
+        A closure that wrote and then raised has spoilt the transaction: the others run again.
+        """
+        wrote = False
+        index = 0
+        while True:
+            while index < len(batch.calls):
+                call = batch.calls[index]
+                if call.done or _is_refused(call, batch.refusal):
+                    index += 1
+                    continue
+                txn.owner = call
+                txn.dirty = False
+                callbacks = len(txn.callbacks)
+                self._run_one(txn, call, batch)
+                if call.error is not None:
+                    if isinstance(txn.failed, MapFull):
+                        return _Next.GROW, False
+                    if txn.dirty or txn.failed is not None:
+                        call.error = _typed(call.error, self._env.path)
+                        call.done = True
+                        return _Next.AGAIN, False
+                    call.error = _typed(call.error, self._env.path)
+                    del txn.callbacks[callbacks:]
+                elif txn.dirty:
+                    if self._overflows(txn):
+                        if wrote:
+                            batch.take_back(index)
+                            return _Next.AGAIN, False
+                        batch.take_back(index + 1)  # it is committed alone, with a second flush
+                    wrote = True
+                index += 1
+            if not queue.waiting or batch.back or not queue.take_more(batch):
+                if wrote and txn.vault is not None:
+                    txn.vault.note(txn)
+                return _Next.COMMIT, wrote
+
+    def _run_one(self, txn: WriteTxn, call: WriteRequest, batch: WriteBatch) -> None:
+        try:
+            call.result = call.fn(txn)
+            if txn.audit is not None:
+                txn.audit.settle()
+            call.error = txn.failed  # set if the closure swallowed LMDB's refusal
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            call.error = error
+        except BaseException as error:
+            # An interrupt of this thread, unless this closure was running the last time as well.
+            if call is batch.own or (batch.own is not None and not call.struck):
+                call.struck = True
+                raise
+            call.error = error
+            txn.dirty = True
+
+    def _overflows(self, txn: WriteTxn) -> bool:
+        redo = self._env.redo
+        return redo is not None and txn.size > redo.capacity
+
+    # --- the commit --------------------------------------------------------------------------
+
+    def _commit(self, txn: WriteTxn, batch: WriteBatch) -> None:
+        """Record, commit, flush what the record does not cover, decide the batch.
+
+        Raises if nothing is stored (the batch stays undecided), if the outcome is unknown, or an
+        interrupt (the batch is decided then).
+        """
+        raw = txn.raw
+        if raw is None:
+            raise InternalError("the process was forked inside a transaction")
+        redo = self._env.redo
+        recorded = redo is not None and txn.size <= redo.capacity
+        txnid = raw.id()
+        interrupt: BaseException | None = None
+        try:
+            if redo is not None and recorded:
+                redo.write(txnid, txn.ops)
+            raw.commit()
+        except BaseException as error:  # noqa: BLE001 - raised by _give_up, or kept
+            short = self._is_short_write(error, txn)
+            if not self._was_committed(raw, txnid, error, poisons=not short):
+                self._give_up(error, short=short)
+            if not isinstance(error, Exception):
+                interrupt = error
+        callbacks = deque(txn.callbacks)
+        while not batch.decided:
+            try:
+                self._stored()  # counted twice after an interrupt, which harms nothing
+                if redo is not None and not recorded:
+                    self.sync()
+                    recorded = True
+                if callbacks:
+                    run_callbacks(callbacks)
+                self._env.notifier.publish(txn.topics)
+                self.batches += 1
+                self.closures += len(batch.calls)
+                batch.decided = True
+            except Exception:
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _stored(self) -> None:
+        self.need_sound()  # a flush of another thread may have failed meanwhile
+        env = self._env
+        self.unsynced = env.redo is not None
+        if env.steady_sync is not None:
+            env.steady_sync.committed()
+
+    def _has_room(self, txn: WriteTxn, batch: WriteBatch) -> bool:
+        """Whether the batch leaves what is kept for deletions; else those who only write fail."""
+        reserve = self._env.reserve
+        if reserve is None:
+            return True
+        ordinary = [c for c in batch.calls if not (c.makes_room or c.done or c.error)]
+        if not ordinary or txn.raw is None or reserve.reserve(txn.raw, txn.puts):
+            return True
+        if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
+            batch.take_back(batch.calls.index(ordinary[0]) + 1)
+            return False
+        for call in ordinary:
+            call.error = reserve.refusal()
+            call.done = True
+        return False
+
+    def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
+        """Whether LMDB calls EIO what was a write cut short for want of room."""
+        return binding.is_device_error(error) and is_cramped(self._env.fd, 2 * txn.size)
+
+    def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
+        if short:
+            raise StoreFullError(
+                f"{self._env.path}: no space is left: free some; nothing was stored or lost"
+            ) from error
+        raise error
+
+    def sync(self) -> None:
+        """Flush everything; a failure poisons, for the next flush would claim success."""
+        self.need_sound()
+        try:
+            self._env.mapped().sync(True)
+        except RawError as error:
+            self.poison_for(error)
+            raise OutcomeUnknownError(self.poison) from error
+
+    def _was_committed(
+        self, raw: RawTxn, txnid: int, error: BaseException, *, poisons: bool
+    ) -> bool:
+        """What became of a commit that raised; if it is not stored, it cannot come back either.
+
+        ``poisons`` says that a device error is what it says: LMDB calls a short write one, too.
+        """
+        fate = [_CommitOutcome.UNKNOWN]
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._find_fate(fate, raw, txnid, error)
+                break
+            except Exception as unknown:
+                self.poison_for(error)
+                raise OutcomeUnknownError(self.poison) from unknown
+            except BaseException as again:  # noqa: BLE001 - raised below, or superseded
+                interrupt = again
+        if poisons and binding.is_device_error(error):
+            self.poison_for(error)
+            if fate[0] is _CommitOutcome.COMMITTED:  # by the page cache, maybe not by the device
+                raise OutcomeUnknownError(self.poison) from error
+        if interrupt is not None and fate[0] is _CommitOutcome.LOST:
+            raise interrupt
+        return fate[0] is _CommitOutcome.COMMITTED
+
+    def _find_fate(
+        self, fate: list[_CommitOutcome], raw: RawTxn, txnid: int, error: BaseException
+    ) -> None:
+        """Settle ``fate``; may be interrupted anywhere and be run again.
+
+        LMDB's transaction is alive as long as commit was not called; if commit returned and the
+        error came from elsewhere (an interrupt), it is stored. If commit itself failed, the lock
+        is gone, and another process may have replayed our record before we take it again.
+        """
+        redo = self._env.redo
+        if fate[0] is _CommitOutcome.UNKNOWN:
+            if _is_alive(raw):
+                fate[0] = _CommitOutcome.HELD
+            elif not isinstance(error, RawError):
+                fate[0] = _CommitOutcome.COMMITTED
+            else:
+                lock = self._env.begin_write()
+                try:
+                    now = lock.id()
+                    if now == txnid and redo is not None:
+                        redo.withdraw(txnid)
+                    if now == txnid or redo is None:
+                        # Without a record nobody can replay it, and had its meta page been touched,
+                        # LMDB would refuse every further transaction (MDB_PANIC).
+                        fate[0] = _CommitOutcome.LOST
+                    elif now > txnid + 2:
+                        raise OutcomeUnknownError("other transactions hide the outcome")
+                    else:  # the slot still tells whose transaction ``txnid`` is
+                        ours = redo.holds_ours(txnid)
+                        fate[0] = _CommitOutcome.COMMITTED if ours else _CommitOutcome.LOST
+                finally:
+                    lock.abort()
+        if fate[0] is _CommitOutcome.HELD:
+            if _is_alive(raw):
+                if redo is not None:
+                    redo.withdraw(txnid)
+                raw.abort()
+            fate[0] = _CommitOutcome.LOST
+
+    def need_sound(self) -> None:
+        """OutcomeUnknownError if a flush or commit has failed: no later one tells the truth."""
+        if self.poison:
+            raise OutcomeUnknownError(self.poison)
+
+    def poison_for(self, error: BaseException) -> None:
+        """Refuse every further write: what is on the device is not known any more."""
+        self.poison = (
+            f"{self._env.path}: a commit or flush failed ({error}) so that the store cannot be"
+            " trusted to write; close it, check the device, open it again and look what is stored"
+        )
+
+
+def _is_refused(call: WriteRequest, refusal: MemcoreError | None) -> bool:
+    """Whether a call must not be carried out, as long as only those who make room are."""
+    if refusal is None or call.makes_room:
+        return False
+    call.error, call.done = _copy_of(refusal, refusal), True
+    return True
+
+
+def _is_full(error: BaseException, path: str) -> bool:
+    return isinstance(binding.translate(error, path), StoreFullError)
+
+
+def _is_alive(raw: RawTxn) -> bool:
+    try:
+        raw.id()
+    except RawError:
+        return False
+    return True
+
+
+def _typed(error: BaseException, path: str) -> BaseException:
+    typed = binding.translate(error, path)
+    if typed is not error:
+        typed.__cause__ = error
+    return typed
+
+
+def _copy_of(failure: BaseException, cause: BaseException) -> BaseException:
+    """An error of one's own for each caller: a traceback belongs to one thread."""
+    if not isinstance(failure, MemcoreError):
+        return failure
+    copy = type(failure)(*failure.args)
+    copy.__cause__ = failure.__cause__ if failure is cause else cause
+    return copy
+
+
+# --- Room in the file for deletions: LMDB needs fresh pages even to free others -------------------
+# A full device must not be a trap that only more space opens. So the file is grown ahead of need,
+# and the last megabyte of what is free in it serves only closures that make room. Free are the
+# pages of LMDB's free list (all of them are used again as soon as no reader needs them) and those
+# between the last page and the end of the file.
+#
+# **What a batch takes** is estimated per page (``pages_for``): LMDB copies each leaf that a row
+# comes into, with the branches above it, and writes what splits of new leaves, each half full at
+# worst. Rows with nobody else's between them share leaves. Values too large for a leaf have pages
+# of their own.
+
+_COMMIT_BYTES: Final = 32 * 1024
+"""What a commit writes beside its rows: LMDB's free list, and pages of the tree's own growth."""
+_NODE_BYTES: Final = 12
+"""Head of a node, its place in the page's index, and a byte to an even size."""
+_NODE_BYTES_MAX: Final = 2030
+"""A larger row has its value on pages of its own."""
+_PAGE_HEAD_BYTES: Final = 16
+_HALF_FULL: Final = 2
+"""Leaves that split are half full at worst."""
+_CROWDED: Final = 14
+"""Before large rows LMDB, which splits at the middle key, leaves 1/14 of a leaf full at worst."""
+_CROWDING_BYTES: Final = PAGE_BYTES // 8
+_RUN_PAGES: Final = 2
+"""Leaves at both ends of a run of rows, which others' rows share."""
+_LEAVES_BRANCH: Final = 8
+"""A branch holds as many leaves at least, with long keys and half full."""
+_FEW: Final = 4
+"""So many rows are not looked for in the tree: each is a run of its own."""
+_BLANK: Final = bytes(PAGE_BYTES)
+
+
+class SpaceReserve:
+    """How much may be written before somebody has to look again. Used under the write lock."""
+
+    __slots__ = ("_depth", "_fd", "_left", "_next", "_pages", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+        self._left = 0
+        self._next = 0
+        self._depth = 0
+        self._pages = 0
+
+    def reserve(self, raw: RawTxn, puts: Mapping[bytes, int]) -> bool:
+        """Before an ordinary batch is committed that put these rows, by size: may it be?
+
+        The file is grown first, so that what is kept is there when the batch has taken its part,
+        whoever fills the device meanwhile. What was left is known only if the commit before was one
+        of these: other processes write, and those who make room use pages before they free any.
+        """
+        txnid = raw.id()
+        known = txnid == self._next
+        cost = self._bytes(rows_at_most(puts))
+        if cost > self._left or not known:
+            if len(puts) > _FEW:
+                cost = self._bytes(rows_in(raw, puts))
+            if cost > self._left or not known:
+                self._measure(cost)
+            if cost > self._left:
+                return False
+        self._left -= cost
+        self._next = txnid + 1
+        return True
+
+    def _bytes(self, rows: Rows) -> int:
+        return pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
+
+    def refusal(self) -> StoreFullError:
+        """What the caller of an ordinary batch is told."""
+        return StoreFullError(
+            f"{self._path}: no space is left on the device: free some, or delete sessions, for"
+            " which room is kept; nothing was stored or lost"
+        )
+
+    def _measure(self, cost: int) -> None:
+        meta = newest_meta(self._fd, self._path)
+        self._depth, self._pages = meta.main_depth, meta.main_pages
+        used = (meta.last_page + 1) * PAGE_BYTES
+        # LMDB never looks at its own counts of pages: in a damaged file they say anything.
+        free = (meta.last_page - 1 - meta.main_pages - meta.free_pages) * PAGE_BYTES
+        size = os.fstat(self._fd).st_size
+        have = max(0, free) + max(0, size - used)
+        want = ROOM_BYTES + max(cost, ROOM_STEP_BYTES)
+        if have < want:
+            have += self._extend(size, want - have)
+        self._left = have - ROOM_BYTES
+
+    def _extend(self, size: int, more: int) -> int:
+        """Grow the file by this and up to a page more; how many bytes, fewer on a full device.
+
+        Zeros are written, as pages that were never written make a small commit slow, and in single
+        pages: one large write makes large folios of the page cache, and each later flush of a page
+        then writes a whole one. What a large batch fills at once is only reserved. Nothing that
+        anybody wrote is written over.
+        """
+        end = (size + more + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+        at = size
+        try:
+            if more > ROOM_BYTES + ROOM_STEP_BYTES:
+                with suppress(OSError):  # then as far as it goes
+                    os.posix_fallocate(self._fd, size, end - size)
+                    return end - size
+            while at < end:
+                at += os.pwrite(self._fd, _BLANK[: end - at], at)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        return at - size
+
+
+class Rows(NamedTuple):
+    """What a batch put, as far as it matters for pages."""
+
+    runs: int
+    """Runs of rows with no others' between them."""
+    inline: int
+    """Bytes in leaves."""
+    crowded: int
+    """Those of them in runs with a row of an eighth of a page or more close behind them."""
+    large: int
+    """Pages of values too large for a leaf."""
+
+
+def rows_at_most(puts: Mapping[bytes, int]) -> Rows:
+    """The rows of a batch without a look at the tree: each for itself, and crowded."""
+    inline = large = 0
+    for key, size in puts.items():
+        taken = _NODE_BYTES + len(key)
+        if taken + size <= _NODE_BYTES_MAX:
+            inline += taken + size
+        else:
+            inline += taken + 8
+            large += (size + _PAGE_HEAD_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
+    return Rows(len(puts), inline, inline if len(puts) > _FEW else 0, large)
+
+
+def rows_in(raw: RawTxn, puts: Mapping[bytes, int]) -> Rows:
+    """The rows of a batch as they lie in its transaction, among all others."""
+    runs = crowded = run = 0
+    following = b""
+    cursor = raw.cursor()
+    try:
+        for key in sorted(puts):
+            if key != following:
+                if not cursor.set_range(key) or cursor.key() != key:
+                    continue  # deleted again
+                runs += 1
+                run = 0
+            run += _NODE_BYTES + len(key) + min(puts[key], _NODE_BYTES_MAX)
+            following = cursor.key() if cursor.next() else b""
+            # A run that fills no page splits one at most.
+            if run > PAGE_BYTES // 4 and following and following not in puts:
+                crowded += run * _stands_before_large(cursor)
+    finally:
+        cursor.close()
+    whole = rows_at_most(puts)
+    return whole._replace(runs=runs, crowded=min(crowded, whole.inline))
+
+
+def _stands_before_large(cursor: RawCursor) -> bool:
+    """Whether among the rows from here to the end of a page is one that crowds the others."""
+    seen = 0
+    while seen < PAGE_BYTES:
+        size = len(cursor.value())
+        if _CROWDING_BYTES < size <= _NODE_BYTES_MAX:
+            return True
+        seen += _NODE_BYTES + len(cursor.key()) + min(size, _NODE_BYTES_MAX)
+        if not cursor.next():
+            break
+    return False
+
+
+def pages_for(rows: Rows, depth: int, pages: int) -> int:
+    """The pages that putting these rows takes, at most.
+
+    Args:
+        rows: what was put.
+        depth: of the tree as it was.
+        pages: all that it had: so many are copied at most.
+    """
+    copied = min(rows.runs * (_RUN_PAGES + max(depth - 1, 0)), pages + rows.runs + depth)
+    filled = _HALF_FULL * (rows.inline - rows.crowded) + _CROWDED * rows.crowded
+    leaves = (filled + PAGE_BYTES - 1) // (PAGE_BYTES - _PAGE_HEAD_BYTES)
+    return copied + leaves + leaves // _LEAVES_BRANCH + rows.large

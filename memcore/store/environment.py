@@ -1,15 +1,18 @@
-"""One open file of this process: shared by all its handles and threads.
+"""Environment: one open file of this process, shared by its handles and threads; fork.
 
 Only the leader of the commit queue writes, remaps, reopens and closes, so these never meet; before
-the last three it shuts the gate, so no read meets them.
+the last three it shuts the barrier, so no read meets them.
 """
 
 from __future__ import annotations
 
 import os
-from _thread import get_ident
+from _thread import LockType, allocate_lock, get_ident
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from threading import RLock
 from typing import Any, Final, TypeVar
 
 from memcore.errors import (
@@ -22,31 +25,189 @@ from memcore.errors import (
 )
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
-from memcore.store.attaching import Attachment, FileKey, attach
-from memcore.store.base import MapMovedError
-from memcore.store.bell import Bell
-from memcore.store.call import WriterNeeded
-from memcore.store.commit import CommitQueue
-from memcore.store.faults import watched
-from memcore.store.file import newest_meta
-from memcore.store.fork import Fork
-from memcore.store.format import Format
-from memcore.store.gate import Gate
-from memcore.store.leader import Leader
-from memcore.store.lmdb import MapResized, RawError, ReadersFull
-from memcore.store.lockfile import lockers_of
-from memcore.store.pin import Pin
-from memcore.store.recorder import Recorder, anchored
-from memcore.store.redo import RedoLog
-from memcore.store.room import Room
-from memcore.store.steady import SteadyLog
-from memcore.store.txn import Snapshot
-from memcore.store.vault import Vault
-from memcore.store.walking import walked
+from memcore.store.audit_log import Recorder, anchored
+from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
+from memcore.store.datafile import Format, newest_meta
+from memcore.store.encryption import RowCipher
+from memcore.store.fault_injection import watched
+from memcore.store.interface import MapMovedError, Notifier
+from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
+from memcore.store.open_file import Attachment, FileKey, attach, walked
+from memcore.store.redo_log import RedoLog
+from memcore.store.steady import SteadyLog, SteadySync
+from memcore.store.transaction import Snapshot
 
-__all__ = ["Environment"]
+__all__ = [
+    "Environment",
+    "Fork",
+    "ReaderBarrier",
+]
+
+
+# --- An environment over a fork of its process ----------------------------------------------------
+# LMDB's environment must not be used in the child, and the child cannot open its own while that one
+# lives. Giving it up in the child clears the reader slots of the parent, so the parent shall have
+# none at that moment: no read under way, none kept spare, none pinned.
+
+_leaked: list[Any] = []
+"""Environments of a parent that was in the middle of something: giving them up would harm it."""
+
+
+class Fork:
+    """What one environment does before a fork and after it, in the parent and in the child."""
+
+    __slots__ = ("_claimed", "_env", "_quiet", "reopening")
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._claimed: WriteRequest | None = None
+        self._quiet = False
+        self.reopening = RLock()
+
+    def quiesce(self, patience_seconds: float) -> None:
+        """Before: let transactions of other threads end, for a while."""
+        env = self._env
+        self._claimed = env.queue.claim(patience_seconds)
+        ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
+        if env.raw is not None and self._claimed is not None and ended:
+            env.unpin()
+            binding.set_map(env.raw, env.raw.info()["map_size"])  # ends the spare transaction
+            self._quiet = True
+
+    def resume(self) -> None:
+        """After, in the parent."""
+        self._quiet = False
+        self._env.barrier.open()
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            self._env.queue.release(claimed)
+
+    def forget(self) -> None:
+        """After, in the child: let go of all that belongs to the parent; reopen at the next use.
+
+        The descriptor is closed: the parent's flock lives on in the parent's own descriptor.
+        """
+        env = self._env
+        pinned = None if env.steady_sync is None else env.steady_sync.forget()
+        if self._quiet and env.raw is not None:
+            env.raw.close()  # a frame of a thread that is no more may hold it for ever
+        elif env.raw is not None:
+            _leaked.append((env.raw, pinned))
+        env.barrier.reset()
+        env.notifier.forget()
+        env.leader.forget()
+        if not env.is_closed:
+            env.open_at_next_use()
+        env.raw = env.steady_sync = None
+        fd, env.fd = env.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self._claimed = None
+        self._quiet = False
+        self.reopening = RLock()
+        env.queue.reset()
+
+
+# --- The barrier that remapping and closing shut while this process's reads end -------------------
 
 T = TypeVar("T")
+
+_LOOK_SECONDS: Final = 0.05
+"""A reader that an interrupt kept from ringing is noticed after this time."""
+
+
+class ReaderBarrier:
+    """Reads under way, by thread, and whether new ones may begin.
+
+    A reader enters itself into ``live`` and then looks at ``is_shut``; who shuts the barrier sets
+    ``is_shut`` and then looks at ``live``. So one of the two sees the other, and a read costs no
+    lock.
+
+    An interrupt may be raised where a Python function begins, where a C function has returned, and
+    where a loop jumps back. So whoever is in ``live`` is taken out by ``live.pop`` itself, in a
+    ``finally`` where nothing comes before it that could be interrupted: the first line of a
+    method that does it, or of an ``__exit__``, could be. ``is_shut`` is set back in the same way,
+    and who waits does so on a lock of its own: one that is shared could stay locked.
+    """
+
+    __slots__ = ("_waiting", "is_shut", "live")
+
+    def __init__(self) -> None:
+        self.live: dict[int, Snapshot] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Open, with nobody inside: in the child of a fork the readers are the parent's."""
+        for snapshot in list(self.live.values()):
+            snapshot.drop()
+        self.live.clear()
+        self.is_shut = False
+        self._waiting: deque[LockType] = deque()
+
+    def enter(self, me: int, snapshot: Snapshot) -> None:
+        """Wait until the barrier is open; ``snapshot`` is in ``live`` then.
+
+        The caller pops it, however this ends.
+        """
+        self.live[me] = snapshot
+        while self.is_shut:
+            self.live.pop(me, None)
+            self.ring()
+            bell = self._bell()
+            if self.is_shut:
+                bell.acquire(True, _LOOK_SECONDS)
+            self.live[me] = snapshot
+
+    def _bell(self) -> LockType:
+        """A lock that the next ``ring`` lets go of."""
+        bell = allocate_lock()
+        bell.acquire()
+        self._waiting.append(bell)
+        return bell
+
+    def ring(self) -> None:
+        """Let those who wait look again; an interrupt costs them the time until they do so."""
+        with suppress(IndexError):
+            while True:
+                self._waiting.pop().release()
+
+    def shut(self, patience_seconds: float | None = None) -> bool:
+        """No read begins; returns when those of other threads have ended, or False if patience has.
+
+        ``live`` may hold threads after that: they look at the barrier and wait.
+        """
+        waited = 0.0
+        self.is_shut = True
+        while self._is_read_elsewhere():
+            if patience_seconds is not None and waited >= patience_seconds:
+                return False
+            bell = self._bell()
+            if self._is_read_elsewhere() and not bell.acquire(True, _LOOK_SECONDS):
+                waited += _LOOK_SECONDS
+        return True
+
+    def _is_read_elsewhere(self) -> bool:
+        me = get_ident()
+        return any(thread != me for thread in list(self.live))
+
+    def open(self) -> None:
+        """Reads may begin again."""
+        self.is_shut = False
+        self.ring()
+
+    def closed(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` while no read of this process is under way. Needs the lead of the queue."""
+        try:
+            self.shut()
+            return fn()
+        finally:
+            self.is_shut = False
+            self.ring()
+
+
+# --- One open file of this process: shared by all its handles and threads -------------------------
+
+
 _MAP_MARGIN_BYTES: Final = 256 * 1024
 _COMMITS_KEPT: Final = 1
 """Commits after a snapshot that leave its pages alone, though its reader is not in the lock file:
@@ -76,21 +237,21 @@ class Environment:
         """Whether writers see the readers of this environment and leave their pages alone."""
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
-        self.vault: Vault | None = None
+        self.vault: RowCipher | None = None
         """What contents are encrypted with; None: the file is not, or not to be read."""
         self.redo: RedoLog | None = None
-        self.pin: Pin | None = None
-        self.room: Room | None = None
+        self.steady_sync: SteadySync | None = None
+        self.reserve: SpaceReserve | None = None
         self.audit: Recorder | None = None
         self.private = False
         self.closing = False
         self.handles = set()
         """The ids of the handles; nothing here keeps one alive."""
-        self.gate = Gate()
-        self.bell = Bell()
+        self.barrier = ReaderBarrier()
+        self.notifier = Notifier()
         self.begin: Callable[..., Any] = self._begin_closed
         self.leader = Leader(self)
-        self.queue = CommitQueue(self.leader.run, self.gate.live, self.is_prompt)
+        self.queue = CommitQueue(self.leader.run, self.barrier.live, self.is_prompt)
         self.fork = Fork(self)
 
     def __del__(self) -> None:
@@ -124,18 +285,18 @@ class Environment:
         self.redo = None
         if mode == "full":
             self.redo = watched(found.raw, RedoLog(found.fd, found.run))
-        self.pin = self.room = None
+        self.steady_sync = self.reserve = None
         if not read_only and mode != "none":
-            self.room = Room(found.fd, self.path)
+            self.reserve = SpaceReserve(found.fd, self.path)
         self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = found.raw.begin if found.is_locked else self._begin_unlocked
         self.map_size = found.raw.info()["map_size"]
         if not read_only and mode == "relaxed":
             log = watched(found.raw, SteadyLog(found.fd, found.run))
-            self.pin = Pin(self, log, found.fd, self.interval_seconds)
+            self.steady_sync = SteadySync(self, log, found.fd, self.interval_seconds)
             last = log.newest()
             if last is None or last.txnid != newest_meta(found.fd, self.path).txnid:
-                self.pin.remind()  # a process was killed before its steady point
+                self.steady_sync.remind()  # a process was killed before its steady point
 
     def refuse(self, findings: list[str]) -> None:
         """Raise for what a walk has found."""
@@ -143,7 +304,7 @@ class Environment:
             raise binding.corrupt(self.path, findings)
 
     def detach(self, *, settle: bool = True, again: bool = False) -> None:
-        """Close LMDB's environment and the descriptor. Needs the lead and a shut gate.
+        """Close LMDB's environment and the descriptor. Needs the lead and a shut barrier.
 
         ``again``: the next use opens them; ``settle``: make what is committed durable first.
         """
@@ -154,12 +315,12 @@ class Environment:
             if settle and self.raw is not None and not self.leader.poison:
                 self._settle_down()
         finally:
-            pin, self.pin = self.pin, None
+            steady_sync, self.steady_sync = self.steady_sync, None
             raw, self.raw = self.raw, None
             fd, self.fd = self.fd, -1
             try:  # an interrupt in one of them must not cost the others
-                if pin is not None:
-                    pin.end()
+                if steady_sync is not None:
+                    steady_sync.end()
             finally:
                 try:
                     if raw is not None:
@@ -170,12 +331,12 @@ class Environment:
 
     def _settle_down(self) -> None:
         """Before closing: leave nothing that a power cut could take, or an opener must redo."""
-        pin = self.pin
-        while pin is not None and pin.is_due:
+        steady_sync = self.steady_sync
+        while steady_sync is not None and steady_sync.is_due:
             try:
-                pin.point()
+                steady_sync.sync()
             except MapMovedError:
-                pin.let_go()
+                steady_sync.let_go()
                 binding.set_map(self.mapped(), 0)
         if self.leader.unsynced:
             self.mapped().sync(True)  # the last meta: read-only openers need no recovery
@@ -199,8 +360,8 @@ class Environment:
 
     def read(self, fn: Callable[[Any], T], *, patient: bool = True) -> T:
         """Run ``fn`` on a snapshot; inside another read of this thread, on that one's."""
-        gate = self.gate
-        live = gate.live
+        barrier = self.barrier
+        live = barrier.live
         me = get_ident()
         outer = live.get(me)
         if outer is not None:
@@ -211,8 +372,8 @@ class Environment:
         raw = None
         try:
             live[me] = snapshot
-            if gate.is_shut:
-                gate.enter(me, snapshot)
+            if barrier.is_shut:
+                barrier.enter(me, snapshot)
             try:
                 raw = self.begin()
             except RawError as error:
@@ -225,7 +386,7 @@ class Environment:
             binding.raise_from(error, self.path)
         finally:
             # LMDB's transaction ends before ``live`` forgets it: nobody unmaps under it. Both are
-            # done by functions in C, so that no interrupt comes before (see ``Gate``).
+            # done by functions in C, so that no interrupt comes before (see ``ReaderBarrier``).
             try:
                 if raw is not None:
                     raw.abort()
@@ -233,8 +394,8 @@ class Environment:
                 live.pop(me, None)
             raw = None  # whoever keeps an error keeps this frame
             snapshot.drop()
-            if gate.is_shut:
-                gate.ring()
+            if barrier.is_shut:
+                barrier.ring()
 
     def _begin_unlocked(self, **options: Any) -> Any:
         """A snapshot that no writer knows of: only while nobody has the file open to write.
@@ -262,13 +423,13 @@ class Environment:
 
     def hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
         """Run ``fn`` on LMDB's environment, for calls that must not meet a remap or a close."""
-        gate = self.gate
-        live = gate.live
+        barrier = self.barrier
+        live = barrier.live
         me = get_ident()
         if me in live:
             return fn(self.mapped())
         try:
-            gate.enter(me, Snapshot())
+            barrier.enter(me, Snapshot())
             if self.raw is None:
                 self.begin().abort()  # a child of a fork opens here; a closed store refuses
             return fn(self.mapped())
@@ -276,8 +437,8 @@ class Environment:
             binding.raise_from(error, self.path)
         finally:
             live.pop(me, None)
-            if gate.is_shut:
-                gate.ring()
+            if barrier.is_shut:
+                barrier.ring()
 
     def mapped(self) -> binding.RawEnv:
         """LMDB's environment. For whoever has the lead, or is inside ``hold``."""
@@ -290,11 +451,11 @@ class Environment:
         """After a refused begin: follow a grown map, or free the slots of dead readers."""
         for _ in range(8):
             if isinstance(error, MapResized):
-                self.gate.live.pop(me, None)
+                self.barrier.live.pop(me, None)
                 if self.queue.led_here:
                     raise InternalError("the map grew under the write lock") from error
                 self.queue.call(self.follow_map, job=True)
-                self.gate.enter(me, snapshot)
+                self.barrier.enter(me, snapshot)
             elif isinstance(error, ReadersFull):
                 self.mapped().reader_check()
             else:
@@ -319,7 +480,7 @@ class Environment:
 
     def grow(self) -> None:
         """Double the map. Needs the lead and no transaction of this thread."""
-        self.gate.closed(self._grow)
+        self.barrier.closed(self._grow)
 
     def _grow(self) -> None:
         raw = self.mapped()
@@ -339,7 +500,7 @@ class Environment:
 
     def follow_map(self, _: Any = None) -> None:
         """Map what another process made of the file. Needs the lead."""
-        self.gate.closed(self._follow)
+        self.barrier.closed(self._follow)
 
     def _follow(self) -> None:
         if self.raw is None:
@@ -356,16 +517,17 @@ class Environment:
             raise
 
     def unpin(self) -> None:
-        """Drop the pin of a relaxed file: the map is about to be replaced. Needs the lead."""
-        if self.pin is not None:
-            self.pin.let_go()
+        """Let go of a relaxed file's snapshot before the map is replaced. Needs the lead."""
+        if self.steady_sync is not None:
+            self.steady_sync.let_go()
 
     def is_prompt(self) -> bool:
         """Whether a commit now would wait for no device. A hint without the lead."""
-        raw, redo, pin = self.raw, self.redo, self.pin  # whoever has the lead may replace them
+        # Whoever has the lead may replace them.
+        raw, redo, steady_sync = self.raw, self.redo, self.steady_sync
         if redo is not None:
             return raw is not None and redo.is_in_memory
-        return raw is not None and (pin is None or pin.is_settled)
+        return raw is not None and (steady_sync is None or steady_sync.is_settled)
 
     def begin_write(self, *, hurried: bool = False) -> Any:
         """LMDB's write transaction; blocks while another process holds the write lock.
@@ -377,13 +539,13 @@ class Environment:
             try:
                 if self.raw is None:
                     self.begin().abort()  # a child of a fork opens here; a closed store refuses
-                if self.pin is not None:
-                    self.pin.ready(hurried=hurried)
+                if self.steady_sync is not None:
+                    self.steady_sync.ready(hurried=hurried)
                 return self.begin(write=True)
             except (MapResized, MapMovedError) as error:
                 if hurried:
                     raise WriterNeeded from error
-                self.follow_map()  # which drops the pin
+                self.follow_map()  # which drops the pinned snapshot
 
     def while_nobody_writes(self, fn: Callable[[], T]) -> T:
         """Run ``fn`` under the write lock. Needs the lead."""
@@ -393,8 +555,8 @@ class Environment:
             return fn()
         finally:
             lock.abort()
-            if self.pin is not None:
-                self.pin.is_busy = False
+            if self.steady_sync is not None:
+                self.steady_sync.is_busy = False
 
     def steady(self) -> None:
         """Make everything that was committed before this call survive a power cut."""
@@ -406,8 +568,8 @@ class Environment:
                 self.queue.call(self.follow_map, job=True)
 
     def _point(self, _: Any) -> None:
-        if self.pin is not None:
-            self.pin.point()
+        if self.steady_sync is not None:
+            self.steady_sync.sync()
 
     # --- modes of being open -----------------------------------------------------------------
 
@@ -417,7 +579,7 @@ class Environment:
             self.queue.call(self._reopen_writable, job=True)
 
     def _reopen_writable(self, _: Any) -> None:
-        self.gate.closed(self._attach_writable)
+        self.barrier.closed(self._attach_writable)
 
     def _attach_writable(self) -> None:
         if not self.read_only:
@@ -442,7 +604,7 @@ class Environment:
         if self.is_closed and self.raw is None:
             return
         with anchored(self.audit):
-            self.gate.closed(self.detach)
+            self.barrier.closed(self.detach)
 
     def needs_recovery(self) -> bool:
         """Whether a redo record waits for somebody who may write. Advisory."""

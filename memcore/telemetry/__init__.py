@@ -1,4 +1,4 @@
-"""What is done in a database, told to whom it concerns: records, logs, metrics, spans; no content.
+"""Telemetry: records of operations to logs, metrics and spans; never content.
 
 Names are imported when they are first used: OpenTelemetry and the access log cost nothing until
 then.
@@ -8,23 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memcore.telemetry.access_log import AccessLog
-    from memcore.telemetry.logs import LogSink
-    from memcore.telemetry.observer import Observer, counted, note_stored
-    from memcore.telemetry.observing import (
+    from memcore.telemetry.logs import AccessLog, LogSink
+    from memcore.telemetry.observer import (
+        Observer,
+        Telemetry,
         adapting,
         adapts,
         adopt,
         bound,
+        counted,
+        note_stored,
         observe,
         observer_of,
         opening,
         plain,
         seen_compacting,
+        telemetry_of,
     )
     from memcore.telemetry.otel import OpenTelemetry
     from memcore.telemetry.record import Record, Sink
-    from memcore.telemetry.seam import Telemetry, telemetry_of
 
 __all__ = [
     "AccessLog",
@@ -48,26 +50,27 @@ __all__ = [
     "telemetry_of",
 ]
 
+
 _HOMES = {
-    "AccessLog": "access_log",
+    "AccessLog": "logs",
     "LogSink": "logs",
     "Observer": "observer",
     "OpenTelemetry": "otel",
     "Record": "record",
     "Sink": "record",
-    "Telemetry": "seam",
-    "adapting": "observing",
-    "adapts": "observing",
-    "adopt": "observing",
-    "bound": "observing",
+    "Telemetry": "observer",
+    "adapting": "observer",
+    "adapts": "observer",
+    "adopt": "observer",
+    "bound": "observer",
     "counted": "observer",
     "note_stored": "observer",
-    "observe": "observing",
-    "observer_of": "observing",
-    "opening": "observing",
-    "plain": "observing",
-    "seen_compacting": "observing",
-    "telemetry_of": "seam",
+    "observe": "observer",
+    "observer_of": "observer",
+    "opening": "observer",
+    "plain": "observer",
+    "seen_compacting": "observer",
+    "telemetry_of": "observer",
 }
 
 

@@ -1,15 +1,34 @@
-"""Records in the standard library's logging."""
+"""Log sink: records in the standard library's logging, and the access log."""
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import json
 import logging
+import os
 import threading
+from contextlib import suppress
+from threading import RLock
+from time import monotonic
 from typing import Any, Final
+from weakref import WeakSet
+
+import orjson
 
 from memcore import errors
+from memcore.errors import InvalidOptionError
+from memcore.files import open_private
+from memcore.options import checked_int
 from memcore.telemetry.record import Record, Sink, checked_names
 
-__all__ = ["LogSink"]
+__all__ = [
+    "AccessLog",
+    "LogSink",
+]
+
+
+# --- Records in the standard library's logging ----------------------------------------------------
 
 _STEADY: Final = frozenset(
     {
@@ -72,3 +91,191 @@ def _level(record: Record) -> int:
         return logging.ERROR if fault else logging.WARNING
     steady = record.operation in _STEADY or "." in record.operation
     return logging.DEBUG if steady else logging.INFO
+
+
+# --- AccessLog: who did what when, as JSON lines in a file of its own -----------------------------
+
+_MODE: Final = 0o600
+_KEPT_BYTES_MAX: Final = 1 << 20
+"""So much waits for a device that takes nothing; older lines are given up first."""
+_logs: WeakSet[AccessLog] = WeakSet()
+
+
+class AccessLog(Sink):
+    """Records as JSON lines, one an operation, in a file that only its owner may read.
+
+    A line holds ``at`` (seconds since 1970), ``operation``, ``status``, ``duration_seconds`` and
+    those of the other fields of the ``Record`` that have a value. Lines are gathered and written
+    when there are ``buffer_bytes`` of them, when an operation finds the first of them older than
+    ``flush_seconds``, when a database is closed, and when the process ends; a kill loses what was
+    gathered. Several databases, threads and processes may share a file.
+
+    Args:
+        path: the file; made if it is missing. Its directory must be there. A link there is followed
+            now, and none that somebody puts there later.
+        rotate_bytes: a file that would grow beyond this becomes ``<path>.1``, that one
+            ``<path>.2``, and so on.
+        keep: how many of those stay: the log's own retention. 0: none.
+        buffer_bytes: how much to gather; 0 writes every line at once.
+        flush_seconds: how old gathered lines may be when the next operation comes.
+        names: as for ``LogSink``.
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rotate_bytes: int = 16 << 20,
+        keep: int = 4,
+        buffer_bytes: int = 1 << 16,
+        flush_seconds: float = 1.0,
+        names: str = "clear",
+    ) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            msg = f"path: expected the path of a file, got {path!r:.80}"
+            raise InvalidOptionError(msg)
+        self.path = os.path.realpath(os.fsdecode(os.fspath(path)))
+        self._rotate_bytes = checked_int("rotate_bytes", rotate_bytes, least=1)
+        self._keep = checked_int("keep", keep)
+        self._buffer_bytes = checked_int("buffer_bytes", buffer_bytes)
+        if isinstance(flush_seconds, bool) or not isinstance(flush_seconds, int | float):
+            msg = f"flush_seconds: expected a number of seconds, got {flush_seconds!r:.80}"
+            raise InvalidOptionError(msg)
+        self._flush_seconds = flush_seconds
+        self.names = checked_names(names)
+        self.lines_lost = 0
+        """How many lines were given up because the device took nothing."""
+        self._renew()
+        _logs.add(self)
+
+    def __repr__(self) -> str:
+        return f"AccessLog({self.path!r})"
+
+    def tell(self, record: Record) -> None:
+        """Gather a line."""
+        line = _line(record)
+        with self._lock:
+            if not self._lines:
+                self._since = monotonic()
+            self._lines.append(line)
+            self._bytes += len(line)
+            due = self._bytes >= self._next_bytes
+            if due or monotonic() - self._since >= self._flush_seconds:
+                self._write()
+
+    def flush(self) -> None:
+        """Write what was gathered.
+
+        Raises:
+            OSError: the file cannot be written; what was gathered stays.
+        """
+        with self._lock:
+            self._write()
+
+    def _renew(self) -> None:
+        """Begin with nothing: the process is new, or a child that owns none of what is gathered."""
+        self._lock = RLock()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._next_bytes = self._buffer_bytes
+        self._since = 0.0
+
+    def _write(self) -> None:
+        if not self._lines:
+            return
+        lines, self._lines, self._bytes = self._lines, [], 0
+        try:
+            _append(self.path, b"".join(lines), self._rotate_bytes, self._keep)
+        except OSError:
+            self._keep_for_later(lines)
+            raise
+        self._next_bytes = self._buffer_bytes
+
+    def _keep_for_later(self, lines: list[bytes]) -> None:
+        """Keep the newest lines, and try again when as many more have come."""
+        lines += self._lines
+        kept = sum(map(len, lines))
+        lost = 0
+        while kept > _KEPT_BYTES_MAX:
+            kept -= len(lines[lost])
+            lost += 1
+        self.lines_lost += lost
+        self._lines, self._bytes, self._since = lines[lost:], kept, monotonic()
+        self._next_bytes = kept + max(self._buffer_bytes, 1)
+
+
+def _line(record: Record) -> bytes:
+    figures = record.figures()
+    line = {"at": figures.pop("started_at"), **figures}
+    try:
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # half a surrogate pair in a name
+        return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _append(path: str, payload: bytes, rotate_bytes: int, keep: int) -> None:
+    """Write whole lines to the file that has the name now, rotated first if it would be full."""
+    while True:
+        file = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _has_name(file, path):
+                continue  # another process rotated it meanwhile
+            size = os.fstat(file).st_size
+            if size and size + len(payload) > rotate_bytes:
+                _rotate(path, keep)
+                continue
+            os.fchmod(file, _MODE)
+            _write_whole(file, payload, size)
+            return
+        finally:
+            os.close(file)
+
+
+def _has_name(file: int, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    return False
+
+
+def _rotate(path: str, keep: int) -> None:
+    beyond = keep + 1
+    while os.path.lexists(f"{path}.{beyond}"):  # more were kept once
+        os.unlink(f"{path}.{beyond}")
+        beyond += 1
+    for number in range(keep - 1, 0, -1):
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}.{number}", f"{path}.{number + 1}")
+    if keep:
+        os.replace(path, f"{path}.1")
+    else:
+        os.unlink(path)
+
+
+def _write_whole(file: int, payload: bytes, size: int) -> None:
+    """All of it, or nothing: a line that was cut off would spoil the next one."""
+    left = memoryview(payload)
+    try:
+        while left:
+            left = left[os.write(file, left) :]
+    except OSError:
+        os.ftruncate(file, size)
+        raise
+
+
+def _flush_all() -> None:
+    for log in list(_logs):
+        with suppress(OSError):  # the process ends: nobody is left to be told
+            log.flush()
+
+
+def _renew_all() -> None:
+    for log in list(_logs):
+        log._renew()  # noqa: SLF001 - of this module
+
+
+atexit.register(_flush_all)
+os.register_at_fork(after_in_child=_renew_all)

@@ -1,18 +1,443 @@
-"""Observer: begins and ends the record of each operation on one handle."""
+"""Observer: begins and ends the record of each operation on a handle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from time import time
-from typing import Any, Final
+from functools import wraps
+from hashlib import blake2b
+from time import perf_counter, time
+from types import TracebackType
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
-from memcore.telemetry.measures import MEASURES, Figures
-from memcore.telemetry.record import OK, Record, Sink
-from memcore.telemetry.seam import Telemetry
-from memcore.telemetry.surface import Operation
+from memcore.errors import InvalidOptionError
+from memcore.telemetry.record import MEASURES, OK, Figures, Record, Sink
 
-__all__ = ["Observer", "Place", "PlaceOf", "Running", "counted", "note_stored", "noting"]
+__all__ = [
+    "SURFACE",
+    "Calling",
+    "Observer",
+    "Operation",
+    "Place",
+    "PlaceOf",
+    "Running",
+    "Telemetry",
+    "adapting",
+    "adapts",
+    "adopt",
+    "bound",
+    "counted",
+    "note_stored",
+    "noting",
+    "observe",
+    "observed",
+    "observer_of",
+    "opening",
+    "operations_of",
+    "plain",
+    "seen_compacting",
+    "telemetry_of",
+]
+
+
+# --- Telemetry: what one open database tells its sinks --------------------------------------------
+
+_log: Final = logging.getLogger("memcore")
+_log.addHandler(logging.NullHandler())
+_HASH_BYTES: Final = 9
+
+
+class Calling(Sink):
+    """A plain callable as a sink. What it does to databases itself is not told."""
+
+    def __init__(self, call: Callable[[Record], object]) -> None:
+        self._call = call
+        self._within = threading.local()
+
+    def __repr__(self) -> str:
+        return f"Calling({self._call!r})"
+
+    def tell(self, record: Record) -> None:
+        """Call it, unless it is what runs already."""
+        if getattr(self._within, "running", False):
+            return
+        self._within.running = True
+        try:
+            self._call(record)
+        finally:
+            self._within.running = False
+
+
+class Telemetry:
+    """The sinks of one open database, and what all its records have in common.
+
+    ``failures`` counts what sinks raised; the first of each is logged.
+    """
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        self.sinks = tuple(sinks)
+        self.failures = 0
+        self.backend = "lmdb"
+        self.durability = "full"
+        self.enters: dict[str, tuple[Sink, ...]] = {}
+        for sink in self.sinks:
+            for operation in sink.enters:
+                self.enters[operation] = (*self.enters.get(operation, ()), sink)
+        self._seed = b""
+        self._failed: set[int] = set()
+        self._tells = tuple(sink.tell for sink in self.sinks if sink.names == "clear")
+        self._masked = tuple(sink for sink in self.sinks if sink.names != "clear")
+
+    def bind(self, store: Any) -> None:
+        """The database is open: its secret keys the pseudonyms, or its seed if there is none."""
+        self._seed = (store.secret.found() if self._masked else None) or store.seed
+        self.durability = store.durability
+        for sink in self.sinks:
+            self._guarded(sink.attach, store)
+
+    def tell(self, record: Record, entered: Sequence[tuple[Sink, Any]] = ()) -> None:
+        """Hand a record to every sink; none of them breaks the operation."""
+        for tell in self._tells:
+            try:
+                tell(record)
+            except Exception as exc:  # noqa: BLE001 - a sink may fail in any way
+                self.failed(tell, exc)
+        for sink in self._masked:
+            self._guarded(sink.tell, self._masked_for(sink, record))
+        if self.enters and record.operation in self.enters:
+            self._leave(record, dict(entered))
+        self.durability = record.durability
+
+    def enter(self, operation: str) -> list[tuple[Sink, Any]]:
+        """Tell the sinks that asked for it that an operation begins."""
+        entered = []
+        for sink in self.enters.get(operation, ()):
+            try:
+                entered.append((sink, sink.enter(operation)))
+            except Exception as exc:  # noqa: BLE001 - see tell
+                self.failed(sink, exc)
+        return entered
+
+    def redacted(self, found: Mapping[str, int]) -> None:
+        """Tell how many values of each class were redacted."""
+        for sink in self.sinks:
+            self._guarded(sink.redacted, found, self.backend)
+
+    def flush(self) -> None:
+        """The database is closed: nothing is kept back any more."""
+        for sink in self.sinks:
+            self._guarded(sink.flush)
+
+    def pseudonym(self, name: str) -> str:
+        """The name's keyed hash: the same for every handle and process of this file."""
+        encoded = name.encode("utf-8", "surrogatepass")
+        return blake2b(encoded, digest_size=_HASH_BYTES, key=self._seed).hexdigest()
+
+    def _leave(self, record: Record, entered: dict[Sink, Any]) -> None:
+        for sink in self.enters[record.operation]:
+            self._guarded(sink.leave, entered.get(sink), self._masked_for(sink, record))
+
+    def _masked_for(self, sink: Sink, record: Record) -> Record:
+        if sink.names == "clear":
+            return record
+        if sink.names == "none":
+            return record._replace(user=None, actor=None, session=None)
+        user, actor, session = (
+            None if name is None else self.pseudonym(name)
+            for name in (record.user, record.actor, record.session)
+        )
+        return record._replace(user=user, actor=actor, session=session)
+
+    def _guarded(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            call(*args)
+        except Exception as exc:  # noqa: BLE001 - see tell
+            self.failed(call, exc)
+
+    def failed(self, what: object, error: Exception) -> None:
+        """Count it; the first of a sink is logged, without a text that might hold content."""
+        self.failures += 1
+        sink = getattr(what, "__self__", what)
+        if id(sink) not in self._failed:
+            self._failed.add(id(sink))
+            _log.error(
+                "telemetry: %s failed with %s; operations go on, and it is not logged again",
+                type(sink).__name__,
+                type(error).__name__,
+            )
+
+
+def telemetry_of(wanted: Any) -> Telemetry | None:
+    """What ``memcore.open(telemetry=...)`` asks for; None: nothing.
+
+    Raises:
+        InvalidOptionError: it is no sink, or needs a package that is not installed.
+    """
+    if wanted is None:
+        return None
+    if isinstance(wanted, Telemetry):
+        return wanted
+    several = wanted if isinstance(wanted, list | tuple) else [wanted]
+    sinks = [_sink(one) for one in several]
+    return Telemetry(sinks) if sinks else None
+
+
+def _sink(wanted: Any) -> Sink:
+    if isinstance(wanted, Sink):
+        return wanted
+    if wanted == "log":
+        from memcore.telemetry.logs import LogSink  # noqa: PLC0415 - as otel
+
+        return LogSink()
+    if wanted == "otel":
+        from memcore.telemetry.otel import OpenTelemetry  # noqa: PLC0415 - loads its package
+
+        return OpenTelemetry()
+    if callable(wanted) and not isinstance(wanted, type):
+        return Calling(wanted)
+    msg = (
+        "telemetry: expected None, 'log', 'otel', a callable that takes a Record, a Sink, or a "
+        f"list of these, got {wanted!r:.80}"
+    )
+    raise InvalidOptionError(msg)
+
+
+# --- The public surface: which method of which handle is which operation --------------------------
+# What is not here is no operation: figures that are at hand (``len``, ``revision``, ``pressure``),
+# handles that are made without a look at the file, and methods that are another one by name
+# (``Database.session`` is ``Scope.session``).
+
+
+class Operation(NamedTuple):
+    """An operation, and how its method is to be observed."""
+
+    name: str
+    shape: str = "value"
+    """What the method returns: a ``value``, an ``iterator``, a ``block`` for ``with``. What gives a
+    ``handle`` (or is a property that does) or a ``pair`` of which the second is one is no
+    operation, nor what is ``noted`` for the operation under way."""
+    measure: str = "nothing"
+    """What its result tells; see ``measures``."""
+    names_session: bool = False
+    """Whether the first argument is the session (or thread)."""
+
+
+def _ops(*lines: str) -> dict[str, Operation]:
+    """Operations from lines ``method [operation [shape [measure [session]]]]``."""
+    return operations_of(**dict(line.partition(" ")[::2] for line in lines))
+
+
+def operations_of(**described: str) -> dict[str, Operation]:
+    """Operations from ``method="[operation [shape [measure [session]]]]"``; "." is the default."""
+    found: dict[str, Operation] = {}
+    for method, text in described.items():
+        name, shape, measure, session = (*text.split(), *".....")[:4]
+        found[method] = Operation(
+            method if name == "." else name,
+            "value" if shape == "." else shape,
+            "nothing" if measure == "." else measure,
+            session == "session",
+        )
+    return found
+
+
+_CHANGES: Final = (
+    "append . . receipt",
+    "extend . . receipt",
+    "record . . receipt",
+    "abandon . . receipt",
+    "begin . . receipt",
+    "apply . . receipt",
+    "batch . block receipt",
+    "report_usage",
+    "uncompact",
+    "undo . . count",
+    "rewind . . receipt",
+    "fork . . handle",
+    "checkpoint . . checkpoint",
+    "delete_checkpoint",
+    "compact . . compaction",
+)
+_FIELDS: Final = (
+    "update state.update . counter",
+    "delete state.delete . counter",
+    "replace state.replace . counter",
+    "clear state.clear . counter",
+)
+_STATE: Final = (
+    *_FIELDS,
+    "get state.get",
+    "__getitem__ state.get",
+    "all state.all . count",
+)
+
+SURFACE: Final[dict[str, dict[str, Operation]]] = {
+    "Database": _ops(
+        "scope . handle",
+        "as_user . handle",
+        "close",
+        "scopes . . count",
+        "sessions . iterator",
+        "check . . count",
+        "branches . . count",
+        "compare",
+        "stats",
+        "backup",
+        "copy_compact . . file",
+        "flush",
+        "export . iterator",
+        "import_ import . imported",
+        "erase",
+        "finish_erasures . . count",
+        "would_erase",
+        "pending_erasures",
+        "holds . . count",
+        "hold",
+        "release",
+        "opt_out_memory",
+        "opt_in_memory",
+        "demands",
+        "demand",
+        "log_filter . handle",
+        "retention . handle",
+        "sweep",
+        "verify_audit",
+        "audit_entries . iterator",
+        "anchor_audit",
+        "cut_audit . . number",
+        "key_status",
+        "rotate_key",
+        "rotate_data_keys",
+        "redact",
+    ),
+    "Scope": _ops(
+        "session load . handle session",
+        "kv . handle",
+        "state . handle",
+        "app_state . handle",
+        "graph . handle",
+        "blobs . handle",
+        "sessions . iterator",
+        "delete_session delete . . session",
+        "quarantine . handle",
+        "hold",
+        "release",
+        "holds . . count",
+        "opt_out_memory",
+        "opt_in_memory",
+        "erase",
+        "sweep",
+    ),
+    "Session": _ops(
+        *_CHANGES,
+        "items . iterator",
+        "get items . one",
+        "tail items . count",
+        "find_call",
+        "context . . context",
+        "plan",
+        "views . . count",
+        "masks . . count",
+        "covered . iterator",
+        "read_offloaded . . text",
+        "checkpoints . iterator",
+        "get_checkpoint . . checkpoint",
+        "calibrations . . count",
+        "set_policy",
+        "recount . . recount",
+        "repair . . repair",
+        "recover",
+        "lease",
+        "redact",
+        "plan_fork . pair",
+        "child . handle",
+        "share . . receipt",
+        "ladder . handle",
+        "pending_hitl . . count",
+        "resolve_hitl . . receipt",
+        "bundle . . text",
+        "hold",
+        "release",
+    ),
+    "Ladder": _ops("run ladder.run", "due ladder.due . count"),
+    "Quarantine": _ops(
+        "list quarantine.list . count",
+        "release quarantine.release . . session",
+        "drop quarantine.drop . . session",
+    ),
+    "Retention": _ops(
+        "set retention.set",
+        "get retention.get",
+        "terms retention.get",
+        "expire_session retention.expire . . session",
+        "expire_field retention.expire",
+        "expire_checkpoint retention.expire . . session",
+        "expire_thread retention.expire . . session",
+    ),
+    "Appending": _ops("store . noted"),
+    "AsyncSession": _ops(*_CHANGES, "lease", "store . noted"),
+    "SessionState": _ops(
+        *_STATE,
+        "at state.at . count",
+        "at_seq state.at . count",
+        "before state.at . count",
+        "trim state.trim . number",
+    ),
+    "SharedState": _ops(*_STATE),
+    "AsyncSessionState": _ops(*_FIELDS),
+    "AsyncSharedState": _ops(*_FIELDS),
+    "KeyValue": _ops(
+        "get kv.get",
+        "content kv.content . text",
+        "put kv.put",
+        "put_many kv.put . entries",
+        "delete kv.delete",
+        "scan kv.scan iterator",
+        "delete_range kv.delete_range . number",
+        "read kv.read",
+        "transact kv.transact",
+        "increment kv.increment",
+        "expires kv.expires",
+        "sweep kv.sweep . number",
+    ),
+    "AsyncKeyValue": _ops(
+        "put kv.put",
+        "put_many kv.put . entries",
+        "delete kv.delete",
+        "increment kv.increment",
+        "transact kv.transact",
+    ),
+    "BlobStore": _ops(
+        "put blob.put",
+        "get blob.get . text",
+        "open blob.get iterator",
+        "size blob.size",
+        "delete blob.delete",
+        "collect blob.collect . number",
+    ),
+    "GraphStore": _ops(
+        "put graph.put . . session",
+        "put_writes graph.put_writes . . session",
+        "get graph.get . . session",
+        "checkpoints graph.get iterator . session",
+        "deltas graph.get . . session",
+        "threads graph.threads iterator",
+        "check graph.check . count",
+        "leftovers graph.check . count",
+        "recover graph.recover . . session",
+        "delete_thread graph.delete . . session",
+        "copy_thread graph.fork . . session",
+        "would_prune graph.plan . . session",
+        "prune graph.prune . . session",
+    ),
+}
+
+
+# --- Observer: begins and ends the record of each operation on one handle -------------------------
 
 noting: Final[ContextVar[Figures | None]] = ContextVar("memcore_operation", default=None)
 """The figures of the operation under way in this context."""
@@ -185,5 +610,504 @@ def counted(closure: Any) -> Any:
     def run(txn: Any) -> Any:
         figures.runs += 1
         return closure(txn)
+
+    return run
+
+
+# --- How methods of each shape are observed: values, awaited ones, iterators, blocks --------------
+
+_Method = Callable[..., Any]
+
+
+def observed(method: _Method, operation: Operation) -> _Method:
+    """The method of a handle, told of where ``handle.observer`` is set.
+
+    It runs on the observer's plain handle.
+    """
+    if operation.shape == "iterator":
+        is_async = inspect.isasyncgenfunction(method)
+        return _async_iterator(method, operation) if is_async else _iterator(method, operation)
+    if operation.shape == "block":
+        return _block(method, operation)
+    is_async = inspect.iscoroutinefunction(method)
+    return _awaited(method, operation) if is_async else _value(method, operation)
+
+
+def _value(method: _Method, operation: Operation) -> _Method:
+    takes_args = operation.names_session or operation.measure == "entries"
+    of_given = operation.measure == "entries"
+
+    @wraps(method)
+    def run(self: Any, *args: Any, **options: Any) -> Any:
+        observer: Observer | None = self.observer
+        if observer is None:
+            return method(self, *args, **options)
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return method(self, *args, **options)
+            handle = self
+        if options or observer.is_special or takes_args:
+            running, token = observer.begin(operation, args, options)
+        else:  # the way of most appends
+            running = Running()
+            token = noting.set(running)
+        begun = perf_counter()
+        try:
+            result = method(handle, *args, **options)
+        except BaseException as exc:
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            observer.tell(operation, running, seconds, None, exc)
+            raise
+        seconds = perf_counter() - begun
+        noting.reset(token)
+        observer.tell(operation, running, seconds, running.given() if of_given else result)
+        return result
+
+    return run
+
+
+def _awaited(method: _Method, operation: Operation) -> _Method:
+    of_given = operation.measure == "entries"
+
+    @wraps(method)
+    async def run(self: Any, *args: Any, **options: Any) -> Any:
+        observer: Observer | None = self.observer
+        if observer is None:
+            return await method(self, *args, **options)
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return await method(self, *args, **options)
+            handle = self
+        running, token = observer.begin(operation, args, options)
+        begun = perf_counter()
+        try:
+            result = await method(handle, *args, **options)
+        except BaseException as exc:
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            observer.tell(operation, running, seconds, None, exc)
+            raise
+        seconds = perf_counter() - begun
+        noting.reset(token)
+        observer.tell(operation, running, seconds, running.given() if of_given else result)
+        return result
+
+    return run
+
+
+class _Counting:
+    """An iteration that is under way: its time within, its elements and their bytes."""
+
+    def __init__(self, observer: Observer, operation: Operation, running: Running) -> None:
+        self._observer = observer
+        self._operation = operation
+        self._running = running
+        self.seconds = 0.0
+        self.count = self.size = 0
+
+    def add(self, element: Any, since: float) -> None:
+        self.seconds += perf_counter() - since
+        self.count += 1
+        if isinstance(element, bytes):
+            self.size += len(element)
+
+    def end(self, error: BaseException | None) -> None:
+        self._running.items = self.count
+        self._running.bytes = self.size or None
+        self._observer.tell(self._operation, self._running, self.seconds, None, error)
+
+
+def _iterator(method: _Method, operation: Operation) -> _Method:
+    @wraps(method)
+    def run(self: Any, *args: Any, **options: Any) -> Any:
+        observer: Observer | None = self.observer
+        if observer is None:
+            return method(self, *args, **options)
+        handle = observer.plain
+        if handle is None:
+            if observer.is_within():
+                return method(self, *args, **options)
+            handle = self
+        counting = _Counting(observer, operation, observer.running(args, options))
+        begun = perf_counter()
+        try:
+            found = method(handle, *args, **options)
+        except BaseException as exc:
+            counting.seconds = perf_counter() - begun
+            counting.end(exc)
+            raise
+        return _through(found, counting)
+
+    return run
+
+
+def _through(found: Iterator[Any], counting: _Counting) -> Iterator[Any]:
+    error: BaseException | None = None
+    try:
+        since = perf_counter()
+        for element in found:
+            counting.add(element, since)
+            yield element
+            since = perf_counter()
+        counting.seconds += perf_counter() - since
+    except GeneratorExit:  # the reader has enough
+        raise
+    except BaseException as exc:
+        error = exc
+        raise
+    finally:
+        counting.end(error)
+
+
+def _async_iterator(method: _Method, operation: Operation) -> _Method:
+    @wraps(method)
+    async def run(self: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        observer: Observer | None = self.observer
+        if observer is None or (observer.plain is None and observer.is_within()):
+            async for element in method(self, *args, **options):
+                yield element
+            return
+        handle = self if observer.plain is None else observer.plain
+        counting = _Counting(observer, operation, observer.running(args, options))
+        error: BaseException | None = None
+        try:
+            since = perf_counter()
+            async for element in method(handle, *args, **options):
+                counting.add(element, since)
+                yield element
+                since = perf_counter()
+            counting.seconds += perf_counter() - since
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            counting.end(error)
+
+    return run
+
+
+def _block(method: _Method, operation: Operation) -> _Method:
+    @wraps(method)
+    def run(self: Any, *args: Any, **options: Any) -> Any:
+        observer: Observer | None = self.observer
+        if observer is None:
+            return method(self, *args, **options)
+        handle = self if observer.plain is None else observer.plain
+        try:
+            block = method(handle, *args, **options)
+        except BaseException as exc:
+            observer.tell(operation, observer.running(args, options), 0.0, None, exc)
+            raise
+        if hasattr(block, "__aenter__"):
+            return _AsyncBlock(block, observer, operation)
+        return _Block(block, observer, operation)
+
+    return run
+
+
+class _Ending:
+    """A block that is told of when it ends: what counts is its commit."""
+
+    def __init__(self, block: Any, observer: Observer, operation: Operation) -> None:
+        self._block = block
+        self._observer = observer
+        self._operation = operation
+        self._entered: Any = None
+
+    @contextmanager
+    def _ending(self, error: BaseException | None) -> Iterator[None]:
+        running, token = self._observer.begin(self._operation, (), {})
+        begun = perf_counter()
+        try:
+            yield
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            seconds = perf_counter() - begun
+            noting.reset(token)
+            receipt = getattr(self._entered, "receipt", None)
+            self._observer.tell(self._operation, running, seconds, receipt, error)
+
+
+class _Block(_Ending):
+    def __enter__(self) -> Any:
+        self._entered = self._block.__enter__()
+        return self._entered
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        with self._ending(error):
+            return self._block.__exit__(kind, error, trace)
+
+
+class _AsyncBlock(_Ending):
+    async def __aenter__(self) -> Any:
+        self._entered = await self._block.__aenter__()
+        return self._entered
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        with self._ending(error):
+            return await self._block.__aexit__(kind, error, trace)
+
+
+# --- Handles that tell of what is done through them -----------------------------------------------
+# With telemetry on, a handle is of a *twin* of its class: a subclass whose public methods run those
+# of the plain handle and tell of it. Without it there are only plain handles, which cost nothing
+# more. What a plain handle calls on itself is not observed, so an operation is told once.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+_OPEN = Operation("open")
+_COMPACT = Operation("compact", measure="compaction")
+_NOTED = "appending"
+_PARTS = ("state", _NOTED)
+"""What a session holds that is observed with it."""
+_TWIN = "_memcore_twin"
+_twins: dict[type, type | None] = {}
+
+
+def observe(handle: T, observer: Observer) -> T:
+    """A handle as ``handle`` that tells of what is done through it; itself if it is no handle."""
+    twin = None if observer_of(handle) is not None else _twin(type(handle))
+    if twin is None:
+        return handle
+    made: Any = object.__new__(twin)
+    for name, value in _state_of(handle):
+        object.__setattr__(made, name, value)
+    made.observer = observer.beside(handle)
+    for part in _PARTS:
+        inner = getattr(made, "__dict__", {}).get(part)
+        if inner is not None:
+            setattr(made, part, observe(inner, made.observer))
+    if _NOTED in getattr(made, "__dict__", ()):  # what the plain handle stores counts, too
+        setattr(handle, _NOTED, getattr(made, _NOTED))
+    return cast("T", made)
+
+
+def adopt(handle: Any, other: object) -> None:
+    """Make a handle tell of what is done through it if ``other``, which it stands on, does."""
+    observer = observer_of(other)
+    twin = None if observer is None else _twin(type(handle))
+    if observer is not None and twin is not None:
+        handle.observer = observer.beside(handle)
+        handle.__class__ = twin
+
+
+def observer_of(handle: object) -> Observer | None:
+    """Who observes a handle, None if nobody does."""
+    found = getattr(handle, "observer", None)
+    return found if isinstance(found, Observer) else None
+
+
+def plain(handle: T) -> T:
+    """The handle as it is without telemetry."""
+    observer = observer_of(handle)
+    return handle if observer is None else observer.plain
+
+
+@contextmanager
+def seen_compacting(handle: object) -> Iterator[list[Any]]:
+    """A compaction of a handle's session, told of when a result was put into the list."""
+    observer = observer_of(handle)
+    seen: list[Any] = []
+    if observer is None:
+        yield seen
+        return
+    running = observer.running((), {})
+    token = noting.set(running)
+    begun = perf_counter()
+    try:
+        yield seen
+    except BaseException as exc:
+        noting.reset(token)
+        observer.tell(_COMPACT, running, perf_counter() - begun, None, exc)
+        raise
+    noting.reset(token)
+    if any(result is not None for result in seen):
+        observer.tell(_COMPACT, running, perf_counter() - begun, seen[-1])
+
+
+def opening(open_: Callable[P, T]) -> Callable[P, T]:
+    """Have a function that opens a database told of, if its ``telemetry`` asks for it.
+
+    It is called with the ``Telemetry`` that was asked for, for ``bound``.
+    """
+
+    @wraps(open_)
+    def run(*args: P.args, **options: P.kwargs) -> T:
+        telemetry = telemetry_of(options.get("telemetry"))
+        if telemetry is None:
+            options.pop("telemetry", None)
+            return open_(*args, **options)
+        options["telemetry"] = telemetry
+        observer = Observer(telemetry, None)
+        running = observer.running((), {})
+        begun = perf_counter()
+        try:
+            opened = open_(*args, **options)
+        except BaseException as exc:
+            observer.tell(_OPEN, running, perf_counter() - begun, None, exc)
+            telemetry.flush()
+            raise
+        observer.tell(_OPEN, running, perf_counter() - begun, None)
+        return opened
+
+    return run
+
+
+def bound(database: T, store: Any, telemetry: Telemetry | None) -> T:
+    """The database as it is handed out; its store's runs are counted if anybody is told of them."""
+    if telemetry is None:
+        return database
+    telemetry.bind(store)
+    _count_runs(store)
+    return observe(database, Observer(telemetry, None))
+
+
+def adapts(**operations: str) -> Callable[[C], C]:
+    """Have the methods of an adapter's class told of, where ``observer`` is set.
+
+    Frameworks look at their classes, so they get no twins: the methods are wrapped where they are.
+    Each is described as in ``surface``: the operation, its shape, its measure.
+    """
+
+    def wrapped(cls: C) -> C:
+        cls.observer = None  # type: ignore[attr-defined]
+        for name, operation in operations_of(**operations).items():
+            setattr(cls, name, observed(getattr(cls, name), operation))
+        return cls
+
+    return wrapped
+
+
+def adapting(
+    source: object, adapter: str, place: Place = NOWHERE, *, place_of: PlaceOf | None = None
+) -> Observer | None:
+    """The observer of an adapter on a database or scope; None if nobody is told of it.
+
+    Args:
+        source: what the adapter was given.
+        adapter: its name in records.
+        place: application, user and session of all its calls.
+        place_of: or those of a call, by its arguments.
+    """
+    observer = observer_of(source) or observer_of(getattr(source, "sync", None))
+    if observer is None:
+        return None
+    actor = observer.actor
+    return Observer(
+        observer.telemetry, None, place, actor=actor, adapter=adapter, place_of=place_of
+    )
+
+
+def _state_of(handle: object) -> Iterator[tuple[str, Any]]:
+    """What a handle consists of: its slots, and its dictionary."""
+    for cls in type(handle).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(handle, name):
+                yield name, getattr(handle, name)
+    yield from getattr(handle, "__dict__", {}).items()
+
+
+def _twin(cls: type) -> type | None:
+    """The class of observed handles; None if the class is none of the public surface."""
+    if _TWIN in cls.__dict__:
+        return cls
+    if cls not in _twins:
+        _twins[cls] = _made(cls)
+    return _twins[cls]
+
+
+def _made(cls: type) -> type | None:
+    operations: dict[str, Operation] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("memcore."):
+            operations |= SURFACE.get(base.__name__, {})
+    if not operations:
+        return None
+    body: dict[str, Any] = {
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        _TWIN: True,
+    }
+    if cls.__dictoffset__:
+        body |= {"__slots__": (), "observer": None}
+    else:
+        body["__slots__"] = ("observer",)
+    for name, operation in operations.items():
+        method = getattr(cls, name, None)
+        if method is not None:
+            body[name] = _method(method, operation)
+    return type(cls)(cls.__name__, (cls,), body)
+
+
+def _method(method: Any, operation: Operation) -> Any:
+    if isinstance(method, property):
+        find: Any = method.fget
+        return property(lambda self: observe(find(plain(self)), self.observer))
+    if operation.shape == "noted":
+        return _noted(method)
+    if operation.shape in ("handle", "pair"):
+        return _giving(method, of_plain=True, second=operation.shape == "pair")
+    run = observed(method, operation)
+    gives = operation.measure == "handle" and not inspect.iscoroutinefunction(method)
+    return _giving(run) if gives else run
+
+
+def _count_runs(store: Any) -> None:
+    """Count how often the closures of a store's transactions are run."""
+    cls = type(store)
+
+    def transact(self: Any, fn: Any, **options: Any) -> Any:
+        return cls.transact(self, counted(fn), **options)
+
+    def submit(self: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        return cls.submit(self, counted(fn), *args, **options)
+
+    body = {"__slots__": (), "transact": transact, "submit": submit, "__doc__": cls.__doc__}
+    store.__class__ = type(cls.__name__, (cls,), body)
+
+
+def _giving(
+    method: Callable[..., Any], *, of_plain: bool = False, second: bool = False
+) -> Callable[..., Any]:
+    """A method whose result is a handle, or has one behind it, that is observed, too."""
+
+    @wraps(method)
+    def run(self: Any, *args: Any, **options: Any) -> Any:
+        observer = observer_of(self)
+        found = method(plain(self) if of_plain else self, *args, **options)
+        if observer is None:
+            return found
+        return (found[0], observe(found[1], observer)) if second else observe(found, observer)
+
+    return run
+
+
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that stores prepared items, for the operation under way."""
+
+    @wraps(method)
+    def run(self: Any, prepared: Any, *args: Any) -> Any:
+        note_stored(prepared)
+        return method(self, prepared, *args)
 
     return run

@@ -6,6 +6,7 @@ so none reaches a span, whatever ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CO
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +15,94 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from memcore.errors import ClosedError, InvalidOptionError, StorageError
-from memcore.telemetry import conventions as names_of
-from memcore.telemetry.conventions import METRICS
 from memcore.telemetry.record import Record, Sink, checked_names
 
-__all__ = ["OpenTelemetry"]
+__all__ = [
+    "GENAI_MEMORY",
+    "METRICS",
+    "SPANS",
+    "OpenTelemetry",
+    "genai_wanted",
+]
+
+
+# --- Names of OpenTelemetry: metrics, spans and attributes, and those of its GenAI conventions ----
+# The GenAI conventions have a span for operations on memories, and an attribute for the
+# conversation; they are still in development, so they are used on request alone
+# (``OTEL_SEMCONV_STABILITY_OPT_IN`` holds ``gen_ai_latest_experimental``). The packages of
+# constants know none of them.
+
+METRICS: Final = {
+    "duration": "memcore.operation.duration",
+    "messages": "memcore.session.messages",
+    "tokens": "memcore.session.tokens",
+    "ratio": "memcore.compaction.ratio",
+    "retries": "memcore.txn.retries",
+    "redactions": "memcore.redactions",
+    "size": "memcore.store.size",
+    "free_pages": "memcore.store.free_pages",
+}
+
+OPERATION: Final = "operation"
+BACKEND: Final = "backend"
+ERROR_TYPE: Final = "error.type"
+REDACTION_TYPE: Final = "type"
+
+ITEMS: Final = "memcore.message.count"
+BYTES: Final = "memcore.bytes"
+TOKENS: Final = "memcore.tokens"
+CUT: Final = "memcore.cut.index"
+SPAN_BACKEND: Final = "memcore.backend"
+DURABILITY: Final = "memcore.durability"
+RETRIES: Final = "memcore.txn.retries"
+REVISION: Final = "memcore.session.revision"
+RATIO: Final = "memcore.compaction.ratio"
+SESSION: Final = "memcore.session.id"
+USER: Final = "memcore.user"
+APP: Final = "memcore.app"
+ACTOR: Final = "memcore.actor"
+REQUEST: Final = "memcore.request.id"
+ADAPTER: Final = "memcore.adapter"
+
+SPANS: Final = {
+    "append": "memcore.session.append",
+    "extend": "memcore.session.append",
+    "record": "memcore.session.append",
+    "batch": "memcore.session.append",
+    "load": "memcore.session.load",
+    "compact": "memcore.session.compact",
+    "checkpoint": "memcore.graph.put",
+    "graph.put": "memcore.graph.put",
+    "get_checkpoint": "memcore.graph.get",
+    "graph.get": "memcore.graph.get",
+    "fork": "memcore.graph.fork",
+    "graph.fork": "memcore.graph.fork",
+}
+"""Operations whose spans have a name of their own; others are ``memcore.<operation>``."""
+RETRY_SPAN: Final = "memcore.txn.retry"
+
+GENAI_MEMORY: Final = {
+    "memory.create": "create_memory",
+    "memory.put": "upsert_memory",
+    "memory.update": "update_memory",
+    "memory.search": "search_memory",
+    "memory.delete": "delete_memory",
+    "memory.open": "create_memory_store",
+    "memory.drop": "delete_memory_store",
+}
+GENAI_OPERATION: Final = "gen_ai.operation.name"
+GENAI_STORE: Final = "gen_ai.memory.store.id"
+GENAI_COUNT: Final = "gen_ai.memory.record.count"
+GENAI_CONVERSATION: Final = "gen_ai.conversation.id"
+
+
+def genai_wanted() -> bool:
+    """Whether the environment asks for the conventions that are in development."""
+    chosen = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "")
+    return "gen_ai_latest_experimental" in {name.strip() for name in chosen.split(",")}
+
+
+# --- OpenTelemetry: metrics of every operation, and spans of those that were asked for ------------
 
 _DEFAULT: Final = frozenset(
     {
@@ -72,7 +156,7 @@ class OpenTelemetry(Sink):
             msg = f'telemetry: {exc}: install it with pip install "memcore[otel]"'
             raise InvalidOptionError(msg) from exc
         self._observation = metrics.Observation
-        self._genai = names_of.genai_wanted()
+        self._genai = genai_wanted()
         self._stores: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._stored: dict[str, list[int]] = {}
@@ -127,14 +211,14 @@ class OpenTelemetry(Sink):
             if not record.retries:
                 return
         if record.ratio is not None:
-            self._ratio.record(record.ratio, {names_of.BACKEND: record.backend})
+            self._ratio.record(record.ratio, {BACKEND: record.backend})
         if record.retries:
             self._count_retries(record)
 
     def redacted(self, found: Mapping[str, int], backend: str) -> None:
         """Count values that were redacted, by their class."""
         for kind, count in found.items():
-            self._redactions.add(count, {names_of.REDACTION_TYPE: kind, names_of.BACKEND: backend})
+            self._redactions.add(count, {REDACTION_TYPE: kind, BACKEND: backend})
 
     def attach(self, store: Any) -> None:
         """Show the sizes of a database while it is open."""
@@ -151,15 +235,15 @@ class OpenTelemetry(Sink):
         return counted
 
     def _attributes_of(self, record: Record) -> dict[str, str]:
-        found = {names_of.OPERATION: record.operation, names_of.BACKEND: record.backend}
+        found = {OPERATION: record.operation, BACKEND: record.backend}
         if record.is_error:
-            found[names_of.ERROR_TYPE] = record.status
+            found[ERROR_TYPE] = record.status
         return found
 
     def _count_retries(self, record: Record) -> None:
         self._retries.add(record.retries, self._attributes_of(record))
         if self._spans_retries and record.operation not in self.enters:
-            self._span_afterwards(names_of.RETRY_SPAN, record)
+            self._span_afterwards(RETRY_SPAN, record)
 
     # --- what is read when metrics are collected --------------------------------------------------
 
@@ -173,7 +257,7 @@ class OpenTelemetry(Sink):
         with self._lock:
             found = {backend: stored[which] for backend, stored in self._stored.items()}
         for backend, count in found.items():
-            yield self._observation(count, {names_of.BACKEND: backend})
+            yield self._observation(count, {BACKEND: backend})
 
     def _sizes(self, _: Any) -> Iterator[Any]:
         return self._stats_of("file_bytes")
@@ -184,7 +268,7 @@ class OpenTelemetry(Sink):
     def _stats_of(self, figure: str) -> Iterator[Any]:
         for store in list(self._stores):
             with suppress(ClosedError, StorageError):  # it is no more, or in no state to tell
-                attributes = {names_of.BACKEND: "lmdb", "memcore.store": store.path}
+                attributes = {BACKEND: "lmdb", "memcore.store": store.path}
                 yield self._observation(store.stats()[figure], attributes)
 
     # --- spans ------------------------------------------------------------------------------------
@@ -212,28 +296,28 @@ class OpenTelemetry(Sink):
         span.end(begun_ns + round(record.duration_seconds * 1e9))
 
     def _name_of(self, operation: str) -> str:
-        if self._genai and operation in names_of.GENAI_MEMORY:
-            return names_of.GENAI_MEMORY[operation]
-        return names_of.SPANS.get(operation, f"memcore.{operation}")
+        if self._genai and operation in GENAI_MEMORY:
+            return GENAI_MEMORY[operation]
+        return SPANS.get(operation, f"memcore.{operation}")
 
     def _describe(self, span: Any, record: Record) -> None:
         found = {
-            names_of.ITEMS: record.items, names_of.BYTES: record.bytes,
-            names_of.TOKENS: record.tokens, names_of.CUT: record.cut,
-            names_of.RATIO: record.ratio, names_of.REVISION: record.revision,
-            names_of.SPAN_BACKEND: record.backend, names_of.DURABILITY: record.durability,
-            names_of.APP: record.app, names_of.USER: record.user, names_of.ACTOR: record.actor,
-            names_of.REQUEST: record.request_id, names_of.ADAPTER: record.adapter,
-            names_of.RETRIES: record.retries or None,
+            ITEMS: record.items, BYTES: record.bytes,
+            TOKENS: record.tokens, CUT: record.cut,
+            RATIO: record.ratio, REVISION: record.revision,
+            SPAN_BACKEND: record.backend, DURABILITY: record.durability,
+            APP: record.app, USER: record.user, ACTOR: record.actor,
+            REQUEST: record.request_id, ADAPTER: record.adapter,
+            RETRIES: record.retries or None,
         }  # fmt: skip
-        session = names_of.GENAI_CONVERSATION if self._genai else names_of.SESSION
+        session = GENAI_CONVERSATION if self._genai else SESSION
         found[session] = record.session
-        if self._genai and record.operation in names_of.GENAI_MEMORY:
-            found[names_of.GENAI_OPERATION] = names_of.GENAI_MEMORY[record.operation]
-            found[names_of.GENAI_STORE] = record.app
-            found[names_of.GENAI_COUNT] = record.items
+        if self._genai and record.operation in GENAI_MEMORY:
+            found[GENAI_OPERATION] = GENAI_MEMORY[record.operation]
+            found[GENAI_STORE] = record.app
+            found[GENAI_COUNT] = record.items
         if record.is_error:
-            found[names_of.ERROR_TYPE] = record.status
+            found[ERROR_TYPE] = record.status
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
         span.set_attributes({name: value for name, value in found.items() if value is not None})
 

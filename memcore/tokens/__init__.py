@@ -3,16 +3,18 @@
 ``registry`` finds one by name, ``message`` says what a message counts.
 """
 
-from memcore.tokens.estimate import BytesEstimate
-from memcore.tokens.exact import ExactCounter
+from memcore.tokens.builtin import BytesEstimate, ExactCounter, ScaledCounter, TiktokenCounter
+from memcore.tokens.counter import (
+    CallableCounter,
+    TextCounter,
+    TokenCounter,
+    Truncated,
+    checked_count,
+    checked_tokens,
+)
 from memcore.tokens.media import PROFILES, Media
-from memcore.tokens.models import counter_for_model
-from memcore.tokens.overheads import REPLY_TOKENS
-from memcore.tokens.protocol import TokenCounter, Truncated, checked_count, checked_tokens
-from memcore.tokens.registry import get_counter
-from memcore.tokens.scaled import ScaledCounter
-from memcore.tokens.textual import CallableCounter, TextCounter
-from memcore.tokens.tiktoken import TiktokenCounter
+from memcore.tokens.message import REPLY_TOKENS
+from memcore.tokens.registry import counter_for_model, get_counter
 
 __all__ = [
     "PROFILES",

@@ -1,4 +1,4 @@
-"""Counters by name. The name is also the id that is stored with counts, and says all of a counter.
+"""Counters by name or model. The name is the id that is stored with counts.
 
 o200k_base · cl100k_base       exact
 tiktoken:ENCODING              exact, by tiktoken
@@ -12,18 +12,202 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore.errors import CounterUnavailableError, InvalidOptionError
-from memcore.tokens.estimate import DIVISOR_MAX, BytesEstimate
-from memcore.tokens.exact import ENCODINGS, ExactCounter
-from memcore.tokens.models import counter_for_model
-from memcore.tokens.protocol import TokenCounter
-from memcore.tokens.scaled import ScaledCounter
-from memcore.tokens.textual import DEFAULT_PROFILE, CompletedCounter, TextCounter
-from memcore.tokens.tiktoken import TiktokenCounter
+from memcore.tokens.builtin import (
+    DIVISOR_MAX,
+    ENCODINGS,
+    BytesEstimate,
+    ExactCounter,
+    ScaledCounter,
+    TiktokenCounter,
+)
+from memcore.tokens.counter import (
+    DEFAULT_PROFILE,
+    CompletedCounter,
+    MediaOption,
+    TextCounter,
+    TokenCounter,
+)
 
-__all__ = ["get_counter"]
+__all__ = [
+    "FAMILIES",
+    "OPENAI_MODELS",
+    "ModelFamily",
+    "counter_for_model",
+    "get_counter",
+]
+
+
+# --- Which counter counts for a model: tables, each figure with its source ------------------------
+# A factor is the model's tokens over those of ``o200k_base``. "Measured" means: tokens of recorded
+# conversations (prose, tool arguments, tool results), code and logs by the model's published
+# vocabulary (as bundled in splintr-rs 0.22) over those of o200k_base, in that order. Of tokenizers
+# that split every digit, the tokens that this adds are taken off first: they are counted one by
+# one. Factors are estimates: what a provider reports for the input corrects them.
+
+
+class ModelFamily(NamedTuple):
+    """Models that are counted alike."""
+
+    prefixes: tuple[str, ...]
+    """A model's name begins with one of these, in small letters; ``.`` and ``_`` read as ``-``."""
+    factor: float
+    splits_digits: bool
+    profile: str
+    """Of ``media.PROFILES``."""
+    source: str
+
+
+_CLAUDE: Final = ("opus", "sonnet", "haiku")
+_EARLY_CLAUDE: Final = (
+    "claude-instant", "claude-v1", "claude-v2", "claude-1", "claude-2", "claude-3",
+    *(f"claude-{kind}-4" for kind in _CLAUDE), *(f"claude-4-{kind}" for kind in _CLAUDE),
+)  # fmt: skip
+_LATE_CLAUDE: Final = tuple(
+    f"claude-{kind}-4-{number}" for kind in _CLAUDE for number in range(7, 20)
+)
+_LATE_SOURCE: Final = (
+    "no public tokenizer; 1.53 reported for Opus 4.7 and Claude 5 (sammcj/ingest PR 65), 30 % more "
+    "than before; what is not known yet is taken for one of these"
+)
+
+FAMILIES: Final = (
+    ModelFamily(_LATE_CLAUDE, 1.55, False, "anthropic-large", _LATE_SOURCE),
+    ModelFamily(
+        _EARLY_CLAUDE, 1.2, False, "anthropic",
+        "no public tokenizer; 1.18 reported for Claude 3 to 4.6 (sammcj/ingest PR 65)",
+    ),
+    ModelFamily(("claude",), 1.55, False, "anthropic-large", _LATE_SOURCE),
+    ModelFamily(
+        ("gemini-3",), 1.06, True, "gemini-3",
+        "measured with Gemma 3: 1.02 to 1.06, 1.04, 1.02, 1.16, 1.00; Gemini's is close to it",
+    ),
+    ModelFamily(
+        ("gemini", "gemma"), 1.06, True, "gemini",
+        "measured with Gemma 3: 1.02 to 1.06, 1.04, 1.02, 1.16, 1.00; Gemini's is close to it",
+    ),
+    ModelFamily(
+        ("llama-3", "llama3", "meta-llama-3"), 1.01, False, "generic",
+        "measured with Llama 3: 1.01 to 1.03, 1.00, 1.00, 1.00, 1.00",
+    ),
+    ModelFamily(
+        ("qwen", "qwq"), 1.02, True, "generic",
+        "measured with Qwen 3: 1.01 to 1.03, 1.00, 1.00, 1.00, 1.00",
+    ),
+    ModelFamily(
+        ("deepseek",), 1.04, False, "generic",
+        "measured with DeepSeek V3: 1.02 to 1.04, 1.04, 1.05, 1.06, 1.00; Chinese 0.88",
+    ),
+    ModelFamily(
+        ("mistral", "mixtral", "codestral", "ministral", "magistral", "devstral", "pixtral"),
+        1.04, True, "generic",
+        "measured with Mistral v3: 1.02 to 1.05, 1.05, 1.05, 1.04, 1.00; Chinese 1.24",
+    ),
+    ModelFamily(
+        ("kimi", "moonshot"), 1.01, False, "generic",
+        "measured with Kimi K2: 1.01, 1.01, 1.01, 0.99, 1.00; Chinese 0.86",
+    ),
+    ModelFamily(
+        ("glm", "chatglm"), 1.03, False, "generic",
+        "measured with GLM-4: 1.02 to 1.04, 1.03, 1.02, 1.00, 1.11; Chinese 0.90",
+    ),
+)  # fmt: skip
+"""The first family with a prefix of the model's name counts for it."""
+
+OPENAI_MODELS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("gpt-oss", "o200k_base", "openai"),
+    ("gpt-5-nano", "o200k_base", "openai-patches-2.46"),
+    ("gpt-5-mini", "o200k_base", "openai-patches-1.62"),
+    ("gpt-5", "o200k_base", "openai-70"),
+    ("gpt-4-1-nano", "o200k_base", "openai-patches-2.46"),
+    ("gpt-4-1-mini", "o200k_base", "openai-patches-1.62"),
+    ("gpt-4-1", "o200k_base", "openai"),
+    ("gpt-4-5", "o200k_base", "openai"),
+    ("gpt-4o-mini", "o200k_base", "openai-2833"),
+    ("gpt-4o", "o200k_base", "openai"),
+    ("chatgpt-4o", "o200k_base", "openai"),
+    ("o4-mini", "o200k_base", "openai-patches-1.72"),
+    ("o1", "o200k_base", "openai-75"),
+    ("o3", "o200k_base", "openai-75"),
+    ("gpt-4", "cl100k_base", "openai"),
+    ("gpt-3-5", "cl100k_base", "openai"),
+    ("gpt-35", "cl100k_base", "openai"),
+    ("text-embedding-3", "cl100k_base", "openai"),
+    ("text-embedding-ada-002", "cl100k_base", "openai"),
+    ("davinci-002", "cl100k_base", "openai"),
+    ("babbage-002", "cl100k_base", "openai"),
+)
+"""``(prefix, encoding, profile)``. Encodings as in tiktoken/model.py of tiktoken 0.14 (where
+o200k_harmony counts text as o200k_base does), profiles from OpenAI's "Images and vision"."""
+
+
+# --- From a model's name to its counter, by the tables of ``factors`` -----------------------------
+
+_VENDOR: Final = re.compile(
+    r"(?:(?:us|eu|apac|global|jp|au)-)?(?:anthropic|amazon|meta|mistral|deepseek|qwen|google)-"
+    r"(?=[a-z])"
+)
+"""What Bedrock writes before a model's name, its dots read as hyphens."""
+
+
+def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:
+    """The counter of a model: exact for OpenAI's, an estimate for others.
+
+    Names may carry their provider (``anthropic/claude-sonnet-4-5``, ``ft:gpt-4o:...``,
+    ``us.anthropic.claude-opus-4-1-v1:0``, ``openai:gpt-4o``). ``media`` as for ``TextCounter``.
+
+    Raises:
+        InvalidOptionError: no family of models begins with that name.
+    """
+    if not isinstance(model, str):
+        msg = f"model: expected a str, got {type(model).__name__}"
+        raise InvalidOptionError(msg)
+    name = model.lower().rpartition("/")[2].removeprefix("ft:")
+    name = name.replace(".", "-").replace("_", "-")
+    # "openai:gpt-4o" is LangChain's spelling; a colon may also belong to the name ("llama3:8b").
+    for candidate in (name, _VENDOR.sub("", name, count=1), name.partition(":")[2]):
+        found = _find(candidate, media)
+        if found is not None:
+            return found
+    known = [prefix for prefix, _, _ in OPENAI_MODELS]
+    known += [prefix for family in FAMILIES for prefix in family.prefixes]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    msg = (
+        f"no counter is known for model {model!r:.80}{hint}; memcore knows models of OpenAI, "
+        "Claude, Gemini, Llama 3, Qwen, DeepSeek, Mistral, Kimi and GLM: for another give a factor "
+        "over o200k_base, as in counter='o200k_base*1.1'"
+    )
+    raise InvalidOptionError(msg)
+
+
+def _begins(name: str, prefix: str) -> bool:
+    """Whether a name begins with a prefix: a number in it must not go on."""
+    if not name.startswith(prefix):
+        return False
+    rest = name[len(prefix) :]
+    return not (prefix[-1].isdigit() and rest[:1].isdigit())
+
+
+def _find(name: str, media: Any) -> TextCounter | None:
+    for prefix, encoding, profile in OPENAI_MODELS:
+        if _begins(name, prefix):
+            return ExactCounter(encoding, profile=profile, media=media)
+    for family in FAMILIES:
+        if any(_begins(name, prefix) for prefix in family.prefixes):
+            return ScaledCounter(
+                ExactCounter(),
+                family.factor,
+                per_digit=1.0 if family.splits_digits else 0.0,
+                profile=family.profile,
+                media=media,
+            )
+    return None
+
+
+# --- Counters by name. The name is also the id that is stored with counts, and says all of a ------
 
 COUNTER_ID_BYTES_MAX: Final = 200
 _SCALED: Final = re.compile(

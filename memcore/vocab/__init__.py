@@ -1,4 +1,4 @@
-"""The vocabularies that memcore ships, and the one place that reads them.
+"""Vocabularies that memcore ships, and their reader.
 
 ``scripts/make_vocab`` makes the files and proves their source; NOTICE says whose they are. Nothing
 is ever fetched. An encoding is made when it is first asked for, and kept.
@@ -15,7 +15,11 @@ from xxhash import xxh3_64_intdigest
 from memcore._fast import Encoding
 from memcore.errors import CounterUnavailableError, InvalidOptionError
 
-__all__ = ["NAMES", "load"]
+__all__ = [
+    "NAMES",
+    "load",
+]
+
 
 NAMES: Final = ("o200k_base", "cl100k_base")
 _HEADER: Final = Struct("<8sI12sQ")

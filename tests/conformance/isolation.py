@@ -19,11 +19,7 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import empty_checkpoint
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 import memcore
 from memcore.adapters.adk import MemcoreArtifactService
+from memcore.codec.keys import Kind
 from memcore.errors import CorruptValueError
-from memcore.keys import Kind
 from raw import rows
 
 EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
@@ -63,7 +63,7 @@ def load(service: BaseArtifactService, **at: Any) -> types.Part | None:
 
 
 def blob_rows(db: memcore.Database, *kinds: int) -> list[bytes]:
-    return [key for key in rows(db.backing.store) if key[0] in (kinds or (Kind.BLOB,))]
+    return [key for key in rows(db.engine.store) if key[0] in (kinds or (Kind.BLOB,))]
 
 
 # --- against ADK's own ----------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_a_damaged_content_is_told_and_other_versions_stay(open_db, path) -> Non
     save(service, text("good " * 100))
     save(service, text("to be damaged " * 100))
     key = blob_rows(db, Kind.BLOB_CHUNK)
-    store = db.backing.store
+    store = db.engine.store
     damaged = next(k for k in key if b"to be damaged" in rows(store)[k])
     sound = rows(store)[damaged]
     store.transact(lambda txn: txn.put(damaged, sound[:-1] + b"?"))

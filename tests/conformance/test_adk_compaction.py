@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore.adapters.adk import MemcoreEventSummarizer
-from memcore.adapters.adk.obligations import safe_prefix
-from memcore.adapters.adk.ranges import COVERS
-from memcore.compaction.extract import Extractive
+from memcore.adapters.adk.compaction import COVERS, safe_prefix
+from memcore.compaction.transcript import Extractive
 from memcore.errors import InvalidOptionError
 from memcore.model import SummaryRequest
 

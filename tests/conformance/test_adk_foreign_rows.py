@@ -15,11 +15,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.errors import InvalidItemError, MemcoreError
 from tests.conformance.adk_events import ME, answered, called, said
 

@@ -24,7 +24,7 @@ from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
-from memcore.adapters.adk.ranges import mark_covered
+from memcore.adapters.adk.compaction import mark_covered
 from tests.conformance.adk_events import ME, answered, called, event, labels, part_label, said
 
 T = TypeVar("T")

@@ -83,7 +83,7 @@ async def shown(service: MemcoreSessionService, **at: Any) -> dict[str, tuple[An
 def test_a_list_that_is_remembered_reads_no_session_again(
     service: MemcoreSessionService, monkeypatch
 ) -> None:
-    from memcore.adapters.adk import listing
+    from memcore.adapters.adk import sessions as listing
 
     read: list[tuple[int, int]] = []
     json_fields = listing.json_fields
@@ -210,12 +210,12 @@ def test_what_is_erased_or_deleted_is_not_remembered(open_db: Open, path: Path, 
 
 def test_a_cache_that_is_gone_listens_no_more(open_db: Open) -> None:
     db = open_db(durability="none")
-    bell = db.backing.store.bell
-    before = dict(bell._listeners)
+    notifier = db.engine.store.notifier
+    before = dict(notifier._listeners)
     services = [MemcoreSessionService(db) for _ in range(3)]
-    assert bell._listeners != before
+    assert notifier._listeners != before
     del services
-    assert bell._listeners == before
+    assert notifier._listeners == before
 
 
 # --- pages ----------------------------------------------------------------------------------------

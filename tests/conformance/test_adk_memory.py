@@ -22,12 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore.adapters.adk import MemcoreMemoryService, MemcoreSessionService, memories
-from memcore.adapters.adk.watermark import Watermark
-from memcore.adapters.adk.words import grams_in, lowered, query_words, terms_of
+from memcore.adapters.adk import MemcoreMemoryService, MemcoreSessionService
+from memcore.adapters.adk import memory_index as memories
+from memcore.adapters.adk.memory import Watermark
+from memcore.adapters.adk.memory_index import grams_in, lowered, query_words, terms_of
+from memcore.codec.keys import Kind
 from memcore.errors import InvalidItemError, InvalidOptionError
-from memcore.keys import Kind
-from memcore.store.pace import Pace
+from memcore.store.commit import CommitLatency
 from raw import rows
 
 EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
@@ -244,7 +245,7 @@ def test_ten_are_returned_unless_asked_otherwise(service, db) -> None:
 def test_a_search_reads_what_it_finds_and_not_the_memory(db, service, monkeypatch) -> None:
     events = [event(f"filler {number} words {number % 7}", f"e{number}") for number in range(400)]
     run(service.add_session_to_memory(session([*events, event("needle", "it")])))
-    from memcore.kv import lent
+    from memcore.kv import namespace as lent
 
     read: list[str] = []
     monkeypatch.setattr(
@@ -277,7 +278,7 @@ def test_many_postings_of_one_word(service) -> None:
         run(service.delete_memory(**WHO, memory_id=f"e{number}"))
     assert found(service, "word")[0] == "e1198"
     view = service._kv("app", "u")
-    from memcore.adapters.adk.postings import postings_of
+    from memcore.adapters.adk.memory_index import postings_of
 
     left = view.read(lambda view: postings_of(view, "wword"))
     assert len(left) == 1194
@@ -334,7 +335,7 @@ def test_nobody_finds_what_is_of_others(service) -> None:
 
 
 def writes(db: memcore.Database) -> Any:
-    return rows(db.backing.store)
+    return rows(db.engine.store)
 
 
 def test_what_was_handed_in_or_out_is_nobody_elses(service) -> None:
@@ -387,7 +388,7 @@ def test_what_is_deleted_does_not_come_back(db, service) -> None:
 
 
 def entries(db: memcore.Database) -> dict[bytes, bytes]:
-    return {key: value for key, value in rows(db.backing.store).items() if key[:1] == b"\x0b"}
+    return {key: value for key, value in rows(db.engine.store).items() if key[:1] == b"\x0b"}
 
 
 def test_who_opts_out_is_neither_remembered_nor_found(db, service, caplog) -> None:
@@ -479,7 +480,7 @@ def test_much_text_is_taken_apart_and_stored_off_the_loop(service, monkeypatch) 
     monkeypatch.setattr(memories, "add_postings", noted("stored", memories.add_postings))
     monkeypatch.setattr(memories, "drop_posting", noted("dropped", memories.drop_posting))
     # As if the loop's own thread had made some short commits in a wink.
-    monkeypatch.setattr(Pace, "is_quick", True)
+    monkeypatch.setattr(CommitLatency, "is_quick", True)
     here = get_ident()
 
     async def add(*events: Event) -> set[bool]:
@@ -659,10 +660,10 @@ def test_a_large_entry_that_is_passed_over_leaves_nothing(db, service) -> None:
         return entry(f"large {name} " + "x" * 300_000, id="m")
 
     run(service.add_memory(**WHO, memories=[large("a"), large("b"), large("c")]))
-    assert len([key for key in rows(db.backing.store) if key[0] == Kind.BLOB]) == 1
+    assert len([key for key in rows(db.engine.store) if key[0] == Kind.BLOB]) == 1
     run(service.delete_memory(**WHO, memory_id="m"))
     run(service.add_memory(**WHO, memories=[large("d")]))
-    assert [key for key in rows(db.backing.store) if key[0] in (Kind.BLOB, Kind.BLOB_CHUNK)] == []
+    assert [key for key in rows(db.engine.store) if key[0] in (Kind.BLOB, Kind.BLOB_CHUNK)] == []
 
 
 @pytest.mark.parametrize("metadata", [{"k": object()}, {"k": float("inf")}])

@@ -16,11 +16,7 @@ from google.adk.cli.utils.service_factory import (
 )
 from google.genai import types
 
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.errors import InvalidOptionError
 from tests.conformance.adk_events import said
 

@@ -29,7 +29,7 @@ from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
-from memcore.adapters.adk.turns import Turn, Turns
+from memcore.adapters.adk.append import Turn, Turns
 from memcore.errors import (
     ClosedError,
     CorruptValueError,
@@ -759,7 +759,7 @@ def left_behind(service: MemcoreSessionService, *texts: str) -> tuple[Session, l
     """A session and appends to it that are under way in a loop that was closed."""
     loop = asyncio.new_event_loop()
     made = loop.run_until_complete(service.create_session(**ME, session_id="s"))
-    store, release, busy = service.database.backing.store, threading.Event(), threading.Event()
+    store, release, busy = service.database.engine.store, threading.Event(), threading.Event()
 
     def occupy(_: Any) -> None:
         busy.set()
@@ -785,7 +785,7 @@ def test_appends_under_way_when_their_loop_is_closed(
     """What was on its way is stored; the object shows it to whoever appends next."""
     made, tasks = left_behind(service, "a", "b")
     if destroyed:
-        service.database.backing.store.transact(lambda _: None)  # nobody else has the tasks now
+        service.database.engine.store.transact(lambda _: None)  # nobody else has the tasks now
         del tasks
         gc.collect()
 
@@ -819,7 +819,7 @@ def test_an_outcome_that_a_closed_loop_was_to_tell_of(service: MemcoreSessionSer
 
 def test_an_object_that_is_gone_leaves_no_turn(service: MemcoreSessionService) -> None:
     made, tasks = left_behind(service, "a")
-    service.database.backing.store.transact(lambda _: None)
+    service.database.engine.store.transact(lambda _: None)
     del tasks
     gc.collect()
     assert service._turns._held
@@ -850,7 +850,7 @@ def test_a_damaged_event_leaves_the_list_and_the_metadata(
         for name in "ab":
             made = await service.create_session(**ME, session_id=name, state={"k": name})
             await service.append_event(made, said("to be damaged"))
-        store = service.database.backing.store
+        store = service.database.engine.store
         key, sound = max(each for each in rows(store).items() if b"to be damaged" in each[1])
         store.transact(lambda txn: txn.put(key, sound[:-1] + b"?"))
         found = (await service.list_sessions(**ME)).sessions
@@ -929,7 +929,7 @@ def test_a_cancelled_append_is_shown_if_it_is_stored(service: MemcoreSessionServ
 
     async def work() -> None:
         made = await service.create_session(**ME, session_id="s")
-        store = service.database.backing.store
+        store = service.database.engine.store
         with ThreadPoolExecutor(1) as pool:
             pool.submit(store.transact, lead)
             leads.wait()
@@ -1004,8 +1004,8 @@ def test_event_ids_are_remembered_as_long_as_the_session(
         made = await service.create_session(**ME, session_id="s")
         given = said("x")
         await service.append_event(made, given)
-        later = service.database.backing.now_ms() + 10**12
-        monkeypatch.setattr(type(service.database.backing), "now_ms", lambda _: later)
+        later = service.database.engine.now_ms() + 10**12
+        monkeypatch.setattr(type(service.database.engine), "now_ms", lambda _: later)
         await service.append_event(made, given.model_copy(deep=True))
         assert labels(await got(service)) == ["x"]
 

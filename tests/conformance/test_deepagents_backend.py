@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 
 import memcore
-from memcore.adapters.deepagents import MemcoreBackend, files, matching, rows
+from memcore.adapters.deepagents import MemcoreBackend, files, rows
+from memcore.adapters.deepagents import backend as matching
 from memcore.errors import InvalidOptionError, StoreFullError
 from memcore.store import LmdbStore
 

@@ -18,15 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from langgraph.checkpoint.base import empty_checkpoint
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession
-from memcore.store.txn import Snapshot
+from memcore.store.transaction import Snapshot
 from tests.conformance import isolation
 from tests.conformance.isolation import ALL_SEEN, FEATURES, FIRST_SEEN, Feature, Place
 
@@ -244,7 +240,7 @@ def test_adapters_of_one_scope_lead_nowhere_else() -> None:
             MemcoreStore(scope),
             MemcoreBackend(scope),
         ]
-        forbidden = (memcore.Database, type(db.backing), type(db.backing.store))
+        forbidden = (memcore.Database, type(db.engine), type(db.engine.store))
         for adapter in made:
             for name in dir(adapter):
                 if not name.startswith("_"):

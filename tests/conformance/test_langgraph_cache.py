@@ -72,7 +72,7 @@ def test_values_keep_their_types(db, value):
 
 def test_it_ends_on_time_and_a_sweep_removes_it(db):
     now = [1_700_000_000_000_000]
-    db.backing.now_us = lambda: now[0]
+    db.engine.now_us = lambda: now[0]
     cache = MemcoreCache(db)
     keys = [(("a",), key) for key in ("short", "long", "ever", "never")]
     cache.set(dict(zip(keys, [("s", 1), ("l", 60), ("e", None), ("n", 0)], strict=True)))

@@ -27,8 +27,10 @@ from langgraph.graph import START, StateGraph
 
 import memcore
 import stories
-from memcore.adapters.langgraph import AsyncMemcoreSaver, MemcoreSaver, coding
-from memcore.codec import open_value, seal_value
+from memcore.adapters.langgraph import AsyncMemcoreSaver, MemcoreSaver
+from memcore.adapters.langgraph import serde as coding
+from memcore.codec.keys import Kind, ThreadRow
+from memcore.codec.values import open_value, seal_value
 from memcore.errors import (
     CorruptValueError,
     HistoryNeededError,
@@ -38,7 +40,6 @@ from memcore.errors import (
     UndecodableError,
     UntrustedTypeError,
 )
-from memcore.keys import Kind, ThreadRow
 from savers import ABSENT, KEY, Chain, Note, checkpoint_of, config, exact, exact_tuple
 
 Db = Callable[..., memcore.Database]
@@ -68,7 +69,7 @@ def rows_of(db: memcore.Database, kind: int, row: int | None = None) -> dict[byt
         found = dict(txn.scan(bytes((kind,)), bytes((kind + 1,))))
         return {k: v for k, v in found.items() if row is None or k[17] == row}
 
-    return db.backing.store.read(look)
+    return db.engine.store.read(look)
 
 
 def chunks(db: memcore.Database) -> int:
@@ -420,7 +421,7 @@ def swap(db: memcore.Database, one: bytes, other: bytes) -> None:
         for key, (flags, body) in zip((one, other), reversed(bodies), strict=True):
             txn.put(key, seal_value(key, body, flags))
 
-    db.backing.store.transact(closure)
+    db.engine.store.transact(closure)
 
 
 @pytest.mark.parametrize("row", [ThreadRow.VALUE, ThreadRow.WRITES, ThreadRow.CHECKPOINT, None])
@@ -826,7 +827,7 @@ def test_a_thread_is_recovered_by_its_saver(db: memcore.Database, saver: Memcore
     whole = values_of(saver)
     chain.put(log=["two"])
     *_, key = rows_of(db, Kind.THREAD, ThreadRow.VALUE)
-    db._backing.store.transact(lambda txn: txn.delete(key))
+    db._engine.store.transact(lambda txn: txn.delete(key))
     with pytest.raises(CorruptValueError, match="is missing: its row was lost"):
         saver.get_tuple(config())
     (planned,) = saver.recover("t", dry_run=True)

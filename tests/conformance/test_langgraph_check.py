@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from memcore.adapters.langgraph import MemcoreSaver
-from memcore.checkpoint.graph import store_of
-from memcore.keys import Kind
+from memcore.codec.keys import Kind
+from memcore.graph.store import store_of
 from savers import KEY
 
 

@@ -22,8 +22,9 @@ from langgraph.store.base import (
 )
 
 import memcore
-from memcore.adapters.langgraph import AsyncMemcoreStore, MemcoreSaver, MemcoreStore, vectors
-from memcore.adapters.langgraph.rows import address, labels_text, named, split
+from memcore.adapters.langgraph import AsyncMemcoreStore, MemcoreSaver, MemcoreStore
+from memcore.adapters.langgraph import items as vectors
+from memcore.adapters.langgraph.items import address, labels_text, named, split
 from memcore.errors import (
     ClosedError,
     InvalidItemError,
@@ -210,7 +211,7 @@ def test_a_text_of_any_length_gets_a_legal_key(db, size, char):
 class Clock:
     def __init__(self, db):
         self.us = 1_700_000_000_000_000
-        db.backing.now_us = lambda: self.us
+        db.engine.now_us = lambda: self.us
 
     def __call__(self):
         return datetime.fromtimestamp(self.us / 1e6, UTC)
@@ -460,7 +461,7 @@ def test_a_handle_for_reading_reads(open_db):
     MemcoreStore(db).put(("a",), "k", {}, ttl=1)
     reader = open_db(read_only=True)
     clock = Clock(reader)
-    clock.us = db.backing.now_us() + 30_000_000
+    clock.us = db.engine.now_us() + 30_000_000
     store = MemcoreStore(reader)
     assert store.get(("a",), "k").value == {}
     assert len(store.search(())) == 1
@@ -485,7 +486,7 @@ def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
     store = MemcoreStore(db)
     store.put(("a",), "k", {})
     asked = []
-    transact = db.backing.store._transact
+    transact = db.engine.store._transact
 
     def full(fn, *, makes_room=False):
         asked.append(makes_room)
@@ -493,7 +494,7 @@ def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
             raise StoreFullError("full")
         return transact(fn, makes_room=True)
 
-    monkeypatch.setattr(db.backing.store, "_transact", full)
+    monkeypatch.setattr(db.engine.store, "_transact", full)
     with pytest.raises(StoreFullError):
         store.put(("a",), "l", {})
     store.delete(("a",), "k")

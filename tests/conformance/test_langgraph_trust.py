@@ -18,7 +18,8 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 import memcore
-from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, coding
+from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver
+from memcore.adapters.langgraph import serde as coding
 from memcore.errors import CorruptValueError, InvalidOptionError, UntrustedTypeError
 from savers import KEY, Chain, Colour, Model, Note, config
 

@@ -19,7 +19,7 @@ MINUTE_US = 60_000_000
 class Clock:
     def __init__(self, db):
         self.us = 1_700_000_000_000_000
-        db.backing.now_us = lambda: self.us
+        db.engine.now_us = lambda: self.us
 
     def pass_minutes(self, minutes):
         self.us += int(minutes * MINUTE_US)
@@ -317,7 +317,7 @@ def test_letting_items_live_on_takes_no_room_that_is_kept_for_deletions(db, cloc
     store = MemcoreStore(db, order="created")
     put_two(store)
     asked = []
-    queue = type(db.backing.store.environment().queue)
+    queue = type(db.engine.store.environment().queue)
     call = queue.call
 
     def watched(self, fn, *, job=False, makes_room=False):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import PutOp, SearchOp
 
-from memcore.adapters.langgraph import MemcoreStore, vectors
-from memcore.adapters.langgraph.vectors import Scorer, pack_vectors
+from memcore.adapters.langgraph import MemcoreStore
+from memcore.adapters.langgraph import items as vectors
+from memcore.adapters.langgraph.items import Scorer, pack_vectors
 from memcore.errors import InvalidItemError, InvalidOptionError
 
 LETTERS = "abc"

@@ -17,12 +17,12 @@ from agents.testing import ScriptedModel, assistant_message
 from cryptography.fernet import Fernet, InvalidToken
 
 import memcore
-from memcore import keys
 from memcore.adapters.openai_agents import MemcoreSession
+from memcore.codec import keys
+from memcore.codec.keys import Row
 from memcore.errors import UnreadableItemsError
-from memcore.keys import Row
-from memcore.session.handle import store_of
-from memcore.store.leader import Leader
+from memcore.session.session import store_of
+from memcore.store.commit import Leader
 from messages import user
 from raw import rows
 
@@ -38,7 +38,7 @@ def run(work: Any) -> Any:
 class Clock:
     def __init__(self, db: memcore.Database) -> None:
         self.us = 1_700_000_000_000_000
-        db.backing.now_us = lambda: self.us
+        db.engine.now_us = lambda: self.us
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ def test_encrypted_items_come_back_and_are_not_in_the_file(db):
         return await again.pop_item(), await again.pop_item()
 
     assert run(work()) == (None, SECRETS[-2])
-    assert not any(b"secret" in value for value in rows(db.backing.store).values())
+    assert not any(b"secret" in value for value in rows(db.engine.store).values())
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_what_expired_is_neither_returned_nor_kept(db, clock, caplog):
         clock.us += 2 * 1_000_000
         assert await session.get_items(9) == [fc("c"), fo("c")]
         assert "1 expired items removed" in caplog.text
-        assert not any(b"secret" in value for value in rows(db.backing.store).values())
+        assert not any(b"secret" in value for value in rows(db.engine.store).values())
         assert await session.get_items(1) == [fo("c")]
         clock.us += 60 * 1_000_000
         assert await session.pop_item() is None

@@ -10,7 +10,7 @@ import pytest
 import memcore
 from memcore.adapters.openai_agents import MemcoreSession, SessionManager
 from memcore.errors import InvalidOptionError
-from memcore.session.handle import store_of
+from memcore.session.session import store_of
 from messages import user
 from raw import rows
 
@@ -24,7 +24,7 @@ def run(work: Any) -> Any:
 class Clock:
     def __init__(self, db: memcore.Database) -> None:
         self.us = 1_700_000_000_000_000
-        db.backing.now_us = lambda: self.us
+        db.engine.now_us = lambda: self.us
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_old_sessions_are_removed_from_the_file(db, clock):
         return [entry.session_id for entry in db.sessions()]
 
     assert run(work()) == ["no manager's"]
-    assert not any(b"secret" in value for value in rows(db.backing.store).values())
+    assert not any(b"secret" in value for value in rows(db.engine.store).values())
 
 
 @pytest.mark.parametrize("name", ["\0ann", "a" * 65_530])
@@ -269,4 +269,4 @@ def test_titles_and_queries_are_redacted_as_items_are(tmp_path):
     for at, options in enumerate(({}, {"encryption_key": "a long random secret"})):
         with memcore.open(tmp_path / str(at), redact="default") as db:
             assert run(work(db, options)) == ["title"]
-            assert not any(b"example.org" in value for value in rows(db.backing.store).values())
+            assert not any(b"example.org" in value for value in rows(db.engine.store).values())

@@ -530,7 +530,7 @@ def test_a_state_and_items_are_one_commit(db, monkeypatch):
         state, items = result.to_state(), await source.get_items()
         revision, counter = session.native().revision, session.native().sync.state.counter
         with monkeypatch.context() as broken:
-            broken.setattr("memcore.adapters.openai_agents.notes.mark_of", refuse)
+            broken.setattr("memcore.adapters.openai_agents.session.mark_of", refuse)
             with pytest.raises(LookupError):
                 await session.save_run_state(state, items=items)
         assert await session.get_items() == []
@@ -560,7 +560,7 @@ def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
     now = [1_700_000_000_000_000]
 
     async def work(db: memcore.Database) -> None:
-        db.backing.now_us = lambda: now[0]
+        db.engine.now_us = lambda: now[0]
         session = MemcoreSession("chat", db, ttl_seconds=60, encryption_key="a long secret")
         await session.add_items([{"role": "user", "content": "old"}])
         now[0] += 40_000_000
@@ -573,7 +573,7 @@ def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
         other = MemcoreSession("chat", db, encryption_key="another")
         with pytest.raises(UnreadableItemsError):
             await other.load_run_state(agent)
-        store = db.backing.store
+        store = db.engine.store
         values = store.read(lambda txn: [value for _, value in txn.scan(b"\x01", b"\xff")])
         assert not any(b"refund" in value or b"be kind" in value for value in values)
 

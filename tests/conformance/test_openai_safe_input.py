@@ -40,10 +40,7 @@ from agents_sdk import (
     user,
 )
 from legality import found_wrong, plain
-from memcore.adapters.openai_agents import (
-    safe_call_model_input_filter,
-    safe_session_input_callback,
-)
+from memcore.adapters.openai_agents import safe_call_model_input_filter, safe_session_input_callback
 from messages import illegal
 from oracle import RESULT, SYSTEM, USER, classify
 

@@ -19,10 +19,10 @@ from agents.memory import SessionSettings
 from agents.memory.session import Session, _session_accepts_wrapper
 
 import memcore
-from memcore import keys
 from memcore.adapters.openai_agents import MemcoreSession
-from memcore.keys import Row
-from memcore.session.handle import store_of
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.session.session import store_of
 from messages import user
 
 

@@ -20,11 +20,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession

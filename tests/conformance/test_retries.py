@@ -20,11 +20,7 @@ from langgraph.store.base import PutOp
 
 import memcore
 import memcore.aio
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.deepagents.files import Files
 from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
@@ -354,8 +350,8 @@ def test_an_edit_that_another_try_was_faster_with(
 
 
 def test_keys_are_forgotten_after_a_week(db: memcore.Database) -> None:
-    now = [db.backing.now_us()]
-    db.backing.now_us = lambda: now[0]
+    now = [db.engine.now_us()]
+    db.engine.now_us = lambda: now[0]
     space, session = db.scope().kv("n"), db.session("s")
     assert (space.increment("a", idempotency_key="k"), space.get("a")) == (1, 1)
     session.state.update({"a": 1}, idempotency_key="k")

@@ -10,11 +10,7 @@ from google.genai import types
 from langgraph.checkpoint.base import empty_checkpoint
 
 import memcore
-from memcore.adapters.adk import (
-    MemcoreArtifactService,
-    MemcoreMemoryService,
-    MemcoreSessionService,
-)
+from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, MemcoreStore
 from memcore.adapters.openai_agents import MemcoreSession, SessionManager

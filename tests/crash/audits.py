@@ -17,7 +17,7 @@ def audit_beside(path: Path) -> memcore.Audit:
 
 def audit_findings(db: memcore.Database, path: Path) -> list[str]:
     """What the audit of a file, if it has one, has against it; the anchor need not be there yet."""
-    if db.backing.audit is None:
+    if db.engine.audit is None:
         return []
     anchor = path.with_name(ANCHOR)
     report = db.verify_audit(key=KEY, anchor=anchor if anchor.exists() else ())

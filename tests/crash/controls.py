@@ -9,28 +9,27 @@ import itertools
 import os
 from collections.abc import Callable
 from threading import Event, Thread
-from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import memcore
 from memcore import files
-from memcore.database import keying, opening
-from memcore.retention import compacting, scanning
-from memcore.session import quarantine
-from memcore.store import (
-    attaching,
-    copying,
-    faults,
-    file,
-    handle,
-    leader,
-    pin,
-    recorder,
-    redo,
-    replacing,
-    run,
-    steady,
-)
+from memcore.database import database as keying
+from memcore.database import open as opening
+from memcore.retention import erasure as compacting
+from memcore.retention import erasure as scanning
+from memcore.session import content_filter as quarantine
+from memcore.store import audit_log as recorder
+from memcore.store import commit as leader
+from memcore.store import copy as copying
+from memcore.store import copy as replacing
+from memcore.store import datafile as file
+from memcore.store import fault_injection as faults
+from memcore.store import open_file as attaching
+from memcore.store import redo_log as redo
+from memcore.store import redo_log as run
+from memcore.store import steady
+from memcore.store import steady as pin
+from memcore.store import store as handle
 
 from . import services
 
@@ -243,7 +242,7 @@ class _Unpinned:
 @control("relaxed", "sessions", "facts")
 def no_pin() -> None:
     """A steady point lets go of its snapshot, so that later commits write over its pages."""
-    point = pin.Pin.point
+    point = pin.SteadySync.point
 
     def unpinned(self: Any, *arguments: Any) -> None:
         point(self, *arguments)
@@ -252,7 +251,7 @@ def no_pin() -> None:
                 self._raw.abort()
                 self._raw = _Unpinned()
 
-    pin.Pin.point = unpinned  # type: ignore[method-assign]
+    pin.SteadySync.point = unpinned  # type: ignore[method-assign]
 
 
 @control("relaxed", "sessions", "facts", judging=True)
@@ -270,7 +269,7 @@ def early_steady_record() -> None:
         if next(flushes) % 2:
             os.fdatasync(fd)
 
-    pin.os = SimpleNamespace(fdatasync=every_other, pread=os.pread)  # type: ignore[assignment]
+    pin.os = _But(os, fdatasync=every_other)  # type: ignore[assignment]
 
 
 @control("full", "erasing", judging=True)
@@ -278,7 +277,7 @@ def remains_in_copies() -> None:
     """A compact copy takes over what LMDB leaves between rows and in the redo slots."""
     copying._forget_what_is_gone = lambda *_: None
     compacting.scan_copy = lambda *_: scanning.Scan()
-    run.Run.blank = lambda *_: None  # type: ignore[method-assign]
+    run.RedoArea.blank = lambda *_: None  # type: ignore[method-assign]
 
 
 @control("full", "quarantines")
@@ -286,9 +285,9 @@ def late_drop() -> None:
     """A released original leaves the quarantine in a commit of its own."""
     release = quarantine.rewrite_items
 
-    def torn(backing: Any, *arguments: Any, along: Callable[[Any], None], **options: Any) -> Any:
-        done = release(backing, *arguments, **options)
-        backing.store.transact(along)
+    def torn(engine: Any, *arguments: Any, along: Callable[[Any], None], **options: Any) -> Any:
+        done = release(engine, *arguments, **options)
+        engine.store.transact(along)
         return done
 
     quarantine.rewrite_items = torn  # type: ignore[assignment]

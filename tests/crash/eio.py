@@ -101,7 +101,7 @@ def poisoned(path: str, kinds: str, skip: int, count: int) -> dict[str, Any]:
         thread.join()
     third = memcore.open(path)  # shares the environment, and so what is wrong with it
     crowd.handles.append(third)
-    is_poisoned = third.backing.store.stats()["poisoned"]
+    is_poisoned = third.engine.store.stats()["poisoned"]
 
     async def facade() -> str:
         async with memcore.aio.open(path) as db:

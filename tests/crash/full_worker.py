@@ -19,7 +19,9 @@ from typing import Any, Final
 
 import memcore
 from memcore.errors import MemcoreError, StoreFullError
-from memcore.store import redo, room, steady
+from memcore.store import commit as room
+from memcore.store import redo_log as redo
+from memcore.store import steady
 
 from .full_device import Ballast, Device, Limit
 from .full_workload import Workload, plant, said
@@ -93,13 +95,13 @@ def workload(case: Case, *, frees: bool = False) -> None:
 
 def blind(case: Case) -> None:
     """No room is kept, so LMDB's own writes fail, anywhere in a commit; later there is space."""
-    room.Room.take = lambda *_: True  # type: ignore[method-assign]
+    room.SpaceReserve.take = lambda *_: True  # type: ignore[method-assign]
     workload(case, frees=True)
 
 
 def roomless(case: Case) -> None:
     """A control: no room is kept for those who delete."""
-    room.Room.take = lambda *_: True  # type: ignore[method-assign]
+    room.SpaceReserve.take = lambda *_: True  # type: ignore[method-assign]
     workload(case)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint
 from memcore.errors import StoreFullError
+from memcore.graph import JsonCoder, NewCheckpoint
 
 __all__ = ["LONG", "Workload", "plant"]
 

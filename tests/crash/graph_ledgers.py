@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import memcore
-from memcore.checkpoint import GraphStore, JsonCoder
+from memcore.graph import GraphStore, JsonCoder
 
 from .graphs import put_next, rule_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import memcore
-from memcore.checkpoint import GraphStore, JsonCoder, NewCheckpoint, NewWrites
+from memcore.graph import GraphStore, JsonCoder, NewCheckpoint, NewWrites
 
 from .verbs import Place, State, Step, WrongValueError, content, tag_in, verb
 

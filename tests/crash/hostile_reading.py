@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import memcore
-from memcore.checkpoint import JsonCoder
 from memcore.errors import CallerError, InternalError, MemcoreError
+from memcore.graph import JsonCoder
 
 Place = tuple[str, str, str]
 """``(app, user, name)`` of a session or a namespace."""

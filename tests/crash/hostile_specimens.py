@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint, NewWrites
+from memcore.graph import JsonCoder, NewCheckpoint, NewWrites
 from memcore.store import steady
 
 from .hostile_reading import Atlas, Observed, observe

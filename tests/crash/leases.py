@@ -7,8 +7,8 @@ handle before. A state has ``l/name``: the owner and the epoch.
 from __future__ import annotations
 
 import memcore
-from memcore.lease import read_lease
-from memcore.session.handle import store_of
+from memcore.rows.lifecycle import read_lease
+from memcore.session.session import store_of
 
 from .verbs import Place, State, Step, appended, messages, verb
 

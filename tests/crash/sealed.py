@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import memcore
-from memcore.privacy.provider import key_provider
-from memcore.privacy.ring import KeyRing
+from memcore.privacy.keyring import KeyRing, key_provider
 
 from .audits import audit_beside
 from .timeline import Timeline

@@ -147,7 +147,7 @@ class Worker:
             os.write(1, b"!")
             self.stop.wait()
 
-        self.beside(lambda: self.db.backing.store.read(hold))
+        self.beside(lambda: self.db.engine.store.read(hold))
         self.beside(self._look)
 
     def _look(self) -> None:

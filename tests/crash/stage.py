@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import memcore
-from memcore.store import pin
+from memcore.store import steady as pin
 
 from .audits import audit_beside
 from .children import Children, ending
@@ -130,15 +130,15 @@ def _act(scene: Scene, recorder: Recorder, name: str, die_after: int) -> None:
 
 def _mark_steady_points(recorder: Recorder) -> None:
     """Have the log tell when a steady point begins and when it is done."""
-    point, numbers = pin.Pin.point, itertools.count()
+    point, numbers = pin.SteadySync.point, itertools.count()
 
-    def marked(self: pin.Pin, *arguments: Any) -> None:
+    def marked(self: pin.SteadySync, *arguments: Any) -> None:
         token = f"{os.getpid()}/{next(numbers)}"
         recorder.mark("steady-begin", point=token)
         point(self, *arguments)
         recorder.mark("steady-end", point=token)
 
-    pin.Pin.point = marked  # type: ignore[method-assign]
+    pin.SteadySync.point = marked  # type: ignore[method-assign]
 
 
 def open_database(scene: Scene) -> memcore.Database:

@@ -14,7 +14,7 @@ import memcore
 from crash import hostile, hostile_verbs
 from crash.hostile_anatomy import META_FIELDS, PAGE, field_of, nodes_of
 from memcore.errors import CorruptStoreError, CorruptValueError
-from memcore.log.head import head_key
+from memcore.rows.head import head_key
 
 HEAD = head_key(1, 1)
 
@@ -170,7 +170,7 @@ def test_a_session_without_its_head_is_corrupt_and_not_empty(tmp_path) -> None:
     with memcore.open(path) as db:
         chat = db.session("chat")
         chat.append({"role": "user", "content": "x"})
-        db.backing.store.transact(lambda txn: txn.delete(HEAD))
+        db.engine.store.transact(lambda txn: txn.delete(HEAD))
         with pytest.raises(CorruptValueError, match="head"):
             chat.append({"role": "user", "content": "y"})
         with pytest.raises(CorruptValueError, match="head"):
@@ -191,9 +191,9 @@ def test_rows_that_the_head_does_not_know_are_found(tmp_path) -> None:
     with memcore.open(path) as db:
         chat = db.session("chat")
         chat.extend([{"role": "user", "content": str(n)} for n in range(3)])
-        older = db.backing.store.read(lambda txn: txn.get(HEAD))
+        older = db.engine.store.read(lambda txn: txn.get(HEAD))
         chat.append({"role": "user", "content": "last"})
-        db.backing.store.transact(lambda txn: txn.put(HEAD, older))
+        db.engine.store.transact(lambda txn: txn.put(HEAD, older))
     with memcore.open(path) as db:
         assert any("which its head" in finding for finding in db.check())
 

@@ -327,8 +327,9 @@ def test_a_map_that_another_process_made_too_large(path) -> None:
 BLOCKED = """
 import os, signal, sys, threading
 from memcore.errors import StorageError
-from memcore.store import handle, open_store
-handle._FORK_PATIENCE_SECONDS = 0.2
+from memcore.store import open_store
+from memcore.store import store as opening
+opening._FORK_PATIENCE_SECONDS = 0.2
 store = open_store(sys.argv[1])
 def add():
     store.transact(lambda txn: txn.put(b"\\x01a", b"%d" % (int(txn.get(b"\\x01a") or 0) + 1)))

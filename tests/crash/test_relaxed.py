@@ -20,7 +20,7 @@ from pathlib import Path
 import memcore
 from crash.children import forked
 from crash.recording import Recorder
-from memcore.store import leader, steady
+from memcore.store import commit as commits, steady
 path = Path(sys.argv[1])
 text = lambda n: {"role": "user", "content": str(n)}
 memcore.open(path, durability="relaxed").close()
@@ -53,11 +53,11 @@ def work():
     session = memcore.open(path, steady_interval_ms=60_000).session("s")
     session.append(text(1))
     os.read(opened, 1)
-    commit = leader.Leader._commit
+    commit = commits.Leader._commit
     def killed(self, *arguments):
         recorder.die_after(int(sys.argv[2]))
         commit(self, *arguments)
-    leader.Leader._commit = killed
+    commits.Leader._commit = killed
     session.append(text(2))
 
 child = forked(work)

@@ -93,7 +93,7 @@ def test_a_deadlock_is_found_with_all_stacks(tmp_path, monkeypatch) -> None:
 
         def write() -> None:
             with pytest.raises(KeyError):
-                db.backing.store.transact(hold)
+                db.engine.store.transact(hold)
 
         holder = threading.Thread(target=write)
         holder.start()

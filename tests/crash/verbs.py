@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import memcore
-from memcore.codec import encode_json
+from memcore.codec.values import encode_json
 from memcore.compaction import Reduction, Visible
-from memcore.database.redacting import redact_beside
+from memcore.database.redact import redact_beside
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
-from memcore.log.saved import read_saved
-from memcore.session.admitting import QUARANTINED
-from memcore.session.handle import store_of
+from memcore.log.checkpoint import read_checkpoint
+from memcore.rows.views import view_chain
+from memcore.session.content_filter import QUARANTINED
+from memcore.session.session import store_of
 from memcore.tokens import get_counter
-from memcore.views import view_chain
 
 State = dict[str, Any]
 """What a lane has stored: sessions ``s/name``, their views ``v/name``, checkpoints ``p/name`` (each
@@ -533,7 +533,7 @@ class _Anew:
 def redo(place: Place, step: Step) -> None:
     """``redo``: the values of all keys are written anew in their place, as a redaction does it."""
     anew: Any = _Anew(step)
-    for _ in redact_beside(place.db.backing, "default", place.lane, anew, anew):
+    for _ in redact_beside(place.db.engine, "default", place.lane, anew, anew):
         pass
 
 
@@ -605,7 +605,7 @@ def _position(
 
     def told(txn: Any) -> tuple[str, ...]:
         scope, number = session.checkpointing.place(txn)
-        found = read_saved(txn, scope, number, saved.number)
+        found = read_checkpoint(txn, scope, number, saved.number)
         chain = view_chain(txn, scope, *found.view) if found is not None else ()
         return tuple(_told(stored.view) for stored in chain)[::-1]
 

@@ -9,23 +9,22 @@ from typing import Any
 
 import orjson
 
-from memcore import codec, keys
 from memcore._fast import pack_event, pack_facts
-from memcore.calibration import Anchor, Learned
-from memcore.checkpoint import Cache, JsonCoder
-from memcore.checkpoint.nodes import EMPTY, pack_typed
-from memcore.checkpoint.nodes import text as packed_text
-from memcore.checkpoint.pool import Pool
-from memcore.checkpoint.rows import CheckpointRow, Write, pack_writes
-from memcore.checkpoint.splitting import PAGE, Splitter
-from memcore.log import index
-from memcore.log.head import Head, Segment
-from memcore.log.item import prepare_item
-from memcore.state.rows import Header as StateHeader
+from memcore.codec import keys
+from memcore.codec import values as codec
+from memcore.graph import Cache, JsonCoder
+from memcore.graph.encode import PAGE, Splitter
+from memcore.graph.manifest import EMPTY, pack_typed
+from memcore.graph.manifest import text as packed_text
+from memcore.graph.rows import CheckpointRow, Pool, Write, pack_writes
+from memcore.rows import index
+from memcore.rows.head import Head, Segment
+from memcore.rows.item import prepare_item
+from memcore.rows.usage import Anchor, Learned, pack_usage
+from memcore.state.rows import StateHeader
 from memcore.store import open_store
-from memcore.store.redo import encode
+from memcore.store.redo_log import encode
 from memcore.tokens import get_counter
-from memcore.usage import pack_usage
 from vocabularies import small
 
 from .resealed import bodies

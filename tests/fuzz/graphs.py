@@ -5,15 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from memcore import keys
-from memcore.checkpoint import Cache, JsonCoder, rows, threads
-from memcore.checkpoint import nodes as manifests
-from memcore.checkpoint.joining import MISSING, Joiner
-from memcore.checkpoint.nodes import Sort
-from memcore.checkpoint.pool import Pool, epoch_of, read_pool
-from memcore.codec import seal_value
+from memcore.codec import keys
+from memcore.codec.keys import ThreadRow
+from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError
-from memcore.keys import ThreadRow
+from memcore.graph import Cache, JsonCoder, rows
+from memcore.graph import manifest as manifests
+from memcore.graph import rows as threads
+from memcore.graph.decode import MISSING, Joiner
+from memcore.graph.manifest import Sort
+from memcore.graph.rows import Pool, epoch_of, read_pool
 
 PLACE = rows.Place(1, 2, 3)
 

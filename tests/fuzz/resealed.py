@@ -18,7 +18,7 @@ from typing import Any
 import memcore
 from crash.hostile_reading import Atlas, Observed, observe
 from crash.hostile_specimens import make
-from memcore import codec
+from memcore.codec import values as codec
 from memcore.errors import InternalError, MemcoreError
 from memcore.store import LmdbStore, open_store
 

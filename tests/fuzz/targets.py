@@ -15,18 +15,18 @@ from typing import Any
 
 import orjson
 
-from memcore import codec, keys, names, usage, views
 from memcore._fast import Ledger, classify, pack_event, pack_facts, record_spans
+from memcore.codec import keys
+from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, MemcoreError
-from memcore.formats import get_policy
-from memcore.log import index, item
-from memcore.log.head import Head
-from memcore.state.rows import Header as StateHeader
-from memcore.store.file import inspect
-from memcore.store.freelist import free_pages
-from memcore.store.redo import decode, encode
-from memcore.store.structure import DamageError, Tree, Walk
+from memcore.rows import index, item, names, usage, views
+from memcore.rows.head import Head
+from memcore.state.rows import StateHeader
+from memcore.store.datafile import inspect
+from memcore.store.pages import DamageError, Tree, TreeWalk, free_pages
+from memcore.store.redo_log import decode, encode
 from memcore.tokens import get_counter
+from memcore.wire import get_policy
 
 from .bpe import bpe, vocabularies
 from .graphs import graph_rows, nodes
@@ -219,7 +219,7 @@ def structures(data: bytes) -> None:
         inspect(fd, "fuzz")
     for tree in (Tree("tree", 2, 1), Tree("tree", 2, 2), Tree("list", 2, 1, 99)):
         with suppress(DamageError):
-            walk = Walk(fd, pages)
+            walk = TreeWalk(fd, pages)
             for leaf in walk.leaves(tree):
                 for row in leaf:
                     assert len(row.value) == row.size or row.run

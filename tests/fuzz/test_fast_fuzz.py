@@ -8,7 +8,7 @@ from fuzz.corpus import seeds
 from fuzz.mutations import run
 from fuzz.targets import TARGETS
 
-from memcore.codec import decoding
+from memcore.codec.values import decoding
 
 RUNS = 1500
 

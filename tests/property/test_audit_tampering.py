@@ -16,15 +16,14 @@ import lmdb
 import pytest
 
 import memcore
-from memcore import keys
 from memcore.audit.anchors import read_anchor
-from memcore.audit.report import Suspicion, Why
-from memcore.audit.verifying import Verification
-from memcore.codec import seal_value
-from memcore.keys import Row
-from memcore.privacy.entry import Chainer, Op, unpack_entry
-from memcore.store.recording import HEAD, Place, chain_of, told_row
-from memcore.store.txn import Snapshot
+from memcore.audit.verify import Suspicion, Verification, Why
+from memcore.codec import keys
+from memcore.codec.audit_entry import Chainer, Op, unpack_entry
+from memcore.codec.keys import Row
+from memcore.codec.values import seal_value
+from memcore.store.audit_log import HEAD, Place, chain_of, told_row
+from memcore.store.transaction import Snapshot
 
 KEY = bytes(range(32))
 SEED = int(os.environ.get("MEMCORE_AUDIT_SEED", "1"))
@@ -46,7 +45,7 @@ def fill(path: Path, anchor: Path) -> bytes:
         first.state.update({"mood": "fair", "count": 1})
         first.checkpoint("here")
         scope = db.scope(user="ann")
-        old = db.backing.store.read(lambda txn: txn.get(keys.session_row(1, 1, Row.HEAD, 0)))
+        old = db.engine.store.read(lambda txn: txn.get(keys.session_row(1, 1, Row.HEAD, 0)))
         first.state.update({"count": 2})
         first.undo(3)
         first.append(message("x" * 40_000))
@@ -83,7 +82,7 @@ class File:
         self.path, anchor = directory / "a.memcore", directory / "anchor"
         self.old_head = fill(self.path, anchor)
         with memcore.open(self.path, read_only=True) as db:
-            seed = db.backing.store.seed
+            seed = db.engine.store.seed
         self.chainer = Chainer(KEY, seed)
         self.lines = anchor.read_bytes().splitlines()
         self.seed = seed
@@ -298,7 +297,7 @@ def test_a_head_is_bound(file: File) -> None:
 
 
 def test_a_head_that_is_rolled_back_is_named(file: File) -> None:
-    from memcore.privacy.entry import head_digest_of
+    from memcore.codec.audit_entry import head_digest_of
 
     key = keys.session_row(1, 1, Row.HEAD, 0)
     told = [n for n, digest in file.heads[1, 1] if digest == head_digest_of(file.old_head)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore.calibration import (
+from memcore.rows.usage import (
     EWMA_TOKENS,
     FACTOR_MAX_PPM,
     FACTOR_MIN_PPM,

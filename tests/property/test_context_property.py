@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import memcore
 import strategies
 from legality import found_wrong, plain
-from memcore.formats import POLICIES
+from memcore.wire import POLICIES
 from messages import attempt, illegal, recount
 from oracle import RESULT, SYSTEM, Event, classify
 

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memcore import blobs, codec, keys
-from memcore.blobs import BlobStore, sources, staging
-from memcore.blobs import content as content_module
-from memcore.blobs import handle as handle_module
+from memcore import blobs
+from memcore.blobs import BlobStore, staging
+from memcore.blobs import rows as content_module
+from memcore.blobs import rows as sources
+from memcore.blobs import store as handle_module
+from memcore.codec import keys
+from memcore.codec import values as codec
+from memcore.codec.keys import Kind, Row
 from memcore.errors import CorruptValueError
-from memcore.keys import Kind, Row
 from memcore.kv import KeyValue
 from memcore.limits import KEY_BYTES_MAX, KV_KEY_BYTES_MAX
 from tests.unit.fake_store import FakeStore, all_rows

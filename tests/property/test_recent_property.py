@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
-from memcore.formats import POLICIES
 from memcore.log import history as log_history
-from memcore.session import picking
+from memcore.session import context as picking
+from memcore.wire import POLICIES
 from messages import assistant, attempt, call, failing, result, user
 from oracle import Event
 
@@ -102,7 +102,7 @@ def answers(session: memcore.Session) -> list[str]:
 
 def opened(path: Path) -> memcore.Database:
     db = memcore.open(path, durability="none", allow_unsafe=True, counter="bytes/4")
-    db.backing.now_us = lambda: 10**15  # equal changes give equal items
+    db.engine.now_us = lambda: 10**15  # equal changes give equal items
     return db
 
 

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 import oracle
 import strategies
 from memcore._fast import classify
-from memcore.compaction.reduce import REDUCERS, reduce_all
-from memcore.compaction.reducer import Reducer, Reduction, Visible
-from memcore.formats import POLICIES, Entry, find_violations, render
-from memcore.formats.editing import value_at
-from memcore.formats.parts import arguments_of
+from memcore.compaction.reducers import REDUCERS, Reducer, Reduction, Visible, reduce_all
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask
 from memcore.tokens import get_counter
+from memcore.wire import POLICIES, WireItem, find_violations, render
+from memcore.wire.message import arguments_of, value_at
 
 COUNTER = get_counter("bytes/4")
 TEXTS = (
@@ -150,7 +148,7 @@ def shown(items: list[Visible], masks: dict[int, Mask]) -> list[Visible]:
 def broken(items: list[Visible], fmt: str) -> list[Any]:
     """What is illegal in the items as they are rendered."""
     policy = POLICIES[fmt]
-    messages = render([Entry(item.seq, item.message) for item in items], policy).messages
+    messages = render([WireItem(item.seq, item.message) for item in items], policy).messages
     return [v.rule for v in find_violations(messages, policy)] + [
         rule for _, rule, *_ in oracle.brute_force_violations(messages, fmt)
     ]

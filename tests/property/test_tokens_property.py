@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import memcore
 import strategies
-from memcore import codec
+from memcore.codec import values as codec
+from memcore.tokens.counter import TextCounter
 from memcore.tokens.media import may_hold_media
 from memcore.tokens.message import FRAMED, HIDDEN, STRUCTURED, gather
-from memcore.tokens.textual import TextCounter
 
 relaxed = settings(deadline=None, max_examples=150)
 

@@ -66,7 +66,7 @@ class Sweeps(RuleBasedStateMachine):
     def open(self) -> None:
         path = self.folder / "agent.memcore"
         self.db = memcore.open(path, counter="bytes/4", durability="none", allow_unsafe=True)
-        self.db.backing.now_us = lambda: int(self.now * 1e6)
+        self.db.engine.now_us = lambda: int(self.now * 1e6)
 
     def teardown(self) -> None:
         self.db.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import memcore
 from legality import found_wrong
-from memcore.formats import POLICIES
+from memcore.wire import POLICIES
 from messages import attempt, recount
 from oracle import Event
 

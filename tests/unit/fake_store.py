@@ -1,4 +1,4 @@
-"""An ordered map in memory that keeps the promises of ``memcore.store.base`` and no others.
+"""An ordered map in memory that keeps the promises of ``memcore.store.interface`` and no others.
 
 It is stricter than LMDB where a promise leaves room: a closure can be made to run twice with the
 first run rolled back, and a scan must not outlive its transaction nor see a write in between.
@@ -74,7 +74,7 @@ class FakeTxn:
     def on_commit(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
 
-    def tell(self, topic: bytes) -> None:
+    def notify(self, topic: bytes) -> None:
         assert isinstance(topic, bytes)
 
     def close(self, *, undo: bool) -> None:

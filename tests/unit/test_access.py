@@ -15,10 +15,10 @@ import memcore
 import memcore.aio
 from memcore.access import AccessRequest
 from memcore.database import Database
-from memcore.database.scope import backing_of
+from memcore.database.scope import engine_of
 from memcore.errors import AccessDeniedError
-from memcore.privacy.border import Passage
-from memcore.session import Backing
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.session import Engine
 from memcore.store import LmdbStore
 
 
@@ -202,7 +202,7 @@ def test_a_scope_leads_past_no_border_and_to_no_other_place() -> None:
     with memcore.open(":memory:", redact=True) as db:
         scope = db.as_user("ann")
         public = [getattr(scope, name) for name in dir(scope) if not name.startswith("_")]
-        assert not [each for each in public if isinstance(each, Passage)]
+        assert not [each for each in public if isinstance(each, ScopeFilter)]
         assert not hasattr(scope, "rows")
 
 
@@ -321,7 +321,7 @@ def test_grants_are_told_at_debug(
 
 def test_recorders_are_told_before_anything_happens(guarded: memcore.Database) -> None:
     told: list[tuple[str, bool]] = []
-    access = guarded.backing.access
+    access = guarded.engine.access
     assert access is not None
     assert access.record is not None
 
@@ -403,7 +403,7 @@ def test_the_audit_says_who_asked(tmp_path: Path) -> None:
 
 # --- what a handle leads to -----------------------------------------------------------------------
 
-FORBIDDEN = (Database, Backing, LmdbStore, memcore.aio.AsyncDatabase)
+FORBIDDEN = (Database, Engine, LmdbStore, memcore.aio.AsyncDatabase)
 
 
 def public(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -447,7 +447,7 @@ def test_a_scope_leads_to_nothing_but_itself(db: memcore.Database) -> None:
     handles += [asynchronous, asynchronous.session("s"), asynchronous.kv("n")]
     assert [leak for handle in handles for leak in leaks_of(handle)] == []
     assert leaks_of(db)  # what is looked for would be found
-    assert backing_of(scope) is db.backing
+    assert engine_of(scope) is db.engine
 
 
 def test_a_handle_tells_of_no_other_scope(db: memcore.Database) -> None:

@@ -57,7 +57,7 @@ def test_a_file_that_others_may_read_is_closed_to_them(file):
 
 def test_lines_are_written_by_size_and_by_age(file, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("memcore.telemetry.access_log.monotonic", lambda: now[0])
+    monkeypatch.setattr("memcore.telemetry.logs.monotonic", lambda: now[0])
     log = AccessLog(file, buffer_bytes=500, flush_seconds=2.0)
     log.tell(record(1))
     assert not file.exists()
@@ -142,7 +142,7 @@ def test_a_device_that_takes_nothing_breaks_no_operation(open_db, file, monkeypa
         budget[0] -= 30
         return real(fd, bytes(payload[:30]))
 
-    monkeypatch.setattr("memcore.telemetry.access_log.os.write", full)
+    monkeypatch.setattr("memcore.telemetry.logs.os.write", full)
     for _ in range(3):
         session.append(HELLO)
     assert len(session) == 3
@@ -156,7 +156,7 @@ def test_a_device_that_takes_nothing_breaks_no_operation(open_db, file, monkeypa
 
 
 def test_no_more_is_kept_for_a_dead_device_than_a_bound(file, monkeypatch):
-    monkeypatch.setattr("memcore.telemetry.access_log._KEPT_BYTES_MAX", 1_000)
+    monkeypatch.setattr("memcore.telemetry.logs._KEPT_BYTES_MAX", 1_000)
     log = AccessLog(file / "no directory", buffer_bytes=0)
     for number in range(50):
         try:

@@ -11,7 +11,7 @@ import pytest
 
 import memcore
 import memcore.aio
-from memcore.aio.maps import AsyncKeyValue
+from memcore.aio.values import AsyncKeyValue
 from memcore.errors import InvalidItemError, InvalidOptionError
 from raw import rows
 
@@ -20,7 +20,7 @@ LARGE = b"x" * 200_000
 
 def contents(db: memcore.Database) -> list[bytes]:
     """Rows of contents, those that are being removed included."""
-    return [key for key in rows(db.backing.store) if key[0] in (6, 7, 13)]
+    return [key for key in rows(db.engine.store) if key[0] in (6, 7, 13)]
 
 
 def run(db: memcore.Database, main: Callable[[AsyncKeyValue], Awaitable[Any]]) -> Any:

@@ -14,14 +14,14 @@ import lmdb
 import pytest
 
 import memcore
-from memcore import keys
 from memcore.audit import end_scope, record_event
 from memcore.audit.anchors import AnchorFile
-from memcore.audit.report import Why
-from memcore.keys import Row
-from memcore.privacy.entry import Chainer
-from memcore.store.format import AUDITED, FORMAT_KEY, Format
-from memcore.store.recording import Recording
+from memcore.audit.verify import Why
+from memcore.codec import keys
+from memcore.codec.audit_entry import Chainer
+from memcore.codec.keys import Row
+from memcore.store.audit_log import Recording
+from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
 
 KEY = bytes(range(32))
 
@@ -104,14 +104,14 @@ def test_deletions_of_sessions_hold_also_half_way(open_audited, monkeypatch) -> 
     sound(db)
     db.delete_session("short")
     sound(db)
-    from memcore.session import removal
+    from memcore.session import delete as removal
 
     with monkeypatch.context() as patch:
         patch.setattr(removal, "_go_on", lambda *_: None)
         patch.setattr(removal, "resume_removals", lambda *_, **__: None)
         db.delete_session("long")
     sound(db)  # a piece of it is gone
-    removal.resume_removals(db.backing.store)
+    removal.resume_removals(db.engine.store)
     db.delete_session("child")
     report = sound(db)
     assert report.chains == 2
@@ -192,7 +192,7 @@ def test_an_aborted_closure_leaves_no_entry(open_audited) -> None:
 
     before = sound(db).entries
     with pytest.raises(RuntimeError):
-        db.backing.store.transact(fails)
+        db.engine.store.transact(fails)
     assert sound(db).entries == before
     db.session("s").append(message("two"))
     assert sound(db).entries == before + 1
@@ -263,7 +263,7 @@ def test_a_key_from_the_environment(monkeypatch, tmp_path) -> None:
 
 
 def test_a_file_that_holds_something_is_covered(path, open_db, open_audited, monkeypatch) -> None:
-    from memcore.audit import starting
+    from memcore.audit import start as starting
 
     monkeypatch.setattr(starting, "_PIECE_ROWS", 50)
     monkeypatch.setattr(starting, "_PAGE_ROWS", 7)
@@ -286,7 +286,7 @@ def test_a_file_that_holds_something_is_covered(path, open_db, open_audited, mon
 
 
 def test_beginning_that_was_cut_short_is_gone_on_with(path, open_audited, monkeypatch) -> None:
-    from memcore.audit import starting
+    from memcore.audit import start as starting
 
     monkeypatch.setattr(starting, "_PIECE_ROWS", 10)
     with memcore.open(path) as db:
@@ -344,7 +344,7 @@ def test_what_is_written_by_somebody_without_audit_is_named(path, anchor) -> Non
         db.session("s").append(message("one"))
         db.session("t").append(message("two"))
         db.flush()
-        db.backing.store.environment().audit = None
+        db.engine.store.environment().audit = None
         db.session("s").append(message("not chained"))
         db.session("new").append(message("not chained either"))
     with memcore.open(path, read_only=True) as db:
@@ -379,7 +379,7 @@ def test_anchors_come_by_entries_at_flush_and_at_close(anchor, path) -> None:
 
 def test_anchors_come_by_time(anchor, open_audited) -> None:
     db = open_audited(every_entries=10**6)
-    recorder = db.backing.store.environment().audit
+    recorder = db.engine.store.environment().audit
     now = recorder.clock()
     recorder.clock = lambda: now
     db.session("s").append(message(1))
@@ -540,7 +540,7 @@ def test_a_restored_backup_is_a_rollback_until_it_is_accepted(path, anchor, tmp_
 
 
 def test_old_entries_are_cut_and_their_rows_still_proven(path, open_audited, monkeypatch) -> None:
-    from memcore.audit import cutting
+    from memcore.audit import truncate as cutting
 
     monkeypatch.setattr(cutting, "_PIECE", 8)
     db = open_audited()
@@ -607,7 +607,7 @@ def test_a_salvaged_file_begins_anew(path, tmp_path) -> None:
 def test_events_are_chained(open_audited) -> None:
     db = open_audited()
     db.session("s", user="ann").append(message(1))
-    store = db.backing.store
+    store = db.engine.store
     store.transact(lambda txn: record_event(txn, 0, "keys rotated", {"to": 2}))
     store.transact(lambda txn: record_event(txn, 1, "erased", {"sessions": 1}))
     told = [entry.row for entry in db.audit_entries()]
@@ -632,7 +632,7 @@ def test_a_scope_that_ends_takes_its_chain_along(open_audited) -> None:
             if b"ann" in key:
                 txn.delete(key)
 
-    db.backing.store.transact(erase)
+    db.engine.store.transact(erase)
     db.flush()
     assert sound(db).chains == 3
     assert db.session("t", user="bob").exists()
@@ -646,20 +646,20 @@ def test_no_name_of_a_user_or_session_stands_in_a_chain(open_audited) -> None:
         rows = [txn.scan(b"\x12", b"\x13"), txn.scan(b"\x05", b"\x06")]
         return b"".join(v for found in rows for k, v in found if k[0] == 0x12 or k[17] == 0x0D)
 
-    assert b"the-" not in db.backing.store.read(chains)
+    assert b"the-" not in db.engine.store.read(chains)
 
 
 def test_without_an_audit_nothing_is_noted(open_db, monkeypatch) -> None:
     monkeypatch.setattr(Recording, "__init__", None)
     db = open_db()
     db.session("s").append(message(1))
-    assert db.backing.store.environment().audit is None
+    assert db.engine.store.environment().audit is None
 
 
 def test_chains_larger_than_memory_are_gone_through_in_parts(open_audited) -> None:
     from memcore.audit.anchors import Anchored
-    from memcore.audit.verifying import Verification
-    from memcore.privacy.entry import Chainer
+    from memcore.audit.verify import Verification
+    from memcore.codec.audit_entry import Chainer
 
     db = open_audited()
     session = db.session("s")
@@ -667,7 +667,7 @@ def test_chains_larger_than_memory_are_gone_through_in_parts(open_audited) -> No
         session.append(message(n))
         session.state.update({f"f{n % 7}": n})
     db.scope().kv("k").put("a", 1)
-    store = db.backing.store
+    store = db.engine.store
     whole = sound(db)
     parts = Verification(store, Chainer(KEY, store.seed), Anchored(), rows_max=10)
     parts.run()

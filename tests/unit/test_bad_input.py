@@ -623,7 +623,7 @@ def test_a_newer_format_is_refused_by_name(open_db, path):
     raw = path.read_bytes()
     assert raw.count(b"memcore\x00") >= 1
     code = (
-        "import memcore.limits as l, memcore.store.format as f, sys\n"
+        "import memcore.limits as l, memcore.store.datafile as f, sys\n"
         "l.FORMAT_VERSION = f.FORMAT_VERSION = 99\nimport memcore\n"
         "memcore.open(sys.argv[1]).session('x').append({'role': 'user'})"
     )

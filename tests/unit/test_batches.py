@@ -9,8 +9,8 @@ import pytest
 import memcore
 from memcore.blobs import StagedBlobLost
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
-from memcore.store.base import MapMovedError
-from memcore.store.leader import Leader
+from memcore.store.commit import Leader
+from memcore.store.interface import MapMovedError
 from messages import call, result, user
 from together import together
 
@@ -24,7 +24,7 @@ def test_a_lost_blob_is_its_own_callers_trouble(db):
     db.scope().blobs.collect()
     lost, small, back = together(
         db,
-        lambda: db.backing.store.transact(closure),
+        lambda: db.engine.store.transact(closure),
         lambda: session.append(user("small")),
         lambda: session.rewind(1),
     )
@@ -85,7 +85,7 @@ def test_deleted_and_made_anew_in_one_batch(db):
 def test_whoever_holds_a_lock_does_not_wait_for_the_lead(db, monkeypatch):
     session = db.session("s")
     session.append(user())
-    store, env = type(db.backing.store), db.backing.store._env
+    store, env = type(db.engine.store), db.engine.store._env
     seen = []
     honest = store.read
 

@@ -12,11 +12,15 @@ from itertools import pairwise
 
 import pytest
 
-from memcore import blobs, codec, keys, names
-from memcore.blobs import BlobRef, BlobStore, StagedBlobLost, sources, staging
-from memcore.blobs import content as content_module
-from memcore.blobs import handle as handle_module
-from memcore.blobs.rows import Header, put_header, slot_of
+from memcore import blobs
+from memcore.blobs import BlobRef, BlobStore, StagedBlobLost, staging
+from memcore.blobs import rows as content_module
+from memcore.blobs import rows as sources
+from memcore.blobs import store as handle_module
+from memcore.blobs.rows import BlobHeader, put_header, slot_of
+from memcore.codec import keys
+from memcore.codec import values as codec
+from memcore.codec.keys import Kind
 from memcore.errors import (
     CorruptValueError,
     InternalError,
@@ -25,8 +29,8 @@ from memcore.errors import (
     NotFoundError,
     StoreLockedError,
 )
-from memcore.keys import Kind
 from memcore.limits import BLOB_CHUNK_BYTES, BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.rows import names
 from tests.unit.fake_store import STORES, all_rows, damage, opened_store
 
 SEED = 42
@@ -518,7 +522,7 @@ def test_check_finds_what_is_wrong(store):
         (lambda txn: txn.put(chunk_key(ref, 3), b"x"), ["beyond its size"]),
         (lambda txn: txn.delete(header_key(ref)), ["no header", "dangling"]),
         (
-            lambda txn: put_header(txn, 1, slot_of(ref), Header(1, 2**62, b"12345678")),
+            lambda txn: put_header(txn, 1, slot_of(ref), BlobHeader(1, 2**62, b"12345678")),
             ["more than"],
         ),
     ]

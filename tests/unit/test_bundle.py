@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import memcore
 from memcore.cli import bundle
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.retention.archive import archive_to
+from memcore.cli.options import ExitCode
+from memcore.retention.rules import archive_to
 from messages import assistant, call, result, system, turns, user
 
 SECRETS = (

@@ -6,7 +6,7 @@ import pytest
 
 import memcore
 from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
-from memcore.store.txn import WriteTxn
+from memcore.store.transaction import WriteTxn
 from messages import call, result, user
 
 

@@ -13,9 +13,9 @@ import pytest
 import memcore
 import memcore.aio
 import raw
-from memcore import keys
-from memcore.codec import seal_value
-from memcore.session.handle import store_of
+from memcore.codec import keys
+from memcore.codec.values import seal_value
+from memcore.session.session import store_of
 from messages import assistant, call, messages_of, result, texts, turns, user
 
 
@@ -324,7 +324,7 @@ def test_a_fork_at_a_checkpoint_that_is_not_live(branched, db):
     assert db.check() == []
     assert texts(grandchild) == ["1", "2", "3", "own"]
     db.delete_session("grandchild")
-    assert not any(key[0] == keys.Kind.SESSION for key in raw.rows(db.backing.store))
+    assert not any(key[0] == keys.Kind.SESSION for key in raw.rows(db.engine.store))
 
 
 def test_a_checkpoint_keeps_the_items_of_a_deleted_parent(branched, db):
@@ -476,13 +476,13 @@ def test_with_await(path):
 def saved_keys(db: memcore.Database) -> list[bytes]:
     return [
         key
-        for key in raw.rows(db.backing.store)
+        for key in raw.rows(db.engine.store)
         if key[0] == keys.Kind.SESSION and keys.row_of(key) == keys.Row.CHECKPOINT
     ]
 
 
 def put(db: memcore.Database, key: bytes, value: bytes) -> None:
-    db.backing.store.transact(lambda txn: txn.put(key, value))
+    db.engine.store.transact(lambda txn: txn.put(key, value))
 
 
 def test_a_damaged_checkpoint_is_found_and_can_be_deleted(branched, db):
@@ -515,10 +515,10 @@ def test_a_damaged_checkpoint_is_found_and_can_be_deleted(branched, db):
     ],
 )
 def test_what_a_checkpoint_refers_to_is_checked(branched, db, change, finding):
-    from memcore.codec import decode_json, encode_json, open_value
+    from memcore.codec.values import decode_json, encode_json, open_value
 
     key = saved_keys(db)[0]
-    value = raw.rows(db.backing.store)[key]
+    value = raw.rows(db.engine.store)[key]
     flags, body = open_value(key, value)
     found = decode_json(body, flags)
     change(found)
@@ -526,7 +526,7 @@ def test_what_a_checkpoint_refers_to_is_checked(branched, db, change, finding):
     told = db.check()
     assert len(told) == 1
     assert finding in told[0]
-    from memcore.database.repair_plan import plan_repairs
+    from memcore.maintenance.repair_plan import plan_repairs
 
     assert [each.about for each in plan_repairs(told, "f").repairs] in (
         [["checkpoints"]],

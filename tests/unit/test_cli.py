@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode, exit_code_of
+from memcore.cli.options import ExitCode, exit_code_of
 
 RUNNER = CliRunner()
 HOSTILE = "evil\n\x1b[31mred\x07\u202e\x00"

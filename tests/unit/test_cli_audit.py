@@ -40,7 +40,7 @@ def test_verify_needs_a_key_and_names_what_is_wrong(run, audited, monkeypatch, t
     assert run("audit", "verify", "--key-file", key, "--anchor", tmp_path / "no").exit_code == 3
     monkeypatch.setenv("MEMCORE_AUDIT_KEY", KEY.hex())
     with memcore.open(audited, audit=memcore.Audit(key=KEY)) as db:
-        db.backing.store.environment().audit = None
+        db.engine.store.environment().audit = None
         db.session("s", user="ann").append({"role": "user", "content": "behind its back"})
     ran = run("audit", "verify", "--anchor", tmp_path / "anchor", "--json")
     assert ran.exit_code == 1

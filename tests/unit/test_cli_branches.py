@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import memcore
 import raw
-from memcore import keys
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
+from memcore.cli.options import ExitCode
+from memcore.codec import keys
 from messages import assistant, texts, turns, user
 
 
@@ -179,11 +179,11 @@ def test_nothing_differs_and_nothing_moves_the_cursor(store):
 
 
 def damage(db: memcore.Database, row: int, session: int, number: int | None = None) -> None:
-    for key in raw.rows(db.backing.store):
+    for key in raw.rows(db.engine.store):
         if key[0] != keys.Kind.SESSION or keys.split_session_prefix(key)[1] != session:
             continue
         if keys.row_of(key) == row and number in (None, keys.number_of(key)):
-            db.backing.store.transact(lambda txn, key=key: txn.put(key, b"?"))
+            db.engine.store.transact(lambda txn, key=key: txn.put(key, b"?"))
 
 
 def test_nothing_to_recover(store):

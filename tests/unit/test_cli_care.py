@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
+from memcore.cli.options import ExitCode
 
 RUNNER = CliRunner()
 

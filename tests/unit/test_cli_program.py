@@ -13,10 +13,10 @@ import pytest
 
 import memcore
 from memcore.cli import main
-from memcore.cli.exits import ExitCode
+from memcore.cli.options import ExitCode
 from memcore.cli.output import clip, escape, timestamp
+from memcore.cli.show import preview
 from memcore.cli.storm import run_child
-from memcore.cli.transcript import preview
 
 PROGRAM = [sys.executable, "-m", "memcore"]
 ROOT = Path(__file__).parents[2]
@@ -379,4 +379,4 @@ def test_only_public_names_are_shown() -> None:
         assert {"append", "context", "state"} <= {*dir(session)}
         assert "appending" not in dir(session)
         assert "plan_batch" not in dir(session)
-        assert "backing" not in dir(db)
+        assert "engine" not in dir(db)

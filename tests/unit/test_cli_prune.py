@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint, NewWrites
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
+from memcore.cli.options import ExitCode
+from memcore.graph import JsonCoder, NewCheckpoint, NewWrites
 
 RUNNER = CliRunner()
 CODER = JsonCoder()

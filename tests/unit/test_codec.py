@@ -20,7 +20,8 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 import memcore
-from memcore import codec, keys
+from memcore.codec import keys
+from memcore.codec import values as codec
 from memcore.errors import CorruptValueError
 
 DEPTH_MAX = 512
@@ -225,7 +226,7 @@ def test_what_a_caller_s_own_code_raises_is_the_caller_s(tmp_path):
     with memcore.open(tmp_path / "agent.memcore") as db:
         session = db.session("s")
         session.append({"role": "user", "content": "x"})
-        store = db.backing.store
+        store = db.engine.store
         for run in (store.read, store.transact):
             with pytest.raises(IndexError, match="mine"):
                 run(fails)
@@ -239,7 +240,7 @@ def test_a_counter_that_counts_nothing_is_a_damaged_row(tmp_path, body):
     with memcore.open(tmp_path / "agent.memcore") as db:
         db.session("s").append({"role": "user", "content": "x"})
         key = keys.counter(keys.Counter.SESSION)
-        db.backing.store.transact(lambda txn: txn.put(key, codec.seal_value(key, body)))
+        db.engine.store.transact(lambda txn: txn.put(key, codec.seal_value(key, body)))
         with pytest.raises(memcore.CorruptValueError, match=key.hex()):
             db.session("t").append({"role": "user", "content": "x"})
 
@@ -250,7 +251,7 @@ def test_a_receipt_that_memcore_never_writes_is_a_damaged_row(tmp_path):
         session = db.session("s")
         session.append(item, idempotency_key="once")
         rows = keys.session_rows(1, 1, keys.Row.REQUEST)
-        store = db.backing.store
+        store = db.engine.store
         ((key, _),) = store.read(lambda txn: list(txn.scan(rows, keys.after(rows))))
         store.transact(lambda txn: txn.put(key, codec.seal_value(key, b"short")))
         with pytest.raises(memcore.CorruptValueError, match=key.hex()):

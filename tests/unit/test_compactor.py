@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.aio import waiting
-from memcore.compaction.patience import RETRY_CHANGE, Patience
-from memcore.session.attempts import PLAN_ATTEMPTS
+from memcore.aio import compactor as waiting
+from memcore.compaction.backoff import RETRY_CHANGE, Patience
+from memcore.session.compactor import PLAN_ATTEMPTS
 from messages import assistant, call, failing, illegal, result, texts, turns, user
 
 Stage, Trigger, Keep = memcore.Stage, memcore.Trigger, memcore.Keep
@@ -750,7 +750,7 @@ def test_a_view_whose_commit_was_under_way_is_whole(db, session):
         go.wait(LONG)
 
     async def work() -> None:
-        leader = threading.Thread(target=lambda: db.backing.store.transact(hold))
+        leader = threading.Thread(target=lambda: db.engine.store.transact(hold))
 
         async def summarize(_: memcore.SummaryRequest) -> str:
             leader.start()
@@ -759,7 +759,7 @@ def test_a_view_whose_commit_was_under_way_is_whole(db, session):
 
         async with memcore.aio.Compactor(summarize) as compactor:
             compactor.notify(session)
-            queue = db.backing.store._env.queue
+            queue = db.engine.store._env.queue
             while not queue.waiting:  # noqa: ASYNC110 - the queue of the store tells no loop
                 await asyncio.sleep(0)
             closing = asyncio.ensure_future(compactor.close(cancel=True))

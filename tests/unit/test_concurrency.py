@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.session.handle import store_of
-from memcore.store.txn import WriteTxn
+from memcore.session.session import store_of
+from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, texts, turns, user
 
 THREADS = 8
@@ -46,7 +46,7 @@ def held_queue(db: memcore.Database) -> tuple[threading.Event, threading.Thread]
         entered.set()
         go.wait()
 
-    leader = threading.Thread(target=lambda: db.backing.store.transact(hold))
+    leader = threading.Thread(target=lambda: db.engine.store.transact(hold))
     leader.start()
     entered.wait()
     return go, leader
@@ -54,7 +54,7 @@ def held_queue(db: memcore.Database) -> tuple[threading.Event, threading.Thread]
 
 def waiting(db: memcore.Database, count: int) -> None:
     """Until so many calls stand in the commit queue."""
-    queue = db.backing.store._env.queue
+    queue = db.engine.store._env.queue
     while len(queue.waiting) < count:
         os.sched_yield()
 

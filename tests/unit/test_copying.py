@@ -280,7 +280,7 @@ def test_a_foreign_program_that_maps_the_file_is_noticed(db, path) -> None:
 def test_a_file_with_two_names_makes_its_opener_flush_the_directory(db, path, monkeypatch) -> None:
     """Its maker died between naming it and that flush; a power cut could take the name back."""
     flushed = []
-    monkeypatch.setattr("memcore.store.attaching.sync_directory", flushed.append)
+    monkeypatch.setattr("memcore.store.open_file.sync_directory", flushed.append)
     db.close()
     memcore.open(path).close()
     assert flushed == []
@@ -385,7 +385,7 @@ def test_a_directory_that_cannot_be_flushed_ends_writing(db, path, monkeypatch) 
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("memcore.store.replacing.sync_directory", fail)
+        patch.setattr("memcore.store.copy.sync_directory", fail)
         with pytest.raises(memcore.StorageError, match="could not be flushed"):
             db.copy_compact()
     with pytest.raises(memcore.OutcomeUnknownError):
@@ -421,11 +421,11 @@ def test_a_callback_that_may_not_write_makes_no_copy_unsound(db) -> None:
 
 KILLED = """
 import os, sys, memcore
-from memcore.store import replacing
+from memcore.store import copy
 at = int(sys.argv[2])
 steps = [0]
 def look(frame, event, arg):
-    if event == "line" and frame.f_code.co_filename.endswith(("replacing.py", "copying.py")):
+    if event == "line" and frame.f_code.co_filename.endswith("store/copy.py"):
         steps[0] += 1
         if steps[0] == at:
             os._exit(9)

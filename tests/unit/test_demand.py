@@ -9,10 +9,10 @@ import pytest
 
 import memcore
 from memcore import RedactingFilter, RedactionPolicy
-from memcore.database import admission
 from memcore.errors import BlockedError, CorruptValueError, DemandError, InvalidOptionError
-from memcore.privacy import secret as secrets_of
-from memcore.store.format import DEMANDING, FORMAT_KEY, Format
+from memcore.privacy import keyring as secrets_of
+from memcore.session import content_filter as admission
+from memcore.store.datafile import DEMANDING, FORMAT_KEY, Format
 from messages import user as said
 
 MAIL = "bob@example.com"
@@ -43,7 +43,7 @@ def stored(db, text=f"write to {MAIL}"):
 
 
 def features(db):
-    store = db.backing.store
+    store = db.engine.store
     return Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), store.path).features
 
 
@@ -77,7 +77,7 @@ def test_another_policy_is_refused_and_says_what_differs(open_db):
 
 def test_an_older_reader_refuses_the_file(open_db, monkeypatch, path):
     open_db(redact="default").close()
-    monkeypatch.setattr("memcore.store.format._FEATURES_KNOWN", DEMANDING - 1)
+    monkeypatch.setattr("memcore.store.datafile._FEATURES_KNOWN", DEMANDING - 1)
     with pytest.raises(memcore.StoreFormatError, match="upgrade memcore"):
         memcore.open(path, read_only=True)
 
@@ -194,14 +194,14 @@ def test_a_demand_is_changed_and_dropped_on_purpose_and_audited(open_db):
 
 def test_a_demand_that_was_taken_out_is_noticed(open_db):
     with open_db(redact="default") as db:
-        db.backing.store.transact(lambda txn: txn.delete(admission.DEMAND_KEY))
+        db.engine.store.transact(lambda txn: txn.delete(admission.DEMAND_KEY))
         assert any("row that says which is missing" in what for what in db.check())
     with pytest.raises(DemandError, match="is gone"):
         open_db()
     with open_db(redact="default") as db:
         assert db.check() == []
     with open_db() as db:
-        store = db.backing.store
+        store = db.engine.store
         record = Format.unpack(store.read(lambda txn: txn.get(FORMAT_KEY)), "f")
         bare = record._replace(features=record.features & ~DEMANDING)
         store.transact(lambda txn: txn.put_own(FORMAT_KEY, bare.pack()))
@@ -212,12 +212,12 @@ def test_a_demand_that_was_taken_out_is_noticed(open_db):
 
 
 def test_a_demand_that_is_damaged_lets_nobody_write_in_clear(open_db):
-    from memcore.codec import encode_json, seal_value
+    from memcore.codec.values import encode_json, seal_value
 
     key = admission.DEMAND_KEY
     with open_db(redact="default") as db:
         row = seal_value(key, *encode_json({"policy": 7}))
-        db.backing.store.transact(lambda txn: txn.put(key, row))
+        db.engine.store.transact(lambda txn: txn.put(key, row))
     with pytest.raises(CorruptValueError, match="malformed"):
         open_db()
     with open_db(redact="default") as db:

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 import memcore
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.database import doctor
-from memcore.database.doctor import examine
-from memcore.database.repair_plan import Damage, RepairPlan, damage_of, plan_repairs
-from memcore.keys import Kind, Row
-from memcore.store.filesystem import Mount
-from memcore.store.lockfile import Reader, holders_of, readers_of
+from memcore.cli.options import ExitCode
+from memcore.codec.keys import Kind, Row
+from memcore.maintenance import doctor
+from memcore.maintenance.doctor import examine
+from memcore.maintenance.repair_plan import Damage, RepairPlan, damage_of, plan_repairs
+from memcore.store.datafile import Mount
+from memcore.store.lmdb import ReaderSlot, holders_of, readers_of
 
 ROOT = Path(__file__).parents[2]
 USER = {"role": "user", "content": "Hi."}
@@ -33,7 +33,7 @@ def wait(txn):
     txn.get(b"x")
     print("here", flush=True)
     sys.stdin.readline()
-db.backing.store.read(wait)
+db.engine.store.read(wait)
 """
 
 
@@ -128,7 +128,7 @@ def test_the_own_process_keeps_its_locks(open_db, path, monkeypatch, is_listed) 
     before = ours()
     assert before
     if not is_listed:
-        monkeypatch.setattr("memcore.database.doctor.holders_of", lambda _: [])
+        monkeypatch.setattr("memcore.maintenance.doctor.holders_of", lambda _: [])
     found = examine(path)
     assert found.facts["use"]["processes"] == []
     assert ours() == before
@@ -231,7 +231,7 @@ def test_little_room(store, monkeypatch) -> None:
 
 
 def test_an_old_snapshot(store, monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "readers_of", lambda _: [Reader(7, 1, is_alive=True)])
+    monkeypatch.setattr(doctor, "readers_of", lambda _: [ReaderSlot(7, 1, is_alive=True)])
     monkeypatch.setattr(doctor, "LAG_MAX", 0)
     (line,) = examine(store).advice
     assert line.startswith("process 7 reads a snapshot that is ")
@@ -264,7 +264,7 @@ def spoil(db: memcore.Database, chosen: Any) -> int:
             txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)) if value else b"x")
         return len(rows)
 
-    return db.backing.store.transact(work)
+    return db.engine.store.transact(work)
 
 
 def session_row(row: int) -> Any:

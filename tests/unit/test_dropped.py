@@ -15,7 +15,7 @@ import pytest
 PREAMBLE = """
 import asyncio, gc, os, sys, tempfile, threading
 import memcore
-from memcore.store.registry import close_unused, environments
+from memcore.store.store import close_unused, environments
 
 USER = {"role": "user", "content": "hi"}
 
@@ -166,7 +166,7 @@ def test_a_failed_read_or_write_leaves_no_cycle(place):
     def refuse(txn):
         raise LookupError
     def fail():
-        store = memcore.open(":memory:").backing.store
+        store = memcore.open(":memory:").engine.store
         for run in store.read, store.transact:
             try:
                 run(refuse)

@@ -15,8 +15,10 @@ import lmdb
 import pytest
 
 import memcore
-from memcore import aio, files, keys
-from memcore.codec import HEADER_BYTES, open_value, seal_value
+from memcore import aio, files
+from memcore.codec import keys
+from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.values import HEADER_BYTES, open_value, seal_value
 from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
@@ -26,14 +28,12 @@ from memcore.errors import (
     TamperedError,
     WrongKeyError,
 )
-from memcore.keys import Care, Kind, Row
-from memcore.privacy import ring as rings
-from memcore.privacy.provider import key_provider
-from memcore.privacy.ring import BLOCK, KeyRing
-from memcore.store import handle as handles
-from memcore.store import vault as vaults
-from memcore.store.redo import RedoLog
-from memcore.store.vault import Vault
+from memcore.privacy import keyring as rings
+from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
+from memcore.store import encryption as vaults
+from memcore.store import store as handles
+from memcore.store.encryption import RowCipher
+from memcore.store.redo_log import RedoLog
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -468,7 +468,10 @@ def item_keys(path):
 def test_a_value_in_another_place_does_not_open(sealed):
     first, second = item_keys(sealed)[:2]
     rows = stored(sealed)
-    from memcore.codec import HEADER_BYTES, seal_encrypted  # an attacker knows the checksum
+    from memcore.codec.values import (
+        HEADER_BYTES,
+        seal_encrypted,  # an attacker knows the checksum
+    )
 
     rewrite(sealed, {first: seal_encrypted(first, rows[second][HEADER_BYTES:])})
     with memcore.open(sealed, key=KEY) as db:
@@ -480,8 +483,8 @@ def test_a_value_in_another_place_does_not_open(sealed):
 
 
 def test_a_value_in_clear_is_refused(sealed):
-    from memcore.codec import seal_value
-    from memcore.log.item import _HEADER
+    from memcore.codec.values import seal_value
+    from memcore.rows.item import _HEADER
 
     first = item_keys(sealed)[0]
     body = _HEADER.pack(0, 0, 0, 0, 0) + b'{"role":"user","content":"forged"}'
@@ -585,7 +588,7 @@ def test_a_rotation_is_no_part_of_somebody_elses_commit(sealed, monkeypatch):
     with memcore.open(sealed, key=KEY) as db:
         session = db.session("chat", user="alice")
         session.append({"role": "user", "content": MARK})
-        queue = db.backing.store.environment().queue
+        queue = db.engine.store.environment().queue
         rotated, failed = [], []
 
         def rotate():
@@ -661,7 +664,7 @@ def test_a_rotation_drops_no_key_of_one_that_began_meanwhile(sealed, monkeypatch
     scope = int.from_bytes(item_keys(sealed)[0][1:9], "big")
     with memcore.open(sealed, key=KEY) as db:
         told = [item.message for item in db.session("chat", user="alice")]
-        store = db.backing.store
+        store = db.engine.store
         make_durable = type(store).make_durable
 
         def begins_another(store):
@@ -753,7 +756,7 @@ def test_a_shredded_user_cannot_be_read_or_written(sealed):
     with memcore.open(sealed, key=KEY) as db:
         fill(db, "bob")
         session = db.session("chat", user="alice")
-        store = db.backing.store
+        store = db.engine.store
         copy = sealed.with_name("kept.memcore")
         shutil.copy(sealed, copy)
         assert store.transact(lambda _: store.vault.shred(number))
@@ -826,7 +829,7 @@ def test_an_export_moves_a_database_in_clear_into_an_encrypted_one(path, tmp_pat
 
 
 def test_an_older_memcore_refuses_the_file(sealed, monkeypatch):
-    from memcore.store import format as formats
+    from memcore.store import datafile as formats
 
     monkeypatch.setattr(formats, "_FEATURES_KNOWN", 0)
     with pytest.raises(StoreFormatError, match="features"):
@@ -843,7 +846,7 @@ def test_a_database_in_memory_is_encrypted_too():
 def test_a_fork_draws_random_bytes_of_its_own(path):
     with memcore.open(path, key=KEY) as db:
         db.session("s").append({"role": "user", "content": "parent"})
-        vault = db.backing.store.vault
+        vault = db.engine.store.vault
         ahead = vault._pool[vault._at : vault._at + 12]
         reader, writer = os.pipe()
         child = os.fork()
@@ -860,10 +863,10 @@ def test_no_nonce_comes_again_in_a_copy_of_the_process(path):
     """A virtual machine that is resumed twice: all that is in memory is equal."""
     with memcore.open(path, key=KEY) as db:
         db.session("s").append({"role": "user", "content": "x"})
-        first = db.backing.store.vault
+        first = db.engine.store.vault
         first.random(12)  # there is a pool
-        second = Vault(first.ring)
-        for name in set(Vault.__slots__) - {"__weakref__"}:
+        second = RowCipher(first.ring)
+        for name in set(RowCipher.__slots__) - {"__weakref__"}:
             setattr(second, name, getattr(first, name))
         rows = [keys.session_row(1, 1, Row.ITEM, seq) for seq in range(200)]
         number = slice(HEADER_BYTES + 4, HEADER_BYTES + 16)
@@ -886,7 +889,7 @@ def test_a_fork_keeps_nothing_that_was_drawn_ahead(path, tmp_path):
     """Of any vault, as of a file that is being salvaged."""
     with memcore.open(path, key=KEY) as db:
         db.session("s").append({"role": "user", "content": "x"})
-        loose = Vault(db.backing.store.vault.ring)
+        loose = RowCipher(db.engine.store.vault.ring)
         loose.random(12)
         reader, writer = os.pipe()
         child = os.fork()
@@ -942,7 +945,7 @@ def test_the_command_line_opens_and_changes_keys(sealed, monkeypatch):
 
 def test_a_rotation_leaves_what_does_not_decrypt_and_its_key(sealed):
     """Its key may be needed: what was changed here may be whole in a backup."""
-    from memcore.codec import HEADER_BYTES, seal_encrypted
+    from memcore.codec.values import HEADER_BYTES, seal_encrypted
 
     first = item_keys(sealed)[0]
     whole = stored(sealed)[first]
@@ -965,7 +968,7 @@ def test_a_rotation_leaves_what_does_not_decrypt_and_its_key(sealed):
 def test_a_snapshot_from_before_a_rotation_is_read_to_its_end(sealed):
     first = item_keys(sealed)[0]
     with memcore.open(sealed, key=KEY) as db:
-        store = db.backing.store if hasattr(db, "backing") else db._backing.store
+        store = db.engine.store if hasattr(db, "engine") else db._engine.store
 
         def look(txn):
             rotation = Thread(target=db.rotate_data_keys, kwargs={"user": "alice"})
@@ -1047,6 +1050,6 @@ def test_a_new_user_without_contents_needs_no_key_yet(path):
 
 
 def lmdb_seed(path):
-    from memcore.store.format import FORMAT_KEY, Format
+    from memcore.store.datafile import FORMAT_KEY, Format
 
     return Format.unpack(stored(path)[FORMAT_KEY], "").seed

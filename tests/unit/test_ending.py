@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore import keys
 from memcore._fast import open_messages
+from memcore.codec import keys
+from memcore.codec.keys import Row
 from memcore.errors import ReadOnlyError
-from memcore.keys import Row
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.session import resume_removals
-from memcore.session.appending import PLAIN
-from memcore.session.bulk import Recall
-from memcore.session.ending import message_of
-from memcore.session.handle import store_of
+from memcore.session.append import PLAIN
+from memcore.session.read import DecodedCache
+from memcore.session.session import store_of
+from memcore.session.tail import message_of
 from messages import user
 from raw import rows
 from together import together
@@ -280,7 +280,7 @@ def test_a_fork_keeps_what_its_parent_lost(db):
 class Clock:
     def __init__(self, db: memcore.Database) -> None:
         self.us = 1_700_000_000_000_000
-        db.backing.now_us = lambda: self.us
+        db.engine.now_us = lambda: self.us
 
 
 def expire(session: memcore.Session, since_us: int) -> int:
@@ -345,12 +345,12 @@ def test_nothing_is_replaced_read_only(db, path):
 # --- many at once ---------------------------------------------------------------------------------
 
 
-def recalled(session: memcore.Session, **options: Any) -> Recall:
+def recalled(session: memcore.Session, **options: Any) -> DecodedCache:
     given: dict[str, Any] = {"most_bytes": 1 << 20, **options}
-    return Recall(session.ending.reading, lambda messages: messages, **given)
+    return DecodedCache(session.ending.reading, lambda messages: messages, **given)
 
 
-def last(recall: Recall, count: int | None = None) -> Any:
+def last(recall: DecodedCache, count: int | None = None) -> Any:
     found = asyncio.run(recall.last(count))
     return None if found is None else found[0]
 
@@ -445,7 +445,7 @@ def test_no_more_is_remembered_than_was_said(db):
 
 
 def test_what_all_remember_together_is_bounded(db, monkeypatch):
-    monkeypatch.setattr("memcore.session.bulk._ALL_BYTES", 4000)
+    monkeypatch.setattr("memcore.session.read._ALL_BYTES", 4000)
     recalls = []
     for n in range(8):
         session = kept(db, f"s{n}")

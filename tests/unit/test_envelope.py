@@ -12,9 +12,9 @@ import pytest
 
 import memcore
 from memcore import Envelope, aio
-from memcore.codec import encode_json
-from memcore.log.item import _HEADER, decode_item, split_body, stored_json
-from memcore.session.appending import ItemOptions
+from memcore.codec.values import encode_json
+from memcore.rows.item import _HEADER, decode_item, split_body, stored_json
+from memcore.session.append import ItemOptions
 from messages import assistant, call, result, system, user
 
 FULL = Envelope(

@@ -11,14 +11,16 @@ from threading import Event, Thread
 import pytest
 
 import memcore
-from memcore import keys, tombstone
-from memcore.checkpoint import JsonCoder, NewCheckpoint
+from memcore.codec import keys
+from memcore.codec.keys import Care, Kind
 from memcore.errors import HeldError, InvalidOptionError, NotFoundError, StoreLockedError
-from memcore.keys import Care, Kind
-from memcore.privacy import secret
-from memcore.retention import erasing, removing
-from memcore.retention.pending import all_pending
-from memcore.store import handle as store_handle
+from memcore.graph import JsonCoder, NewCheckpoint
+from memcore.privacy import keyring as secret
+from memcore.retention import erasure as erasing
+from memcore.retention import erasure as removing
+from memcore.retention.erasure import all_pending
+from memcore.rows import lifecycle as tombstone
+from memcore.store import store as store_handle
 from messages import user as said
 
 MARK = "PLANTED-secret-of-the-erased"
@@ -77,13 +79,13 @@ def scan(path, *needles):
 def rows_of(db, *scopes):
     return [
         key
-        for key, _ in db.backing.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff")))
+        for key, _ in db.engine.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff")))
         if key[0] in removing.SCOPED_KINDS and int.from_bytes(key[1:9], "big") in scopes
     ]
 
 
 def pending(db):
-    return db.backing.store.read(lambda txn: list(all_pending(txn)))
+    return db.engine.store.read(lambda txn: list(all_pending(txn)))
 
 
 @pytest.mark.parametrize("durability", ["full", "relaxed", "none"], indirect=True)
@@ -159,7 +161,7 @@ def test_an_audited_file_says_that_a_user_was_erased_and_not_who(path):
 
 def test_what_pages_hold_beside_rows_goes_too(open_db, path, monkeypatch):
     """LMDB writes whole pages from memory that held others: a compact copy keeps what they held."""
-    from memcore.store import copying
+    from memcore.store import copy as copying
 
     db = open_db(durability="none", counter="bytes/4")
 
@@ -179,7 +181,7 @@ def test_what_pages_hold_beside_rows_goes_too(open_db, path, monkeypatch):
 
 
 def test_a_remain_outside_of_rows_is_found(db, path, monkeypatch):
-    from memcore.store import copying
+    from memcore.store import copy as copying
 
     def plant_in_slack(fd, _):
         import os
@@ -238,7 +240,7 @@ def test_handles_begin_anew_and_never_write_into_the_dead_scope(db):
     kv.put("known", 1)
     address = blobs.put(b"small")
     graph.put("t", "", NewCheckpoint("1", None, {}, {}, {}), CODER)
-    dead = db.backing.store.read(lambda txn: erasing.scopes_of(txn, WHO, None))[0][0]
+    dead = db.engine.store.read(lambda txn: erasing.scopes_of(txn, WHO, None))[0][0]
     db.erase(WHO)
     assert not session.exists()
     assert list(session.items()) == []
@@ -316,7 +318,7 @@ def test_a_large_content_on_its_way_is_refused_or_lands_in_the_new_scope(db, mon
 
     scope = db.scope(user=WHO)
     scope.kv("n").put("k", 1)
-    dead = db.backing.store.read(lambda txn: erasing.scopes_of(txn, WHO, None))[0][0]
+    dead = db.engine.store.read(lambda txn: erasing.scopes_of(txn, WHO, None))[0][0]
     real, once = staging._stage_batch, []
 
     def stage(*args):
@@ -395,7 +397,7 @@ def test_the_redo_slots_of_a_file_that_stays_are_blank(db, path):
     db.session("s", user=WHO).append(said(MARK))
     receipt = db.erase(WHO, compact=False)
     assert not receipt.bytes_gone
-    from memcore.store.run import find_run
+    from memcore.store.redo_log import find_run
 
     with path.open("rb") as file:
         run = find_run(file.fileno(), str(path))
@@ -476,7 +478,7 @@ def test_the_erased_user_streams_meanwhile(open_db, path):
         thread.join()
     assert failures == []
     assert all(receipt.bytes_gone for receipt in receipts)
-    dead = db.backing.store.read(lambda txn: list(tombstone.buried(txn)))
+    dead = db.engine.store.read(lambda txn: list(tombstone.buried(txn)))
     assert rows_of(db, *dead) == []
     assert db.check() == []
     assert db.erase(WHO).bytes_gone
@@ -559,7 +561,7 @@ def test_many_users_go_with_one_compaction(db, path, monkeypatch):
     last = db.erase("user-number-3")
     assert last.bytes_gone
     assert scan(path, MARK) == 0
-    monkeypatch.setattr(db.backing.store.__class__, "copy_compact", None)  # it went with the last
+    monkeypatch.setattr(db.engine.store.__class__, "copy_compact", None)  # it went with the last
     assert [receipt.bytes_gone for receipt in db.finish_erasures()] == [True] * 3
     assert db.pending_erasures() == 0
 
@@ -570,7 +572,7 @@ def test_a_full_device_leaves_the_bytes_for_later(db, path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    from memcore.store import replacing
+    from memcore.store import copy as replacing
 
     monkeypatch.setattr(replacing, "copy_snapshot", full)
     receipt = db.erase(WHO)
@@ -611,7 +613,7 @@ def test_on_a_full_device_the_secret_waits_in_the_file(path, monkeypatch):
     with memcore.open(path) as db:
         assert place.stat().st_mode & 0o777 == 0o600
         assert memcore.verify_receipt(receipt, key=db.receipt_key)
-        assert db.backing.store.read(lambda txn: txn.get(keys.care_rows(0, Care.SECRET))) is None
+        assert db.engine.store.read(lambda txn: txn.get(keys.care_rows(0, Care.SECRET))) is None
         later = db.erase("bob")
         assert memcore.verify_receipt(later, key=db.receipt_key)
         assert db.check() == []
@@ -636,13 +638,13 @@ def test_large_scopes_leave_in_pieces(db, monkeypatch):
     kv = db.scope(user=WHO).kv("k")
     kv.put_many({str(n): n for n in range(2000)}, ttl_seconds=1000)
     db.scope(user="bob").kv("k").put_many({str(n): n for n in range(50)}, ttl_seconds=1000)
-    before = db.backing.store.stats()["last_txnid"]
+    before = db.engine.store.stats()["last_txnid"]
     receipt = db.erase(WHO)
-    assert db.backing.store.stats()["last_txnid"] - before > 8
+    assert db.engine.store.stats()["last_txnid"] - before > 8
     assert receipt.counts["items"] == 3000
     assert receipt.counts["entries"] == 2000
     expiring = bytes((Kind.EXPIRY,))
-    rows = db.backing.store.read(lambda txn: list(txn.scan(expiring, keys.after(expiring))))
+    rows = db.engine.store.read(lambda txn: list(txn.scan(expiring, keys.after(expiring))))
     assert len(rows) == 50
 
 
@@ -781,7 +783,7 @@ def test_backups_beside_the_file_are_named_in_the_receipt(db, path):
 
 def test_damaged_rows_of_the_user_leave_like_the_others(db, path):
     session = plant(db.scope(user=WHO))
-    store = db.backing.store
+    store = db.engine.store
     (scope, _), *_ = store.read(lambda txn: erasing.scopes_of(txn, WHO, None))
     damaged = [key for key in rows_of(db, scope) if key[0] in (Kind.SESSION, Kind.KV, Kind.THREAD)]
 
@@ -827,7 +829,7 @@ def test_salvage_brings_no_erased_user_back(open_db, path, tmp_path, monkeypatch
 
 def test_check_tells_of_erasures_that_do_not_add_up(db):
     db.session("s", user=WHO).append(said("x"))
-    store = db.backing.store
+    store = db.engine.store
     (scope, _), *_ = store.read(lambda txn: erasing.scopes_of(txn, WHO, None))
     store.transact(lambda txn: tombstone.bury(txn, scope))
     found = db.check()
@@ -845,8 +847,8 @@ def test_a_sweep_passes_over_who_is_erased_meanwhile(db, what):
     db.session("chat", user="bob").append({"role": "user", "content": "text of bob, which expires"})
     db.retention.set([{"what": what, "keep_last": 1}], user="carol", app="default")
     db.retention.expire_session("chat", 5, user="bob")
-    asked = erasing.Asked("carol")
-    report = db.sweep(now=4e9, archive=lambda _: erasing._begin(db.backing, asked, b"k" * 32))
+    asked = erasing.ErasureRequest("carol")
+    report = db.sweep(now=4e9, archive=lambda _: erasing._begin(db.engine, asked, b"k" * 32))
     assert (report.items, report.sessions) == (0, 1)
     assert db.sweep(now=4e9).total == 0
     assert db.finish_erasures()[0].bytes_gone

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from memcore._fast import pack_facts
-from memcore.codec import encode_json
-from memcore.formats.expired import expired_message
-from memcore.log.rewriting import same_calls
+from memcore.codec.values import encode_json
+from memcore.log.rewrite import same_calls
 from memcore.tokens import get_counter
+from memcore.wire.expire import expired_message
 from oracle import Event
 from strategies import FORMATS, histories, mixed_histories
 

@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 import memcore
 from memcore import InvalidOptionError, NotFoundError
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.codec import encode_json
-from memcore.database.exchange import parse_line, portable_json
-from memcore.database.importing import COMMIT_ITEMS_MAX
-from memcore.database.incoming import LEFTOVER_AGE_MS, UNFINISHED
+from memcore.cli.options import ExitCode
+from memcore.codec.values import encode_json
+from memcore.exchange.lines import parse_line, portable_json
+from memcore.exchange.load import COMMIT_ITEMS_MAX, LEFTOVER_AGE_MS, UNFINISHED
 
 PAIR = "\ud83d\ude00"  # two lone surrogates, not one character
 USER = {"role": "user", "content": "Hi."}
@@ -386,15 +385,15 @@ def names_in(db: memcore.Database) -> list[str]:
 def test_what_a_killed_import_left_goes_with_an_import_an_hour_later(db, open_db, path) -> None:
     lines = lines_of_two(db)
     other = open_db(path=path.with_name("other.memcore"))
-    began = other.backing.now_us()
-    other.backing.now_us = lambda: began
+    began = other.engine.now_us()
+    other.engine.now_us = lambda: began
     killed_import(other, lines)
     (left,) = names_in(other)
     assert left.startswith(UNFINISHED)
-    other.backing.now_us = lambda: began + LEFTOVER_AGE_MS * 1000 - 1000
+    other.engine.now_us = lambda: began + LEFTOVER_AGE_MS * 1000 - 1000
     assert other.import_(lines).sessions == 2  # the other import may be alive
     assert names_in(other) == ["a", "b", left]
-    other.backing.now_us = lambda: began + LEFTOVER_AGE_MS * 1000
+    other.engine.now_us = lambda: began + LEFTOVER_AGE_MS * 1000
     assert other.import_(lines).skipped == 2
     assert exported(other) == exported(db)
     assert other.check() == []
@@ -403,20 +402,20 @@ def test_what_a_killed_import_left_goes_with_an_import_an_hour_later(db, open_db
 def test_a_session_that_only_bears_such_a_name_is_not_touched(db, open_db, path) -> None:
     lines = lines_of_two(db)
     other = open_db(path=path.with_name("other.memcore"))
-    began = other.backing.now_us()
-    other.backing.now_us = lambda: began
+    began = other.engine.now_us()
+    other.engine.now_us = lambda: began
     killed_import(other, lines)
     (left,) = names_in(other)
     other.session(left).fork(f"{UNFINISHED}fork")  # of a leftover, but the user's
     other.session("memcore import (unfinished): a").append(USER)
-    other.backing.now_us = lambda: began + 2 * LEFTOVER_AGE_MS * 1000
+    other.engine.now_us = lambda: began + 2 * LEFTOVER_AGE_MS * 1000
     assert other.import_(lines).failures == []
     assert names_in(other) == ["a", "b", f"{UNFINISHED}a", f"{UNFINISHED}fork"]
     assert len(other.session("memcore import (unfinished): a")) == 1
     # What an import has finished is the user's too, whatever it is called.
     named = b"".join(lines).replace(b'"session":"a"', b'"session":"memcore import (unfinished): z"')
     assert other.import_(io.BytesIO(named)).sessions == 1
-    other.backing.now_us = lambda: began + 4 * LEFTOVER_AGE_MS * 1000
+    other.engine.now_us = lambda: began + 4 * LEFTOVER_AGE_MS * 1000
     assert other.import_(lines).skipped == 2
     assert f"{UNFINISHED}z" in names_in(other)
 
@@ -854,13 +853,13 @@ def test_a_damaged_item_is_an_error(db) -> None:
     session.extend([USER, USER])
 
     def spoil(txn: Any) -> None:
-        from memcore.keys import Row, session_row
+        from memcore.codec.keys import Row, session_row
 
         key = session_row(1, 1, Row.ITEM, 2)
         spoil.value = txn.get(key)  # type: ignore[attr-defined]
         txn.put(key, spoil.value[:-1] + b"!")  # type: ignore[attr-defined]
 
-    db.backing.store.transact(spoil)
+    db.engine.store.transact(spoil)
     with pytest.raises(memcore.CorruptValueError):
         exported(db)
     session.rewind(1)

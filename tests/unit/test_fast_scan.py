@@ -10,7 +10,7 @@ import pytest
 
 import planted
 from memcore._fast import Literals, find_sensitive, key_context, sensitive_work
-from memcore.privacy.classes import CLASS_NAMES, CLASSES
+from memcore.privacy.policy import CLASS_NAMES, CLASSES
 
 EVERY = (1 << len(CLASSES)) - 1
 DEFAULT = EVERY & ~(1 << CLASSES["ipv4"] | 1 << CLASSES["ipv6"])

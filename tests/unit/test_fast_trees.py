@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 import memcore
 from memcore._fast import Trees, holds_sensitive, page_stops, scan_json, sized
 from memcore._fast import classify as classify_item
-from memcore.checkpoint.cache import Cache
-from memcore.checkpoint.coding import JsonCoder, Typed
-from memcore.checkpoint.nodes import Reader
-from memcore.checkpoint.shapes import Shapes, classify
-from memcore.checkpoint.splitting import Splitter
+from memcore.graph.decode import Cache, Shapes, classify
+from memcore.graph.encode import Splitter
+from memcore.graph.manifest import JsonCoder, NodeReader, Typed
 from strategies import no_deadline
 
 ATOMS = (type(None), bool, int, float, str, bytes)
@@ -469,7 +467,7 @@ def test_page_stops_of_anything_else(entries: Any) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384])
 def test_a_sized_text_is_read_as_it_was(size: int) -> None:
-    reader = Reader(sized(b"x" * size) + sized(bytearray(b"more")))
+    reader = NodeReader(sized(b"x" * size) + sized(bytearray(b"more")))
     assert reader.text() == b"x" * size
     assert reader.text() == b"more"
     assert reader.at_end

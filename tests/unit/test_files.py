@@ -10,7 +10,7 @@ import pytest
 import memcore
 from memcore import files
 from memcore.audit.anchors import AnchorFile
-from memcore.privacy.entry import Chainer
+from memcore.codec.audit_entry import Chainer
 from memcore.telemetry import AccessLog
 from memcore.telemetry.record import Record
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import memcore
-from memcore.store import filesystem
-from memcore.store.filesystem import Mount, find_mount, is_network, mount_of
+from memcore.store import datafile as filesystem
+from memcore.store.datafile import Mount, find_mount, is_network, mount_of
 
 MOUNTS = rb"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

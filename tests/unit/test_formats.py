@@ -9,9 +9,9 @@ import pytest
 
 import memcore
 from legality import found_wrong
-from memcore.formats import (
+from memcore.wire import (
     POLICIES,
-    Entry,
+    WireItem,
     get_policy,
     lead_in_message,
     rename_repeated_calls,
@@ -329,7 +329,7 @@ def test_a_call_with_an_id_does_not_part_a_run_of_calls_without():
 
 
 def renamed(messages: list[Message], **options: Any) -> list[Message]:
-    entries = [Entry(at, message) for at, message in enumerate(messages)]
+    entries = [WireItem(at, message) for at, message in enumerate(messages)]
     found, repairs = rename_repeated_calls(entries, **options)
     assert [entry.seq for entry in found] == list(range(len(messages)))
     assert {repair.action for repair in repairs} <= {"renamed"}
@@ -352,7 +352,7 @@ def test_calls_under_one_id_get_ids_of_their_own():
 
 
 def test_calls_under_one_id_in_one_response_are_answered_each():
-    entries = [Entry(0, fn("c")), Entry(1, fn("c")), Entry(2, user())]
+    entries = [WireItem(0, fn("c")), WireItem(1, fn("c")), WireItem(2, user())]
     shown = render(rename_repeated_calls(entries)[0], get_policy("openai_responses")).messages
     assert [m.get("call_id") for m in shown] == ["c", "c_2", "c", "c_2", None]
     assert illegal(shown, "openai_responses") == []

@@ -22,15 +22,14 @@ from threaded import (
 )
 
 import memcore
-from memcore import keys
-from memcore.checkpoint import MISSING, GraphStore, NewCheckpoint, NewWrites
-from memcore.checkpoint.pool import chunk_key, read_pool, write_pool
-from memcore.checkpoint.steps import Stale
-from memcore.codec import seal_value
-from memcore.database.repair_plan import Damage, damage_of
+from memcore.codec import keys
+from memcore.codec.keys import Kind, ThreadRow
+from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError
-from memcore.keys import Kind, ThreadRow
-from memcore.store.base import Txn
+from memcore.graph import MISSING, GraphStore, NewCheckpoint, NewWrites
+from memcore.graph.rows import chunk_key, read_pool, write_pool
+from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.store.interface import Stale, Txn
 
 LARGE = 60_000
 
@@ -136,7 +135,7 @@ def test_threads_that_share_values_go_one_by_one(graph: GraphStore, db: memcore.
 
 def finish(steps: Any, db: memcore.Database, closure: Any = None) -> int:
     """Take steps as ``take`` does, from a closure that they gave on; how many commits."""
-    store, commits = db._backing.store, 0
+    store, commits = db._engine.store, 0
     try:
         closure = closure or next(steps)
         while True:
@@ -189,7 +188,7 @@ def test_a_checkpoint_that_is_replaced_while_a_prune_goes_on_keeps_its_values(
     one.put(messages=texts(31))
     one.put(messages=texts(32), other=3)
     steps = pruning(graph)
-    store = db._backing.store
+    store = db._engine.store
     closure = steps.send(store.transact(next(steps)))  # the checkpoints went, the values are next
     again = NewCheckpoint("c000003", "c000002", {"channel_versions": {"messages": 1}}, {},
                           {"messages": (1, texts(33))})  # fmt: skip
@@ -222,7 +221,7 @@ def test_a_part_that_was_damaged_is_stored_anew_by_the_next_put(
     one = Thread(db.scope().graph, "t")
     one.put(messages=["x" * 300])
     (key,) = [key for key in rows_under(db, Kind.CHUNK) if len(key) > 17]
-    db._backing.store.transact(lambda txn: txn.put(key, b"\1\0" + bytes(40)))
+    db._engine.store.transact(lambda txn: txn.put(key, b"\1\0" + bytes(40)))
     db.close()
     db = open_db()
     assert db.check() != []
@@ -244,7 +243,7 @@ def test_large_values_are_staged(graph: GraphStore, db: memcore.Database) -> Non
     steps = graph.plan_put("t", "", one.new({"big": value}), CODER)
     closure = next(steps)
     for _ in range(3):
-        closure = steps.send(db._backing.store.transact(closure))
+        closure = steps.send(db._engine.store.transact(closure))
         assert db.check() == []
 
     assert one.read() is None
@@ -286,7 +285,7 @@ def test_a_mark_of_removal_harms_nothing_that_is_in_use(
         prefix = rows_under(db, kind)[0][:17]
         marks.append(keys.removal_row(prefix))
     for row in marks:
-        db._backing.store.transact(lambda txn, row=row: txn.put(row, seal_value(row, b"")))
+        db._engine.store.transact(lambda txn, row=row: txn.put(row, seal_value(row, b"")))
 
     assert [what for what in db.check() if "listed for removal, but in use" in what] == db.check()
     assert len(db.check()) == 2
@@ -294,7 +293,7 @@ def test_a_mark_of_removal_harms_nothing_that_is_in_use(
     db.scope().graph.delete_thread("none", CODER)
     assert one.read() == {"messages": texts(20)}
     for row in marks:
-        db._backing.store.transact(lambda txn, row=row: txn.delete(row))
+        db._engine.store.transact(lambda txn, row=row: txn.delete(row))
 
 
 # --- other processes ------------------------------------------------------------------------------
@@ -417,7 +416,7 @@ def test_check_tells_of(what: str, path: Path) -> None:
         graph.put_writes("t", "", NewWrites("c000001", "t", "", [(0, "w", texts(2))]), CODER)
         assert db.check() == []
 
-        db._backing.store.transact(change(db))
+        db._engine.store.transact(change(db))
 
         findings = db.check()
         assert any(re.search(told, finding) for finding in findings), findings
@@ -438,7 +437,7 @@ def test_a_page_that_names_itself_is_refused(path: Path) -> None:
             txn.put(page, seal_value(page, b"\0\0\0\1\4page" + named + named))
             txn.put(value, seal_value(value, b"\x04node\x03\x11" + named))
 
-        db._backing.store.transact(write)
+        db._engine.store.transact(write)
         with pytest.raises(CorruptValueError, match="runs into itself"):
             one.read()
         assert db.check() == []  # every row is there and whole; it is the reader who refuses
@@ -452,6 +451,6 @@ def test_what_another_cipher_wrote_is_checked_as_far_as_it_can_be(path: Path) ->
         graph.put("t", "", new, Sealing())
         assert db.check() == []
 
-        db._backing.store.transact(lose(keys_of(db, ThreadRow.NAMESPACE)[0]))
+        db._engine.store.transact(lose(keys_of(db, ThreadRow.NAMESPACE)[0]))
 
         assert any("that has no name" in what for what in db.check())

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.checkpoint import GraphStore, JsonCoder, NewCheckpoint, NewWrites
-from memcore.checkpoint.cache import Recent
-from memcore.checkpoint.graph import store_of
-from memcore.checkpoint.steps import take
+from memcore.graph import GraphStore, JsonCoder, NewCheckpoint, NewWrites
+from memcore.graph.decode import DecodeCache
+from memcore.graph.store import store_of
 from memcore.limits import VALUES_CACHED_BYTES
+from memcore.store.interface import take
 
 CODER = JsonCoder()
 LARGE = 1 << 20
@@ -34,7 +34,7 @@ def value_of(graph: GraphStore, thread: str, coder: Any = CODER) -> Any:
 
 
 def test_what_is_asked_for_again_and_again_counts_too() -> None:
-    recent: Recent[int, int] = Recent(100)
+    recent: DecodeCache[int, int] = DecodeCache(100)
     for number in range(500):
         recent.put(number, number)
         for asked in range(number):
@@ -43,7 +43,7 @@ def test_what_is_asked_for_again_and_again_counts_too() -> None:
 
 
 def test_what_is_replaced_counts_once() -> None:
-    recent: Recent[str, int] = Recent(100)
+    recent: DecodeCache[str, int] = DecodeCache(100)
     recent.put("kept", 0)
     for number in range(500):
         recent.put("replaced", number, weight=40)

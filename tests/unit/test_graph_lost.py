@@ -13,7 +13,13 @@ from threaded import CODER, Sealing, Thread, rows_under, texts
 from typer.testing import CliRunner
 
 import memcore
-from memcore.checkpoint import (
+from memcore.cli.app import app
+from memcore.cli.options import ExitCode
+from memcore.codec.keys import Kind, ThreadRow
+from memcore.codec.values import seal_value
+from memcore.database import salvage
+from memcore.errors import CorruptValueError
+from memcore.graph import (
     MISSING,
     JsonCoder,
     NewCheckpoint,
@@ -22,14 +28,8 @@ from memcore.checkpoint import (
     StoredCoder,
     rows,
 )
-from memcore.checkpoint.checking import Checking
-from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.codec import seal_value
-from memcore.database import salvage
-from memcore.errors import CorruptValueError
-from memcore.keys import Kind, ThreadRow
-from memcore.store.base import Txn
+from memcore.graph.check import Checking
+from memcore.store.interface import Txn
 
 LOST = "(?s)channel 'log'.*missing"
 
@@ -44,7 +44,7 @@ def filled(db: memcore.Database, coder: Any = CODER) -> Thread:
 
 def lose_log(db: memcore.Database) -> None:
     key = rows.value_key(rows.Place(1, 1, 1), 1, "log", 1)
-    assert db._backing.store.transact(lambda txn: txn.delete(key))
+    assert db._engine.store.transact(lambda txn: txn.delete(key))
 
 
 def test_a_lost_value_is_no_empty_channel(path: Path) -> None:
@@ -128,7 +128,7 @@ def old_rows(db: memcore.Database) -> None:
                 body = value[10:]
                 txn.put(key, seal_value(key, bytes((body[0] & ~2,)) + body[1:]))
 
-    db._backing.store.transact(change)
+    db._engine.store.transact(change)
 
 
 @pytest.mark.parametrize("brought", [True, False])
@@ -171,7 +171,7 @@ def test_a_thread_goes_back_to_its_newest_whole_checkpoint(path: Path) -> None:
         graph = one.graph
         graph.put_writes("t", "", NewWrites("c000003", "task", "", [(0, "log", 1)]), CODER)
         key = rows.value_key(rows.Place(1, 1, 1), 1, "log", 2)
-        assert db._backing.store.transact(lambda txn: txn.delete(key))
+        assert db._engine.store.transact(lambda txn: txn.delete(key))
 
         for coder in (CODER, StoredCoder()):
             (planned,) = graph.recover("t", coder, dry_run=True) or ()

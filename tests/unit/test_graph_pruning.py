@@ -12,24 +12,16 @@ import pytest
 from threaded import CODER, Thread, keep, pruning, rows_under
 
 import memcore
-from memcore.checkpoint import (
-    MISSING,
-    GraphStore,
-    JsonCoder,
-    NewCheckpoint,
-    NewWrites,
-    Pruned,
-    rows,
-)
-from memcore.checkpoint import pruning as module
-from memcore.checkpoint.graph import store_of
-from memcore.checkpoint.pruning import prune
-from memcore.checkpoint.steps import Stale, Steps
-from memcore.codec import seal_value
+from memcore.codec.keys import Kind, ThreadRow
+from memcore.codec.values import seal_value
 from memcore.errors import HeldError, StaleParentError, StoreFormatError
-from memcore.keys import Kind, ThreadRow
-from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
-from memcore.store.txn import stored
+from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites, Pruned, rows
+from memcore.graph import prune as module
+from memcore.graph.prune import prune
+from memcore.graph.store import store_of
+from memcore.store.datafile import FORMAT_KEY, GRAPH_ROWS, Format
+from memcore.store.interface import Stale, Steps
+from memcore.store.transaction import stored
 
 pytestmark = pytest.mark.usefixtures("open_db")
 
@@ -195,7 +187,7 @@ def test_a_prune_that_is_cut_short_keeps_what_was_done(db: memcore.Database, sto
 
 def _rows(db: memcore.Database) -> int:
     start, stop = b"\x0f", b"\x11"
-    return db._backing.store.read(lambda txn: sum(1 for _ in txn.scan(start, stop)))
+    return db._engine.store.read(lambda txn: sum(1 for _ in txn.scan(start, stop)))
 
 
 def test_two_prunes_at_once_serve_each_other(db: memcore.Database) -> None:
@@ -274,7 +266,7 @@ def test_an_older_memcore_refuses_a_file_with_stamps(db: memcore.Database) -> No
     one = long_thread(graph, 5)
 
     def features() -> int:
-        row = db._backing.store.read(lambda txn: stored(txn).get(FORMAT_KEY))
+        row = db._engine.store.read(lambda txn: stored(txn).get(FORMAT_KEY))
         return Format.unpack(row, "here").features & GRAPH_ROWS
 
     assert not features()

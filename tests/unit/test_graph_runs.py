@@ -15,17 +15,17 @@ from threaded import CODER, Thread, rows_under
 
 import memcore
 from memcore._fast import unpack_run
-from memcore.checkpoint import GraphStore, NewCheckpoint, nodes, rows
-from memcore.checkpoint.cache import Cache
-from memcore.checkpoint.graph import store_of
-from memcore.checkpoint.joining import Joiner
-from memcore.checkpoint.nodes import ATOMS, NUMBERS, Run, flattened, units_of
-from memcore.checkpoint.nodes import text as packed_text
-from memcore.checkpoint.splitting import Splitter
+from memcore.codec.keys import Kind
 from memcore.errors import CorruptValueError, InvalidItemError
-from memcore.keys import Kind
-from memcore.store.format import FORMAT_KEY, GRAPH_ROWS, Format
-from memcore.store.txn import stored
+from memcore.graph import GraphStore, NewCheckpoint, rows
+from memcore.graph import manifest as nodes
+from memcore.graph.decode import Cache, Joiner
+from memcore.graph.encode import Splitter
+from memcore.graph.manifest import ATOMS, NUMBERS, ListRun, flattened, units_of
+from memcore.graph.manifest import text as packed_text
+from memcore.graph.store import store_of
+from memcore.store.datafile import FORMAT_KEY, GRAPH_ROWS, Format
+from memcore.store.transaction import stored
 
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_DEAD_BEEF))[0]
 
@@ -63,10 +63,10 @@ atoms = st.one_of(
 def test_units_hold_the_values_bit_for_bit(value: list[Any]) -> None:
     units, starts = units_of(value, ATOMS, finite=False)
     assert bits(flattened(units)) == bits(value)
-    assert (starts is None) == (Run not in set(map(type, units)))
+    assert (starts is None) == (ListRun not in set(map(type, units)))
     if starts is not None:
         assert all(unit is value[at] for unit, at in zip(units, starts, strict=True)
-                   if type(unit) is not Run)  # fmt: skip
+                   if type(unit) is not ListRun)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_could_be_redacted_is_seen_by_who_redacts() -> None:
 )  # fmt: skip
 def test_a_malformed_run_is_told(content: bytes) -> None:
     with pytest.raises(CorruptValueError):
-        Run(content).values()
+        ListRun(content).values()
 
 
 def test_a_run_outside_of_a_list_is_told(path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_run_outside_of_a_list_is_told(path: Path) -> None:
             graph.put(str(at), "", new, CODER)
             thread = at + 1
             key = rows.value_key(rows.Place(1, thread, thread), thread, "v", at)
-            db._backing.store.transact(
+            db._engine.store.transact(
                 lambda txn, key=key, node=node: rows.put_sealed(txn, key, CODER, rows.NODE, node)
             )
             with pytest.raises(CorruptValueError, match="outside of one"):
@@ -198,7 +198,7 @@ def test_a_run_holds_no_more_values_than_any_that_is_written(form: bytes) -> Non
     width = {b"B": 1, b"m": 1}.get(form[:1], 8)
     content = form + bytes(4097 * width)
     with pytest.raises(CorruptValueError):
-        Run(content).values()
+        ListRun(content).values()
     chunks = {bytes(16): ("~run", content)}
     with pytest.raises(CorruptValueError):
         joiner_of(chunks).join(b"\x03" + packed_text(b"".join([b"\x02" + bytes(16)] * 20)))

@@ -9,12 +9,12 @@ import pytest
 from threaded import CODER, Sealing, Thread, half_deleted, keep, rows_under, texts
 
 import memcore
-from memcore import keys
-from memcore.checkpoint import NewWrites
+from memcore.codec import keys
+from memcore.codec.keys import Kind, ThreadRow
 from memcore.database import salvage
 from memcore.errors import CorruptValueError
-from memcore.keys import Kind, ThreadRow
-from memcore.store.base import Txn
+from memcore.graph import NewWrites
+from memcore.store.interface import Txn
 
 
 def fill(db: memcore.Database) -> None:
@@ -54,7 +54,7 @@ def broken(path: Path, change: Callable[[memcore.Database], Callable[[Txn], obje
     """A copy without free pages, in which something was changed."""
     copy = path.with_name("broken.memcore")
     with memcore.open(path) as db:
-        db._backing.store.transact(change(db))
+        db._engine.store.transact(change(db))
         db.backup(copy, verify=False)
     return copy
 

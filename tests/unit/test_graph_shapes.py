@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint
-from memcore.checkpoint.cache import Cache
-from memcore.checkpoint.shapes import classify
+from memcore.graph import JsonCoder, NewCheckpoint
+from memcore.graph.decode import Cache, classify
 
 pydantic = pytest.importorskip("pydantic")
 OPAQUE, OBJECT = 0, 2

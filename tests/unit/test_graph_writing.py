@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore.checkpoint import MISSING, GraphStore, JsonCoder, NewCheckpoint, keep_rule, rows
-from memcore.checkpoint.graph import store_of
-from memcore.checkpoint.steps import Stale, Steps
-from memcore.store.base import Txn
+from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, keep_rule, rows
+from memcore.graph.store import store_of
+from memcore.store.interface import Stale, Steps, Txn
 
 CODER = JsonCoder()
 Values = Mapping[str, tuple[str, Any]]

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 import memcore
-from memcore import aio, held, keys
-from memcore.checkpoint import JsonCoder, NewCheckpoint, keep_rule
+from memcore import aio
+from memcore.codec import keys
+from memcore.codec.keys import Care, Kind
 from memcore.database.scope import rows_of
 from memcore.errors import CorruptValueError, HeldError, InvalidOptionError, NotFoundError
-from memcore.keys import Care, Kind
+from memcore.graph import JsonCoder, NewCheckpoint, keep_rule
+from memcore.rows import lifecycle as held
 from messages import user as said
 
 WHO = "carol"
@@ -28,7 +30,7 @@ def fill(db, who=WHO):
 
 
 def counted(db):
-    return db.backing.store.read(held.counted_holds)
+    return db.engine.store.read(held.counted_holds)
 
 
 def test_a_hold_refuses_whatever_deletes(db):
@@ -86,7 +88,7 @@ def test_holds_are_listed_with_their_names(db):
 
 def test_one_look_tells_that_there_is_no_hold_anywhere(db):
     fill(db)
-    scope = db.backing.store.read(lambda txn: next(held_scopes(txn)))
+    scope = db.engine.store.read(lambda txn: next(held_scopes(txn)))
     looks = []
 
     class Txn:
@@ -98,7 +100,7 @@ def test_one_look_tells_that_there_is_no_hold_anywhere(db):
 
 
 def held_scopes(txn):
-    from memcore import names
+    from memcore.rows import names
 
     return (scope for scope, _, _ in names.scopes(txn))
 
@@ -133,16 +135,16 @@ def test_items_that_expire_stay_under_a_hold(db):
     session.extend([said(str(n)) for n in range(6)])
     session.hold(reason="x")
     closure = session.ending.expire(2**62)
-    assert db.backing.store.transact(closure) == (0, [])
+    assert db.engine.store.transact(closure) == (0, [])
     assert len(list(session.items())) == 6
     session.release()
-    assert db.backing.store.transact(session.ending.expire(2**62))[0] == 6
+    assert db.engine.store.transact(session.ending.expire(2**62))[0] == 6
 
 
 def test_a_damaged_hold_still_holds(db):
     scope = fill(db)
     scope.hold(reason="case")
-    store = db.backing.store
+    store = db.engine.store
     number = store.read(lambda txn: next(held_scopes(txn)))
     key = keys.scoped(Kind.CARE, number, bytes((Care.HOLD,))) + b"\x01"
     store.transact(lambda txn: txn.put(key, txn.get(key)[:-1] + b"?"))
@@ -157,9 +159,9 @@ def test_a_damaged_hold_still_holds(db):
 
 def test_a_wrong_count_of_holds_is_found(db):
     fill(db).hold(reason="x")
-    db.backing.store.transact(lambda txn: held.count_holds(txn, 5))
+    db.engine.store.transact(lambda txn: held.count_holds(txn, 5))
     assert any("row of them says 5" in what for what in db.check())
-    db.backing.store.transact(lambda txn: held.count_holds(txn, 1))
+    db.engine.store.transact(lambda txn: held.count_holds(txn, 1))
 
 
 def test_who_opts_out_of_memory(db):

@@ -17,7 +17,7 @@ import pytest
 from interrupts import Interrupt, Point, points_of
 
 import memcore
-from memcore.store.registry import environments
+from memcore.store.store import environments
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 PATIENCE_SECONDS = 30
@@ -93,7 +93,7 @@ class Bench:
         """Both threads write and read, and those that change the map wait for nobody."""
         self.elsewhere(self.write_and_read)
         self.write_and_read()
-        env = self.db.backing.store.environment()
+        env = self.db.engine.store.environment()
         self.elsewhere(lambda: env.queue.call(env.follow_map, job=True))
 
     def close(self) -> None:
@@ -225,11 +225,11 @@ def test_after_an_interrupt_at_any_point_all_goes_on(
                 interrupt.stop()
                 while bench.opened:
                     bench.opened.pop().close()
-            env = bench.db.backing.store.environment()
-            assert not env.gate.live, point
-            assert not env.gate.is_shut, point
+            env = bench.db.engine.store.environment()
+            assert not env.barrier.live, point
+            assert not env.barrier.is_shut, point
             assert not env.queue.led_here, point
             assert not unfinished(path), point
         gc.collect()
-        left = [env for env in environments if env is not bench.db.backing.store.environment()]
+        left = [env for env in environments if env is not bench.db.engine.store.environment()]
         assert not left

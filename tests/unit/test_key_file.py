@@ -9,9 +9,9 @@ import pytest
 
 import memcore
 from memcore.errors import WrongKeyError
-from memcore.privacy.ring import BLOCK, KeyRing
+from memcore.privacy.keyring import BLOCK, KeyRing
 from memcore.store import steady
-from memcore.store.pin import Pin
+from memcore.store.steady import SteadySync
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -36,7 +36,7 @@ class Cuts:
         self.found = []
         self.over = False
         folder.mkdir()
-        store, point = KeyRing._store, Pin.point
+        store, point = KeyRing._store, SteadySync.point
 
         def stored(ring, *args, **options):
             self.take("before the key file")
@@ -48,7 +48,7 @@ class Cuts:
             self.take("the data file")
 
         monkeypatch.setattr(KeyRing, "_store", stored)
-        monkeypatch.setattr(Pin, "point", pointed)
+        monkeypatch.setattr(SteadySync, "point", pointed)
 
     def take(self, what):
         if self.over:

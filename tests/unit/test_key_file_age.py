@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 import memcore
-from memcore import keys, names
 from memcore.cli.app import app
-from memcore.codec import HEADER_BYTES, seal_encrypted, seal_value
-from memcore.database.doctor import examine
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import HEADER_BYTES, seal_encrypted, seal_value
 from memcore.errors import KeyFileError, StorageError, TamperedError, WrongKeyError
-from memcore.keys import Kind, Row
-from memcore.privacy.provider import key_provider
-from memcore.privacy.ring import BLOCK, KeyRing
+from memcore.maintenance.doctor import examine
+from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
+from memcore.rows import names
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -43,7 +43,7 @@ def fill(db, *users):
 
 def said(db):
     """The newest data key that the file says it has seen."""
-    return db.backing.store.read(db.backing.store.vault.noted)
+    return db.engine.store.read(db.engine.store.vault.noted)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_new_users_come_to_a_backup_that_is_older_than_an_erasure(path, backup, 
 def test_who_was_erased_since_the_backup_stays_erased(path, backup):
     shutil.copy(backup, path)
     with memcore.open(path, key=KEY) as db:
-        assert [user for _, _, user in db.backing.store.read(lambda t: list(names.scopes(t)))] == [
+        assert [user for _, _, user in db.engine.store.read(lambda t: list(names.scopes(t)))] == [
             "bob"
         ]
         assert db.check() == []
@@ -107,7 +107,7 @@ def test_a_backup_is_sound_though_users_were_erased_since(path, backup):
 def test_damage_is_found_beside_those_who_were_erased(path, backup):
     shutil.copy(backup, path)
     with memcore.open(path, key=KEY, read_only=True) as db:
-        rows = db.backing.store.read(lambda txn: dict(txn.scan(b"\x05", b"\x06")))
+        rows = db.engine.store.read(lambda txn: dict(txn.scan(b"\x05", b"\x06")))
     bob = next(key for key in rows if key[8] == 2 and key[17] == Row.ITEM)
     rewrite(path, {bob: b"\x02" + bytes(60)})
     with memcore.open(path, key=KEY, read_only=True) as db:
@@ -133,7 +133,7 @@ def test_an_audited_backup_chains_who_stays_erased(path, tmp_path):
 def test_removing_who_was_erased_is_gone_on_with(path, backup, monkeypatch):
     """Cut short between the burial and the last of the rows, it is no finding and is finished."""
     shutil.copy(backup, path)
-    from memcore.retention import erasing
+    from memcore.retention import erasure as erasing
 
     def killed(*_, **__):
         raise StorageError("cut short")
@@ -168,7 +168,7 @@ def renewed(path):
     """A database whose key file has other keys than ``older`` has: by a rotation."""
     with memcore.open(path, key=KEY) as db:
         fill(db, "alice", "bob")
-        db.backing.store.flush()
+        db.engine.store.flush()
         shutil.copy(key_file(path), f"{path}.older")
         db.rotate_data_keys(user="alice")
     return path
@@ -212,10 +212,10 @@ def test_the_file_says_which_data_key_is_the_newest(path):
         db.rotate_data_keys()
         assert said(db) == BLOCK + 1
         with pytest.raises(RuntimeError, match="cut short"):
-            db.backing.store.transact(lambda txn: mint_and_fail(db, txn))
+            db.engine.store.transact(lambda txn: mint_and_fail(db, txn))
         assert said(db) == BLOCK + 1  # a key that nothing is encrypted with: the key file is ahead
         fill(db, "bob")
-        assert said(db) == db.backing.store.vault.ring.last > BLOCK + 1
+        assert said(db) == db.engine.store.vault.ring.last > BLOCK + 1
     with memcore.open(path, key=KEY) as db:
         assert db.check() == []
 
@@ -254,7 +254,7 @@ with memcore.open(sys.argv[1], key=bytes(range(32))) as db:
     print("here", flush=True)
     sys.stdin.readline()
     db.session("s", user="alice").append({"role": "user", "content": "x"})
-    print(db.backing.store.read(db.backing.store.vault.noted), flush=True)
+    print(db.engine.store.read(db.engine.store.vault.noted), flush=True)
 """
     with memcore.open(path, key=KEY) as db:
         fill(db, "alice")
@@ -324,7 +324,7 @@ def test_keys_that_came_back_with_an_older_key_file_are_shredded_again(path):
         db.erase("alice")
     key_file(path).write_bytes(older)
     with memcore.open(path, key=KEY) as db:
-        assert db.backing.store.vault.ring.shredded() == [1]
+        assert db.engine.store.vault.ring.shredded() == [1]
         assert KeyRing.load(str(key_file(path)), key_provider(KEY)).of_scope(1) is None
         assert db.check() == []
         fill(db, "alice")
@@ -336,7 +336,7 @@ def test_keys_that_came_back_with_an_older_key_file_are_shredded_again(path):
 def test_what_does_not_decrypt_is_never_encrypted_once_more(path):
     with memcore.open(path, key=KEY) as db:
         fill(db, "alice")
-        store = db.backing.store
+        store = db.engine.store
         key, value = next(
             (key, value) for key, value in store.read(lambda txn: list(txn.scan(b"\x0b", b"\x0c")))
         )

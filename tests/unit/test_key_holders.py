@@ -9,17 +9,14 @@ import pickle
 import pytest
 
 import memcore
-from memcore.adapters.openai_agents.sealing import Sealer
+from memcore.adapters.openai_agents.history import Sealer
+from memcore.codec.audit_entry import Chainer
 from memcore.errors import KeyCopyError
 from memcore.privacy import Redaction, RedactionPolicy
-from memcore.privacy.cipher import Cipher
-from memcore.privacy.entry import Chainer
-from memcore.privacy.provider import key_provider
-from memcore.privacy.ring import DataKey, KeyRing
-from memcore.privacy.secret import Secret
-from memcore.retention import Asked
-from memcore.store.unlocking import Access
-from memcore.store.vault import Vault
+from memcore.privacy.keyring import Cipher, DataKey, KeyRing, Secret, key_provider
+from memcore.retention import ErasureRequest
+from memcore.store.encryption import RowCipher
+from memcore.store.store import KeyOptions
 
 KEY = bytes(range(65, 97))
 SHOWN = (KEY, KEY[:20], KEY.hex().encode(), base64.b64encode(KEY))
@@ -48,10 +45,10 @@ HOLDERS = {
     "chainer": lambda: Chainer(KEY, bytes(16)),
     "cipher": lambda: Cipher(KEY),
     "provider": lambda: key_provider(KEY),
-    "access": lambda: Access(key_provider(KEY), "a.keys"),
+    "access": lambda: KeyOptions(key_provider(KEY), "a.keys"),
     "data key": lambda: DataKey(1, KEY),
     "ring": ring,
-    "vault": lambda: Vault(ring()),
+    "vault": lambda: RowCipher(ring()),
     "secret": read_secret,
     "redaction": redaction,
     "redaction of a place": lambda: redaction().for_place("a", "u", "s"),
@@ -75,7 +72,7 @@ def test_whoever_holds_a_key_is_not_copied(make, copied):
     assert not any(shown in str(caught.value).encode() for shown in SHOWN)
 
 
-@pytest.mark.parametrize("make", [*HOLDERS.values(), lambda: Asked("alice", key=KEY)])
+@pytest.mark.parametrize("make", [*HOLDERS.values(), lambda: ErasureRequest("alice", key=KEY)])
 def test_no_key_is_shown(make):
     told = f"{make()!r} {make()}".encode()
     assert not any(shown in told for shown in (*SHOWN, repr(KEY)[2:-1].encode()))
@@ -83,7 +80,7 @@ def test_no_key_is_shown(make):
 
 def test_a_database_is_not_pickled_with_its_keys(path):
     with memcore.open(path, key=KEY, audit=memcore.Audit(key=KEY)) as db:
-        for held in (db, db.scope(), db.session("s"), db.backing, db.backing.store):
+        for held in (db, db.scope(), db.session("s"), db.engine, db.engine.store):
             with pytest.raises(TypeError):
                 pickle.dumps(held)
-        assert KEY.hex() not in repr(db.backing)
+        assert KEY.hex() not in repr(db.engine)

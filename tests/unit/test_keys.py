@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from memcore import keys
-from memcore.keys import Kind, Row
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
 from memcore.limits import KEY_BYTES_MAX, KV_KEY_BYTES_MAX
 
 HOSTILE = [

@@ -9,15 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from memcore import keys, names
-from memcore.errors import (
-    ClosedError,
-    CorruptValueError,
-    InvalidItemError,
-    InvalidOptionError,
-)
-from memcore.keys import Kind
-from memcore.kv import KeyValue, KeyValueTxn, clear_scope, namespace, options, sweep
+from memcore.codec import keys
+from memcore.codec.keys import Kind
+from memcore.errors import ClosedError, CorruptValueError, InvalidItemError, InvalidOptionError
+from memcore.kv import KeyValue, KeyValueTxn, clear_scope, namespace, sweep
+from memcore.kv import rows as options
+from memcore.rows import names
 from tests.unit.fake_store import STORES, all_rows, damage, opened_store
 
 HOSTILE = ["\x00", "\x00\x00", "a", "a\x00", "a\x00b", "a\x01", "ab", "é", "e\u0301", "\ud800"]

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 import memcore
-from memcore import blobs, keys
-from memcore.codec import seal_value
+from memcore import blobs
+from memcore.codec import keys
+from memcore.codec.keys import Kind
+from memcore.codec.values import seal_value
 from memcore.database import salvage
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
-from memcore.keys import Kind
 from memcore.store import LmdbStore
 from raw import rows
 
@@ -26,7 +27,7 @@ def payload(size, seed=0):
 
 
 def blob_rows(db, *kinds):
-    return [key for key in rows(db.backing.store) if key[0] in (kinds or BLOB_KINDS)]
+    return [key for key in rows(db.engine.store) if key[0] in (kinds or BLOB_KINDS)]
 
 
 @pytest.fixture
@@ -196,8 +197,8 @@ def test_the_asynchronous_handle_has_contents(path):
 
 def meddle(db, change):
     """Apply ``change(txn)``, and give back what was there before when the test has looked."""
-    before = rows(db.backing.store)
-    db.backing.store.transact(change)
+    before = rows(db.engine.store)
+    db.engine.store.transact(change)
     found = db.check()
 
     def undo(txn):
@@ -206,7 +207,7 @@ def meddle(db, change):
         for key, value in before.items():
             txn.put(key, value)
 
-    db.backing.store.transact(undo)
+    db.engine.store.transact(undo)
     return found
 
 
@@ -220,7 +221,7 @@ def test_check_counts_the_references(db, kv):
     db.scope().blobs.put(payload(SMALL))
     db.session("chat").append({"role": "user", "content": "x" * 40_000})
     (counted, other) = blob_rows(db, Kind.BLOB_REFS)
-    if int.from_bytes(rows(db.backing.store)[counted][-8:], "big") != 3:
+    if int.from_bytes(rows(db.engine.store)[counted][-8:], "big") != 3:
         counted, other = other, counted
     for key, says, tells in ((counted, 4, "3 rows"), (counted, 2, "3 rows"), (other, 2, "1 rows")):
         value = seal_value(key, keys.u64(says))
@@ -241,7 +242,7 @@ def test_check_finds_a_content_that_is_gone(db, kv):
 
     (finding,) = meddle(db, change)
     assert "its content is not stored" in finding
-    db.backing.store.transact(lambda txn: txn.put(*stray(txn)))
+    db.engine.store.transact(lambda txn: txn.put(*stray(txn)))
     with pytest.raises(CorruptValueError, match="missing"):
         kv.content("stray")
     kv.delete("stray")

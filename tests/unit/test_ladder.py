@@ -10,8 +10,7 @@ import pytest
 
 import memcore
 from memcore import LadderRules, aio
-from memcore.session.ladder import Attempt
-from memcore.session.rules import Watch
+from memcore.session.retry import Attempt, Watch
 from messages import assistant, call, result, turns, user
 
 

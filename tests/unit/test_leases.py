@@ -16,11 +16,11 @@ import pytest
 
 import memcore
 import memcore.aio
-from memcore import keys
+from memcore.codec import keys
+from memcore.codec.keys import Row
 from memcore.errors import FencedError, LeaseHeldError
-from memcore.keys import Row
-from memcore.lease import read_lease
-from memcore.session.handle import store_of
+from memcore.rows.lifecycle import read_lease
+from memcore.session.session import store_of
 
 
 def user(content: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, db: memcore.Database) -> None:
         self.now = 1.7e9
-        db.backing.now_us = lambda: round(self.now * 1e6)
+        db.engine.now_us = lambda: round(self.now * 1e6)
 
 
 @pytest.fixture
@@ -298,8 +298,8 @@ def test_a_killed_owner_is_taken_over_and_its_twin_fenced(
         child.wait()
     with pytest.raises(LeaseHeldError):  # nobody knows that it is dead
         session.append(user("parent"))
-    now_us = db.backing.now_us() + 601 * 10**6
-    db.backing.now_us = lambda: now_us
+    now_us = db.engine.now_us() + 601 * 10**6
+    db.engine.now_us = lambda: now_us
     with session.lease("parent", ttl_seconds=10) as lease:
         assert lease.epoch == 2
         session.append(user("parent"))
@@ -421,7 +421,7 @@ def test_a_session_that_nobody_leased_reads_no_lease(
         looks.append(1)
         return read_lease(*place)
 
-    monkeypatch.setattr("memcore.session.tenure.read_lease", look)
+    monkeypatch.setattr("memcore.session.engine.read_lease", look)
     session.append(user("x"))
     assert not looks
     with session.lease("worker", ttl_seconds=60):

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 import memcore
-from memcore import keys
-from memcore.codec import open_value, seal_value
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import open_value, seal_value
 from memcore.errors import CorruptValueError
-from memcore.keys import Row
 from memcore.limits import HEAD_SEGMENTS_MAX, INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS
 from memcore.log import Head, History, Segment
 from memcore.log import history as log_history
-from memcore.log.head import BLOCK_SEGMENTS, head_key
+from memcore.rows.head import BLOCK_SEGMENTS, head_key
 from messages import attempt, call, result, system, texts, turns, user
 
 
@@ -24,7 +24,7 @@ def rows(db: memcore.Database, session: memcore.Session, row: int) -> dict[int, 
     log = session._address.resolve()
     start = keys.session_row(log.scope, log.session, row, 0)
     stop = keys.session_row(log.scope, log.session, row + 1, 0)
-    found = db.backing.store.read(lambda txn: list(txn.scan(start, stop)))
+    found = db.engine.store.read(lambda txn: list(txn.scan(start, stop)))
     return {keys.split_session_row(key)[3]: value for key, value in found}
 
 
@@ -37,14 +37,14 @@ def damage(db: memcore.Database, session: memcore.Session, row: int, number: int
         value = txn.get(key)
         txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
 
-    db.backing.store.transact(flip)
+    db.engine.store.transact(flip)
     return key
 
 
 def stored_head(db: memcore.Database, session: memcore.Session) -> Head:
     log = session._address.resolve()
     key = head_key(log.scope, log.session)
-    return Head.unpack(key, db.backing.store.read(lambda txn: txn.get(key)))
+    return Head.unpack(key, db.engine.store.read(lambda txn: txn.get(key)))
 
 
 # --- head and history -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_lost_item_is_damage_too(broken):
     session.extend(turns(3))
     log = session._address.log
     key = keys.session_row(log.scope, log.session, Row.ITEM, 6)
-    broken.backing.store.transact(lambda txn: txn.delete(key))
+    broken.engine.store.transact(lambda txn: txn.delete(key))
     with pytest.raises(memcore.CorruptValueError) as caught:
         session.get(6)
     assert caught.value.key == key
@@ -271,7 +271,7 @@ def test_damage_of_a_large_item_does_not_touch_the_others(broken):
         key, value = rows_[0]
         txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
 
-    broken.backing.store.transact(flip)
+    broken.engine.store.transact(flip)
     with pytest.raises(memcore.CorruptValueError):
         session.get(2)
     assert [i.seq for i in session.items(skip_corrupt=True)] == [1, 3]
@@ -306,7 +306,7 @@ def test_a_record_that_belies_its_item_is_found_by_check(broken):
         tokens = struct.unpack_from("<I", body)[0]
         txn.put(key, seal_value(key, struct.pack("<I", tokens + 1) + body[4:]))
 
-    broken.backing.store.transact(lie)
+    broken.engine.store.transact(lie)
     assert any("tokens" in finding for finding in broken.check())
 
 
@@ -321,7 +321,7 @@ def test_an_item_that_was_replaced_is_found_by_check(broken):
         flags, body = open_value(key, txn.get(key))
         txn.put(key, seal_value(key, body.replace(b"a0", b"XX"), flags))
 
-    broken.backing.store.transact(forge)
+    broken.engine.store.transact(forge)
     assert session.get(2).message == {"role": "assistant", "content": "XX"}
     assert any("prefix hash" in finding for finding in broken.check())
 

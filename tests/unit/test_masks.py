@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import keys
-from memcore.codec import decode_json, encode_json, open_value, seal_value
+from memcore.codec import keys
+from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.compaction import ElideOutputs
-from memcore.session.handle import store_of
+from memcore.session.session import store_of
 from messages import assistant, call, illegal, recount, result, system, user
 
 LONG = " ".join(f"word{n}" for n in range(100))
@@ -146,7 +146,7 @@ def test_masks_alone_cover_nothing_whatever_the_policy_pins() -> None:
 
 
 def test_masks_are_put_upon_the_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from memcore.log import masks as module
+    from memcore.log import history as module
 
     made = []
     plain = module.MaskedLedger

@@ -8,11 +8,12 @@ import os
 import pytest
 
 import memcore
-from memcore.database.redacting import redact_session
+from memcore.database.redact import redact_session
 from memcore.errors import StorageError, StoreAccessError
 from memcore.privacy import redaction_policy
-from memcore.retention import erasing, removing
-from memcore.session.outgoing import redacts_at
+from memcore.retention import erasure as erasing
+from memcore.retention import erasure as removing
+from memcore.session.content_filter import redacts_at
 from memcore.store import LmdbStore
 
 KEY = bytes(range(32))
@@ -50,7 +51,7 @@ def erase_and_be_cut_short(db):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(removing, "PIECE_ROWS", 5)
-        patch.setattr("memcore.store.piece.PIECE_ROWS", 5)
+        patch.setattr("memcore.store.interface.PIECE_ROWS", 5)
         patch.setattr(removing, "_remove_piece", cut)
         assert db.erase("alice", override_hold=True, compact=False).pending
 
@@ -155,7 +156,7 @@ def redact_all(db):
     found = []
     for entry in db.sessions():
         place = entry.app, entry.user, entry.session_id
-        found.append(redact_session(db.backing, place, redacts_at(db.backing, rule, place)))
+        found.append(redact_session(db.engine, place, redacts_at(db.engine, rule, place)))
     return found
 
 
@@ -166,7 +167,7 @@ def test_damage_beside_an_erasure_is_still_found(tmp_path, monkeypatch):
     path = tmp_path / "a"
     with memcore.open(path) as db:
         fill(db, "alice", "bob")
-        rows = db.backing.store.read(lambda txn: dict(txn.scan(b"\x05", b"\x06")))
+        rows = db.engine.store.read(lambda txn: dict(txn.scan(b"\x05", b"\x06")))
     harmed = [next(key for key in rows if key[8] == scope and key[17] == 3) for scope in (1, 2)]
     with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
         for key in harmed:
@@ -191,7 +192,7 @@ def test_a_file_that_is_changed_while_it_is_read_without_a_lock_is_not_called_da
         if name.exists():
             name.chmod(0o444)
     with memcore.open(path, read_only=True) as db:
-        env = db.backing.store.environment()
+        env = db.engine.store.environment()
         env.is_locked = False
         env.begin = env._begin_unlocked
         monkeypatch.setattr(module, "lockers_of", lambda _: False)

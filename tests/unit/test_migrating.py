@@ -13,7 +13,7 @@ import pytest
 import memcore
 from memcore.errors import NotFoundError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.limits import FORMAT_VERSION
-from memcore.store import replacing
+from memcore.store import copy as replacing
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from memcore import keys, names
+from memcore.codec import keys
+from memcore.codec import keys as texts
 from memcore.errors import CorruptValueError, InternalError, InvalidOptionError
-from memcore.keys import texts
 from memcore.limits import NAME_CHARS_MAX
+from memcore.rows import names
 from tests.unit.fake_store import STORES, all_rows, damage, opened_store
 
 HOSTILE = [

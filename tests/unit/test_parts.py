@@ -7,9 +7,17 @@ import copy
 import pytest
 
 from memcore._fast import classify
-from memcore.formats import Entry
-from memcore.formats.editing import REMOVED, edited, value_at
-from memcore.formats.parts import arguments_of, call_names, results_of, texts_of, tool_names
+from memcore.wire import WireItem
+from memcore.wire.message import (
+    REMOVED,
+    arguments_of,
+    call_names,
+    edited,
+    results_of,
+    texts_of,
+    tool_names,
+    value_at,
+)
 
 FLAT = {"type": "tool", "tool_call_id": "c0", "name": "f", "content": "one", "artifact": {"x": 1}}
 PATH = ["langchain", "schema", "messages", "ToolMessage"]
@@ -229,11 +237,11 @@ def test_tools_without_a_name_are_named_after_their_items():
 
 def test_the_tools_of_calls_and_of_results():
     entries = [
-        Entry(1, CALLS["chat"][0]),
-        Entry(2, {"type": "note", "payload": {}}, event=True),
-        Entry(3, {"role": "tool", "tool_call_id": "c1", "content": "ok"}),
-        Entry(4, {"role": "tool", "tool_call_id": "c0", "content": "ok"}),
-        Entry(5, {"role": "tool", "tool_call_id": "orphan", "name": "h", "content": "ok"}),
-        Entry(6, {"role": "user", "content": "hi"}),
+        WireItem(1, CALLS["chat"][0]),
+        WireItem(2, {"type": "note", "payload": {}}, event=True),
+        WireItem(3, {"role": "tool", "tool_call_id": "c1", "content": "ok"}),
+        WireItem(4, {"role": "tool", "tool_call_id": "c0", "content": "ok"}),
+        WireItem(5, {"role": "tool", "tool_call_id": "orphan", "name": "h", "content": "ok"}),
+        WireItem(6, {"role": "user", "content": "hi"}),
     ]
     assert tool_names(entries) == [{"f", "g"}, set(), {"g"}, {"f"}, {"h"}, set()]

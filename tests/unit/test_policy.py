@@ -11,7 +11,7 @@ import pytest
 
 import memcore
 from memcore import CompactionPolicy, InvalidOptionError, Keep, Stage, Trigger
-from memcore.compaction.clearing import ClearResults
+from memcore.compaction.reducers import ClearResults
 from messages import assistant, call, result, system, turns, user
 
 LONG = "some words of an output " * 60
@@ -74,11 +74,11 @@ def test_idle_time(session, monkeypatch):
     session.extend(turns(4))
     rule = policy(Trigger(idle_seconds=60))
     assert not session.needs_compaction(policy=rule)
-    backing = session._address.backing
-    now = backing.now_us()
-    monkeypatch.setattr(backing, "now_us", lambda: now + 61_000_000)
+    engine = session._address.engine
+    now = engine.now_us()
+    monkeypatch.setattr(engine, "now_us", lambda: now + 61_000_000)
     assert session.needs_compaction(policy=rule)
-    monkeypatch.setattr(backing, "now_us", lambda: now - 10**9)  # clocks may go backwards
+    monkeypatch.setattr(engine, "now_us", lambda: now - 10**9)  # clocks may go backwards
     assert session.pressure().idle_seconds == 0
 
 
@@ -315,7 +315,7 @@ def test_a_view_of_another_session_is_refused(db, session):
 
 
 def test_offloaded_results_are_read_back(session):
-    from memcore.compaction.offloading import OffloadResults
+    from memcore.compaction.reducers import OffloadResults
 
     text = "\n".join(f"line {n}" for n in range(500))
     session.extend([user("q"), call("a"), result("a", text), assistant("ok")])

@@ -16,11 +16,11 @@ import memcore
 from memcore import CompactionPolicy, Keep, Stage, SummaryRequest, Trigger
 from memcore._fast import classify
 from memcore.compaction import ClearResults, Reduction, StripReasoning, TruncateArguments
-from memcore.compaction.reducer import Visible
-from memcore.formats import get_policy
+from memcore.compaction.reducers import Visible
 from memcore.log import count_message
 from memcore.model import Mask
 from memcore.tokens import get_counter
+from memcore.wire import get_policy
 
 Message = dict[str, Any]
 

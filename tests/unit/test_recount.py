@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import keys
-from memcore.codec import encode_json
-from memcore.keys import Row
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import encode_json
 from memcore.limits import INDEX_PAGE_RECORDS, TOKEN_PAGE_COUNTS
 from memcore.log import history as log_history
 from memcore.model import ItemKind
-from memcore.session import recounting
-from memcore.store.leader import Leader
+from memcore.session import recount as recounting
+from memcore.store.commit import Leader
 from memcore.tokens import get_counter
 from messages import assistant, call, recount, result, system, turns, user
 from together import together
@@ -58,7 +58,7 @@ def pages(db: memcore.Database, name: str) -> list[tuple[int, int]]:
         start = keys.session_rows(*place, Row.TOKENS)
         return [keys.split_token_page(key) for key, _ in txn.scan(start, keys.after(start))]
 
-    return db.backing.store.read(read)
+    return db.engine.store.read(read)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_pages_of_an_owner_that_is_gone_stay_for_its_forks(session, db):
     agrees(fork, "bytes/2")
     db.delete_session("deep")
     prefix = bytes((keys.Kind.SESSION,))
-    assert db.backing.store.read(lambda txn: list(txn.scan(prefix, keys.after(prefix)))) == []
+    assert db.engine.store.read(lambda txn: list(txn.scan(prefix, keys.after(prefix)))) == []
 
 
 # --- views and requests ---------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_writer_that_never_rests_does_not_put_a_recount_off(session, db):
     seen: list[int] = []
 
     def meanwhile(_: str) -> None:
-        if not (seen[-1:] == [0] or db.backing.store._env.queue.led_here):
+        if not (seen[-1:] == [0] or db.engine.store._env.queue.led_here):
             seen.append(other.append(user("and more")).seq)
 
     counter = by_words(at_each=meanwhile)
@@ -281,7 +281,7 @@ def test_a_recount_among_neighbours_in_one_commit(session, db):
     before, done, after, fork = together(
         db,
         lambda: other.append(user("before")),
-        lambda: db.backing.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
+        lambda: db.engine.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
         lambda: session.append(user("after")),
         lambda: other.fork("f"),
     )
@@ -305,7 +305,7 @@ def test_a_commit_that_fails_leaves_no_trace_of_a_recount_in_the_handles(session
         patch.setattr(Leader, "_commit", refuse)
         outcomes = together(
             db,
-            lambda: db.backing.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
+            lambda: db.engine.store.transact(lambda txn: work._apply(txn, counted, by, 1)),
             lambda: session.append(user("lost")),
         )
     assert all(isinstance(outcome, memcore.StorageError) for outcome in outcomes)
@@ -477,8 +477,8 @@ def damaged_item(tmp_path):
     path = tmp_path / "damaged"
     with memcore.open(path, counter="bytes/4") as db:
         db.session("s").extend([user(), user(), user()])
-        key = keys.session_row(*db.backing.store.read(db.session("s")._address.find), Row.ITEM, 2)
-        db.backing.store.transact(lambda txn: txn.delete(key))
+        key = keys.session_row(*db.engine.store.read(db.session("s")._address.find), Row.ITEM, 2)
+        db.engine.store.transact(lambda txn: txn.delete(key))
     return path
 
 

@@ -10,15 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 import memcore
-from memcore import keys
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.codec import open_value, seal_value
-from memcore.database.repair_plan import Damage, damage_of
-from memcore.keys import Row
+from memcore.cli.options import ExitCode
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import open_value, seal_value
 from memcore.limits import TOKEN_PAGE_COUNTS
 from memcore.log import Head
-from memcore.log.head import head_key
+from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.rows.head import head_key
 from messages import call, count, result, turns, user
 
 RUNNER = CliRunner()
@@ -50,13 +50,13 @@ def damaged(tmp_path) -> Any:
 
 
 def place_of(db: memcore.Database, name: str = "s") -> tuple[int, int]:
-    return db.backing.store.read(db.session(name)._address.find)
+    return db.engine.store.read(db.session(name)._address.find)
 
 
 def page(db: memcore.Database, first: int = 0) -> bytes:
     place = place_of(db)
     key = head_key(*place)
-    head = db.backing.store.read(lambda txn: Head.unpack(key, txn.get(key)))
+    head = db.engine.store.read(lambda txn: Head.unpack(key, txn.get(key)))
     return keys.token_page(*place, head.recount_number, first)
 
 
@@ -70,7 +70,7 @@ def change(db: memcore.Database, key: bytes, edit: Any) -> None:
         else:
             txn.put(key, seal_value(key, body))
 
-    db.backing.store.transact(closure)
+    db.engine.store.transact(closure)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_check_finds_damaged_counts_and_a_recount_mends_them(damaged, first, edi
 
 def test_a_flipped_bit_in_a_page_is_no_wrong_count(damaged):
     key = page(damaged)
-    value = damaged.backing.store.read(lambda txn: txn.get(key))
+    value = damaged.engine.store.read(lambda txn: txn.get(key))
     flipped = value[:20] + bytes((value[20] ^ 1,)) + value[21:]
-    damaged.backing.store.transact(lambda txn: txn.put(key, flipped))
+    damaged.engine.store.transact(lambda txn: txn.put(key, flipped))
     with memcore.open(damaged.path) as fresh:
         with pytest.raises(memcore.CorruptValueError):
             list(fresh.session("s"))
@@ -119,12 +119,12 @@ def test_a_flipped_bit_in_a_page_is_no_wrong_count(damaged):
 def test_check_finds_pages_that_the_head_does_not_know(damaged):
     place = place_of(damaged)
     key = keys.token_page(*place, 99, 0)
-    damaged.backing.store.transact(lambda txn: txn.put(key, seal_value(key, bytes(40))))
+    damaged.engine.store.transact(lambda txn: txn.put(key, seal_value(key, bytes(40))))
     assert any("recount 99" in finding for finding in damaged.check())
     damaged.session("s").recount("bytes/2")
     assert damaged.check() == []
     short = keys.session_row(*place, Row.TOKENS, 1)
-    damaged.backing.store.transact(lambda txn: txn.put(short, seal_value(short, b"")))
+    damaged.engine.store.transact(lambda txn: txn.put(short, seal_value(short, b"")))
     assert [damage_of(finding) for finding in damaged.check()] == [Damage.TOKENS]
 
 
@@ -215,13 +215,13 @@ def test_salvage_keeps_every_counter(family, tmp_path, lost):
     with memcore.open(tmp_path / "source") as source:
         place = place_of(source, "origin")
         key = head_key(*place)
-        head = source.backing.store.read(lambda txn: Head.unpack(key, txn.get(key)))
+        head = source.engine.store.read(lambda txn: Head.unpack(key, txn.get(key)))
         key = {
             "item": keys.session_row(*place, Row.ITEM, 10),
             "page": keys.token_page(*place, head.recount_number, 0),
             "head": key,
         }.get(lost, b"\x0b")
-        source.backing.store.transact(lambda txn: txn.delete(key))
+        source.engine.store.transact(lambda txn: txn.delete(key))
     report = memcore.salvage(tmp_path / "source", tmp_path / "saved")
     assert report.items_lost == (lost == "item")
     with memcore.open(tmp_path / "saved") as saved:
@@ -298,6 +298,6 @@ def test_what_the_command_refuses(store, arguments, code):
 def test_a_session_that_cannot_be_counted_is_reported_and_the_others_are_counted(store):
     with memcore.open(store) as db:
         key = keys.session_row(*place_of(db, "a"), Row.ITEM, 2)
-        db.backing.store.transact(lambda txn: txn.delete(key))
+        db.engine.store.transact(lambda txn: txn.delete(key))
     done = run("recount", "--store", store, "--counter", "bytes/5", "--all", code=ExitCode.FINDINGS)
     assert (done["recounted"], done["failed"]) == (3, 1)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import memcore
 import memcore.aio
 import raw
-from memcore import keys
-from memcore.codec import open_value, seal_value
-from memcore.keys import Row
-from memcore.log.head import head_key
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import open_value, seal_value
+from memcore.rows.head import head_key
 from messages import assistant, call, result, texts, turns, user
 
 Damage = Callable[..., None]
@@ -35,13 +35,13 @@ def damage(db: memcore.Database) -> Damage:
     """Damages (or removes) rows of one sort of a session; ``at`` picks by number."""
 
     def run(row: int, at: int | None = None, *, session: int = 1, gone: bool = False) -> None:
-        for key, value in raw.rows(db.backing.store).items():
+        for key, value in raw.rows(db.engine.store).items():
             if key[0] != keys.Kind.SESSION or keys.split_session_prefix(key)[1] != session:
                 continue
             if keys.row_of(key) != row or at not in (None, keys.number_of(key)):
                 continue
             bad = value[:-1] + bytes((value[-1] ^ 1,))
-            db.backing.store.transact(
+            db.engine.store.transact(
                 lambda txn, key=key, bad=bad: txn.delete(key) if gone else txn.put(key, bad)
             )
 
@@ -122,9 +122,9 @@ def test_nothing_is_wrong(db, session):
     session.checkpoint("x")
     session.undo()
     session.recount("bytes/3")
-    before = raw.rows(db.backing.store)
+    before = raw.rows(db.engine.store)
     assert session.recover() == memcore.Recovery("sound", items=9)
-    assert raw.rows(db.backing.store) == before
+    assert raw.rows(db.engine.store) == before
 
 
 def test_there_is_no_session(session):
@@ -218,10 +218,10 @@ def test_the_same_index_comes_back(db, session, damage):
     session.undo(1)
     session.extend(turns(20))
     kinds = (Row.INDEX,)
-    before = {k: v for k, v in raw.rows(db.backing.store).items() if k[17:18] == bytes(kinds)}
+    before = {k: v for k, v in raw.rows(db.engine.store).items() if k[17:18] == bytes(kinds)}
     damage(Row.INDEX, 33)
     session.recover()
-    after = {k: v for k, v in raw.rows(db.backing.store).items() if k[17:18] == bytes(kinds)}
+    after = {k: v for k, v in raw.rows(db.engine.store).items() if k[17:18] == bytes(kinds)}
     assert after == before
 
 
@@ -336,10 +336,10 @@ def test_calls_whose_partner_is_lost(session, damage):
 
 def test_a_large_item_whose_content_is_lost(db, session, damage):
     session.extend([user("1"), user("x" * 200_000), user("3"), user("y" * 200_000)])
-    chunk = next(k for k in raw.rows(db.backing.store) if k[0] == keys.Kind.BLOB_CHUNK)
-    value = raw.rows(db.backing.store)[chunk]
+    chunk = next(k for k in raw.rows(db.engine.store) if k[0] == keys.Kind.BLOB_CHUNK)
+    value = raw.rows(db.engine.store)[chunk]
     lost = 2 if b"xxx" in value else 4
-    db.backing.store.transact(lambda txn: txn.put(chunk, b"?"))
+    db.engine.store.transact(lambda txn: txn.put(chunk, b"?"))
     found = session.recover()
     assert found.lost == (lost,)
     assert [t[:1] for t in texts(session)] == (["1", "3", "y"] if lost == 2 else ["1", "x", "3"])
@@ -388,9 +388,9 @@ def test_the_head_is_rebuilt_from_a_checkpoint(db, damage, gone):
 def test_an_older_head_gives_no_seq_twice(db, session):
     session.extend(turns(2))
     key = head_key(1, 1)
-    older = raw.rows(db.backing.store)[key]
+    older = raw.rows(db.engine.store)[key]
     session.extend(turns(3))
-    db.backing.store.transact(lambda txn: txn.put(key, older))
+    db.engine.store.transact(lambda txn: txn.put(key, older))
     found = memcore.open(db.path, counter="bytes/4").session("chat").recover()
     assert names(found) == [("mend", True)]
     assert (len(session), session.append(user()).seq) == (4, 11)
@@ -403,9 +403,9 @@ def test_a_checkpoint_of_other_items_is_not_gone_back_to(db, session, damage):
     session.checkpoint()
     session.extend(turns(1))
     key = keys.session_row(1, 1, Row.ITEM, 2)
-    _, body = open_value(key, raw.rows(db.backing.store)[key])
+    _, body = open_value(key, raw.rows(db.engine.store)[key])
     other = seal_value(key, body.replace(b"a0", b"b0"))
-    db.backing.store.transact(lambda txn: txn.put(key, other))
+    db.engine.store.transact(lambda txn: txn.put(key, other))
     damage(Row.ITEM, 6)
     found = session.recover(plan=True)
     assert names(found) == [("mend", False), ("checkpoint", False), ("log", True)]
@@ -530,12 +530,12 @@ def test_whatever_is_damaged_it_is_usable_again(tmp_path_factory, bad, cut, at):
         session.compact(lambda _: "s", keep_last=3)
         if len(cut) % 2:
             session.recount("bytes/3")
-        rows = raw.rows(db.backing.store)
+        rows = raw.rows(db.engine.store)
         for row, pick in bad:
             mine = [k for k in rows if k[0] == keys.Kind.SESSION and keys.row_of(k) == row]
             if mine:
                 key = mine[pick % len(mine)]
-                db.backing.store.transact(lambda txn, key=key: txn.put(key, b"damaged"))
+                db.engine.store.transact(lambda txn, key=key: txn.put(key, b"damaged"))
     with memcore.open(path, counter="bytes/4") as db:
         session = db.session("chat")
         found = session.recover(steps=at)

@@ -15,7 +15,7 @@ import planted
 from memcore import RedactionPolicy
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.privacy import Redaction, Span, redaction_policy
-from memcore.privacy.placeholders import PLACEHOLDER
+from memcore.privacy.policy import PLACEHOLDER
 from memcore.privacy.presidio import PresidioRedactor
 
 SECRET = b"0123456789abcdef0123456789abcdef"

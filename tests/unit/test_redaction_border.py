@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import memcore
 from memcore import aio
 from memcore.cli.app import app
-from memcore.database.redacting import redact_beside, redact_state_of
+from memcore.database.redact import redact_beside, redact_state_of
 from memcore.errors import NotFoundError, StorageError
 from memcore.privacy import Redaction, redaction_policy
 from memcore.telemetry import Sink
@@ -310,7 +310,7 @@ def test_a_policy_that_names_unknown_classes_opens_nothing(folder):
             _open(folder, redact=policy)
     assert not os.listdir(folder)
     with _open(folder, redact=None) as db:
-        assert db.backing.border is None
+        assert db.engine.border is None
     assert not (folder / "a.memcore.secret").exists()
 
 
@@ -525,8 +525,8 @@ def _redacted(db, stop=0):
         return _Stopping(policy.for_place("default", user, session), left)
 
     for name in ("s", "f"):
-        yield from redact_state_of(db.backing, ("default", "u", name), at("u", name))
-    yield from redact_beside(db.backing, "default", "u", at("u", None), at("", None))
+        yield from redact_state_of(db.engine, ("default", "u", name), at("u", name))
+    yield from redact_beside(db.engine, "default", "u", at("u", None), at("", None))
 
 
 def test_views_are_rewritten_where_no_item_is(folder, capsys):

@@ -10,16 +10,22 @@ from typing import Any
 import pytest
 
 from memcore._fast import classify
-from memcore.compaction import duplicates
-from memcore.compaction.embedding import as_embedder, wordllama_embedder
-from memcore.compaction.reading import mask_of
-from memcore.compaction.reduce import REDUCERS, reduce_all, reducer_from
-from memcore.compaction.reducer import Reduction, Visible
+from memcore.compaction import reducers as duplicates
+from memcore.compaction.reducers import (
+    REDUCERS,
+    Reduction,
+    Visible,
+    as_embedder,
+    mask_of,
+    reduce_all,
+    reducer_from,
+    wordllama_embedder,
+)
 from memcore.errors import InternalError, InvalidOptionError
-from memcore.formats import POLICIES, Entry, find_violations, render
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask
 from memcore.tokens import get_counter
+from memcore.wire import POLICIES, WireItem, find_violations, render
 from messages import Message, assistant, result, system, user
 
 COUNTER = get_counter("bytes/4")
@@ -516,6 +522,6 @@ def test_real_conversations_stay_legal(corpus):
             before += item.tokens
             after += item.tokens if mask is None else mask.tokens
             if mask is None or mask.message is not None:
-                entries.append(Entry(item.seq, item.message if mask is None else mask.message))
+                entries.append(WireItem(item.seq, item.message if mask is None else mask.message))
         assert find_violations(render(entries, by.policy).messages, by.policy) == []
     assert after < before * 0.75

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 import memcore
-from memcore import blobs, keys, limits
-from memcore.codec import seal_value
-from memcore.database.repair_plan import Damage, damage_of
+from memcore import blobs, limits
+from memcore.codec import keys
+from memcore.codec.keys import Kind
+from memcore.codec.values import seal_value
 from memcore.errors import StoreFullError
-from memcore.keys import Kind
-from memcore.session import removal
-from memcore.store.redo import RedoLog
+from memcore.maintenance.repair_plan import Damage, damage_of
+from memcore.session import delete as removal
+from memcore.store.redo_log import RedoLog
 from messages import texts, user
 
 SMALL = 5
@@ -31,13 +32,13 @@ def fill(session, count=LONG):
 def kinds(db):
     """How many rows of each kind there are."""
     found = {}
-    for key, _ in db.backing.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff"))):
+    for key, _ in db.engine.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff"))):
         found[key[0]] = found.get(key[0], 0) + 1
     return found
 
 
 def commits(db):
-    return db.backing.store.stats()["last_txnid"]
+    return db.engine.store.stats()["last_txnid"]
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_a_deletion_goes_on_with_that_of_another(db, between):
 
 KILLED = """
 import memcore, os, signal, sys
-from memcore.session import removal
+from memcore.session import delete as removal
 piece, left = removal._piece, [int(sys.argv[2])]
 def die(txn, row):
     if not left[0]:
@@ -255,7 +256,7 @@ def test_opening_does_a_bounded_part_and_the_next_deletion_the_rest(path, monkey
         db.session("other").append(user("stays"))
         fill(db.session("long"), 5 * limits.PIECE_ROWS)
     subprocess.run([sys.executable, "-c", KILLED, path, "0"], check=False)
-    monkeypatch.setattr("memcore.database.opening.REMOVAL_PIECES_OPENING", 1)
+    monkeypatch.setattr("memcore.database.open.REMOVAL_PIECES_OPENING", 1)
     with memcore.open(path) as db:
         assert kinds(db)[Kind.SESSION] > limits.PIECE_ROWS
         assert not db.delete_session("nobody")
@@ -285,10 +286,10 @@ def test_what_fails_half_way_is_gone_all_the_same(db, monkeypatch):
 def test_a_damaged_count_does_not_keep_a_session(open_db, path):
     db = open_db(path=path.with_name("damaged"))
     db.session("long").append(user("x" * 100_000))
-    (row,) = db.backing.store.read(
+    (row,) = db.engine.store.read(
         lambda txn: list(txn.scan(bytes((Kind.BLOB_REFS,)), bytes((Kind.BLOB_REFS + 1,))))
     )
-    db.backing.store.transact(lambda txn: txn.put(row[0], b"?" * len(row[1])))
+    db.engine.store.transact(lambda txn: txn.put(row[0], b"?" * len(row[1])))
     assert db.delete_session("long")
     assert Kind.SESSION not in kinds(db)
 
@@ -297,7 +298,7 @@ def test_check_names_a_session_in_use_that_is_listed_for_removal(open_db, path):
     db = open_db(path=path.with_name("damaged"))
     db.session("chat").append(user())
     row = keys.removal_row(keys.session_prefix(1, 1))
-    db.backing.store.transact(lambda txn: txn.put(row, memcore.codec.seal_value(row, b"")))
+    db.engine.store.transact(lambda txn: txn.put(row, memcore.codec.values.seal_value(row, b"")))
     assert any("listed for removal" in finding for finding in db.check())
 
 
@@ -317,10 +318,10 @@ def test_a_large_blob_is_deleted_in_pieces(db, recorded):
 
 def test_a_blob_can_be_stored_again_while_it_is_removed(db):
     payload = b"z" * BIG
-    store = db.backing.store
+    store = db.engine.store
     address = db.scope().blobs.put(payload)
     (key, value) = store.read(lambda txn: next(txn.scan(b"\x09", b"\x0a")))
-    ref = blobs.BlobRef.unpack(memcore.codec.open_value(key, value)[1])
+    ref = blobs.BlobRef.unpack(memcore.codec.values.open_value(key, value)[1])
 
     def drop(txn):
         txn.delete(key)
@@ -337,8 +338,8 @@ def test_a_blob_can_be_stored_again_while_it_is_removed(db):
 
 
 def test_collect_takes_many_blobs_in_pieces(db, recorded):
-    store = db.backing.store
-    scope = store.transact(lambda txn: memcore.names.ensure_scope(txn, "default", "default"))
+    store = db.engine.store
+    scope = store.transact(lambda txn: memcore.rows.names.ensure_scope(txn, "default", "default"))
     for n in range(40):
         blobs.stage(store, scope, bytes((n,)) * 300_000, seed=1)
     blobs.stage(store, scope, b"z" * BIG, seed=1)
@@ -377,7 +378,7 @@ def test_keys_that_expire_leave_in_smaller_pieces(db, recorded):
 def test_a_row_cut_down_to_nothing_goes_with_the_others(db) -> None:
     db.session("s").append(user("hi"))
     key = keys.session_row(1, 1, keys.Row.ITEM, 1)
-    db.backing.store.transact(lambda txn: txn.put(key, b""))
+    db.engine.store.transact(lambda txn: txn.put(key, b""))
     assert db.delete_session("s")
     assert Kind.SESSION not in kinds(db)
 
@@ -394,7 +395,7 @@ def test_a_salvage_does_not_bring_back_what_was_being_deleted(open_db, path, mon
     assert (report.items, report.items_lost, report.damaged, report.blobs_lost) == (1, 0, (), 0)
     with memcore.open(saved) as copy:
         assert copy.check() == []
-        assert not list(copy.backing.store.read(lambda txn: _rows_of(txn, 2)))
+        assert not list(copy.engine.store.read(lambda txn: _rows_of(txn, 2)))
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
@@ -410,7 +411,7 @@ def test_a_damaged_mark_removes_nothing(tmp_path, is_sealed, rest) -> None:
         (bytes((Kind.REMOVAL,)), (1).to_bytes(8, "big"), at, b"\xff" * 3 * (rest == "long"))
     )
     value = seal_value(row, b"") if is_sealed else bytes(10)
-    db.backing.store.transact(lambda txn: txn.put(row, value))
+    db.engine.store.transact(lambda txn: txn.put(row, value))
     assert {damage_of(finding) for finding in db.check()} == {Damage.MARK}
     db.close()
     with memcore.open(path) as again:

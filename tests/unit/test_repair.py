@@ -16,9 +16,9 @@ import memcore
 import strategies
 from legality import found_wrong, plain
 from memcore.cli.app import app
-from memcore.cli.exits import ExitCode
-from memcore.compaction.clearing import ClearResults
-from memcore.formats import POLICIES, find_violations, get_policy
+from memcore.cli.options import ExitCode
+from memcore.compaction.reducers import ClearResults
+from memcore.wire import POLICIES, find_violations, get_policy
 from messages import assistant, attempt, call, messages_of, result, system, turns, user
 from oracle import Event
 

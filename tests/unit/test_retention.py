@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import aio, blobs, keys, names
-from memcore.codec import FLAG_REWRITTEN
+from memcore import aio, blobs
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import FLAG_REWRITTEN
 from memcore.errors import InvalidItemError
-from memcore.formats.expired import EXPIRED_TEXT
-from memcore.keys import Kind, Row
 from memcore.retention import RETENTION_PRESETS, Retention, read_rules, retention_rules
-from memcore.session.rewriting import rewrite_items
+from memcore.rows import names
+from memcore.session.rewrite import rewrite_items
+from memcore.wire.expire import EXPIRED_TEXT
 from messages import assistant, call, result, system, texts, turns, user
 
 START_US = 1_700_000_000_000_000
@@ -34,7 +36,7 @@ class Clock:
 
     def set(self, seconds: float) -> None:
         self.now = START_US / 1e6 + seconds
-        self._db.backing.now_us = lambda: int(self.now * 1e6)
+        self._db.engine.now_us = lambda: int(self.now * 1e6)
 
 
 @pytest.fixture
@@ -47,18 +49,18 @@ def place_of(db, name="chat") -> tuple[int, int]:
         scope = names.scope_of(txn, "default", "default")
         return scope, names.session_of(txn, scope, name)
 
-    return db.backing.store.read(look)
+    return db.engine.store.read(look)
 
 
 def index_rows(db) -> list[tuple[int, bytes]]:
     rows = (keys.expiry_row(0, b""), keys.expiry_row(2**63, b""))
-    found = db.backing.store.read(lambda txn: [row for row, _ in txn.scan(*rows)])
+    found = db.engine.store.read(lambda txn: [row for row, _ in txn.scan(*rows)])
     return [keys.split_expiry_row(row) for row in found]
 
 
 def raw(db, seq: int, name="chat") -> bytes:
     key = keys.session_row(*place_of(db, name), Row.ITEM, seq)
-    return db.backing.store.read(lambda txn: txn.get(key))
+    return db.engine.store.read(lambda txn: txn.get(key))
 
 
 # --- items ----------------------------------------------------------------------------------------
@@ -96,9 +98,9 @@ def test_what_is_expired_is_not_in_the_row(db, session, clock) -> None:
     db.retention.set([{"what": "items", "max_age_seconds": 1}])
     assert db.sweep().items == 3
 
-    rows = db.backing.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff")))
+    rows = db.engine.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff")))
     assert not [key for key, value in rows if b"SECRET" in value]
-    assert db.backing.store.read(lambda txn: blobs.check(txn, scope)) == []
+    assert db.engine.store.read(lambda txn: blobs.check(txn, scope)) == []
     assert [key for key, _ in rows if key[0] in (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)] == []
 
 
@@ -122,12 +124,13 @@ def test_other_handles_and_forks_see_what_stays(db, open_db, session, clock) -> 
 
 
 def test_what_was_remembered_decoded_is_forgotten(db, session) -> None:
-    from memcore.session.bulk import Recall
+    from memcore.session.read import DecodedCache
 
     session.extend(turns(3))
     fork = session.fork("branch")
     recalls = [
-        Recall(each._reading, lambda found: found, most_bytes=10**6) for each in (session, fork)
+        DecodedCache(each._reading, lambda found: found, most_bytes=10**6)
+        for each in (session, fork)
     ]
     for recall in recalls:
         assert asyncio.run(recall.last(None))[0][0]["content"] == "q0"
@@ -368,7 +371,7 @@ def test_a_fork_outlives_the_session_that_expired(db, session, clock) -> None:
 
 
 def test_threads_of_graphs_go_at_their_time(db, clock) -> None:
-    from memcore.checkpoint import JsonCoder, NewCheckpoint
+    from memcore.graph import JsonCoder, NewCheckpoint
 
     graph = db.scope().graph
     new = NewCheckpoint("1", None, {}, {"v": 1}, {}, {})
@@ -396,7 +399,7 @@ class Graph:
         self._last: dict[tuple[str, str], str] = {}
 
     def put(self, thread: str, space: str = "", **body: Any) -> str:
-        from memcore.checkpoint import JsonCoder, NewCheckpoint
+        from memcore.graph import JsonCoder, NewCheckpoint
 
         checkpoint = uuid6(self._clock.now, len(self._last)) if not body else body["id"]
         parent = self._last.get((thread, space))
@@ -413,7 +416,7 @@ class Graph:
         return [entry.thread for entry in self.graph.threads()]
 
     def ids(self, thread: str, space: str = "") -> list[str]:
-        from memcore.checkpoint import JsonCoder
+        from memcore.graph import JsonCoder
 
         return [found.checkpoint for found in self.graph.checkpoints(thread, space, JsonCoder())]
 
@@ -506,7 +509,7 @@ def test_threads_under_a_hold_stay(db, graph, clock) -> None:
 
 
 def test_a_thread_that_changes_while_it_is_swept_stays(db, graph, clock, monkeypatch) -> None:
-    from memcore.retention import graph_threads
+    from memcore.retention import expire as graph_threads
 
     graph.put("t")
     db.retention.set([{"what": "threads", "max_age_seconds": 10}])
@@ -537,7 +540,10 @@ def test_rules_of_a_thread_are_about_threads(db, graph) -> None:
 
 
 def test_what_is_held_stays(db, session, clock, monkeypatch) -> None:
-    from memcore.retention import departing, expiring, states, sweeping
+    from memcore.retention import expire as departing
+    from memcore.retention import expire as expiring
+    from memcore.retention import sweeper as states
+    from memcore.retention import sweeper as sweeping
 
     session.extend(turns(2))
     db.scope().kv("n").put("k", 1, ttl_seconds=1)
@@ -603,10 +609,10 @@ def test_a_failing_archive_keeps_the_data(db, session, clock) -> None:
 
 def test_items_are_rewritten_in_their_place(db, session) -> None:
     session.extend([user(LONG), call("c1"), result("c1", "x" * 50_000)])
-    done = rewrite_items(db.backing, *place_of(db), {1: user("[X]"), 3: result("c1", "y" * 40_000)})
+    done = rewrite_items(db.engine, *place_of(db), {1: user("[X]"), 3: result("c1", "y" * 40_000)})
     assert done.seqs == (1, 3)
     assert texts(session) == ["[X]", None, "y" * 40_000]
-    rewrite_items(db.backing, *place_of(db), {3: result("c1", "z")})
+    rewrite_items(db.engine, *place_of(db), {3: result("c1", "z")})
     assert texts(session)[2] == "z"
 
 
@@ -617,9 +623,9 @@ def test_items_are_rewritten_in_their_place(db, session) -> None:
 def test_an_item_does_not_become_another(db, session, message) -> None:
     session.append(user("hello"))
     with pytest.raises(InvalidItemError):
-        rewrite_items(db.backing, *place_of(db), {1: message})
+        rewrite_items(db.engine, *place_of(db), {1: message})
     with pytest.raises(memcore.NotFoundError):
-        rewrite_items(db.backing, *place_of(db), {9: user("x")})
+        rewrite_items(db.engine, *place_of(db), {9: user("x")})
     assert texts(session) == ["hello"]
 
 
@@ -642,7 +648,7 @@ def test_a_copy_and_a_salvage_keep_what_was_rewritten(open_db, tmp_path) -> None
 
 
 def test_check_sees_an_index_that_leads_astray(open_db, path) -> None:
-    from memcore.codec import seal_value
+    from memcore.codec.values import seal_value
 
     with memcore.open(":memory:") as db:
         db.session("chat").append(user("hi"))
@@ -657,7 +663,7 @@ def test_check_sees_an_index_that_leads_astray(open_db, path) -> None:
             for row in lost:
                 txn.delete(row)
 
-        db.backing.store.transact(spoil)
+        db.engine.store.transact(spoil)
         found = db.check()
         assert len(found) == 3
         assert all("index by expiry" in what for what in found)

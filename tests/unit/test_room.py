@@ -11,11 +11,11 @@ import lmdb
 import pytest
 
 import memcore
-from memcore.checkpoint import JsonCoder, NewCheckpoint
 from memcore.errors import StoreFullError
+from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.limits import PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import open_store
-from memcore.store.room import _COMMIT_BYTES, _FEW, Room, pages_for, rows_at_most, rows_in
+from memcore.store.commit import _COMMIT_BYTES, _FEW, SpaceReserve, pages_for, rows_at_most, rows_in
 from messages import texts, user
 
 A, B = b"\x01a", b"\x01b"
@@ -47,13 +47,13 @@ def full(path):
 def measured(monkeypatch):
     """Counts how often the room is measured."""
     found = []
-    measure = Room._measure
+    measure = SpaceReserve._measure
 
     def note(self, cost):
         found.append(None)
         measure(self, cost)
 
-    monkeypatch.setattr(Room, "_measure", note)
+    monkeypatch.setattr(SpaceReserve, "_measure", note)
     return found
 
 
@@ -110,7 +110,7 @@ def test_keys_and_blobs_can_be_deleted_on_a_full_device(path, full):
 def test_what_only_reads_is_not_refused(crowded):
     assert crowded.check() == []
     assert crowded.session("nobody").undo() == []
-    store = crowded.backing.store
+    store = crowded.engine.store
     assert store.transact(lambda txn: txn.get(A)) is None
 
 

@@ -13,20 +13,14 @@ import lmdb
 import pytest
 
 import memcore
-from memcore.codec import seal_value
-from memcore.database.repair_plan import damage_of
-from memcore.database.shape import is_row
-from memcore.errors import (
-    NotFoundError,
-    StoreAccessError,
-    StoreFormatError,
-    StoreLockedError,
-)
-from memcore.keys import Kind, Row, scoped, session_row
+from memcore.codec.keys import Kind, Row, scoped, session_row
+from memcore.codec.values import seal_value
+from memcore.errors import NotFoundError, StoreAccessError, StoreFormatError, StoreLockedError
 from memcore.log import Head
-from memcore.log.head import head_key
-from memcore.store.anchors import readable_metas
-from memcore.store.wreck import Candidate, Wreck
+from memcore.maintenance.repair_plan import damage_of
+from memcore.maintenance.row_shapes import is_row
+from memcore.rows.head import head_key
+from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
 
 PAGE = 4096
 Who = tuple[str, str, str]
@@ -558,7 +552,7 @@ def test_a_deletion_that_was_cut_short_is_not_undone(tmp_path, saved, monkeypatc
         db.session("blob").append({"role": "user", "content": large + " secret"})
         db.delete_session("parent")
         with monkeypatch.context() as patch:
-            patch.setattr("memcore.session.removal._go_on", lambda *_: None)
+            patch.setattr("memcore.session.delete._go_on", lambda *_: None)
             db.delete_session("fork")
             db.delete_session("blob")
         assert db.check() == []
@@ -624,7 +618,7 @@ def test_a_row_that_claims_more_items_than_a_file_can_hold_is_not_believed(
 # --- deleted sessions whose rows forks share ------------------------------------------------------
 
 
-def hidden_parent(path: Path, *, neighbour: bool = False) -> Candidate:
+def hidden_parent(path: Path, *, neighbour: bool = False) -> RowCandidate:
     """A file with a session that is hidden for the sake of a fork; where its head lies."""
     with memcore.open(path) as db:
         session = db.session("parent")
@@ -637,7 +631,7 @@ def hidden_parent(path: Path, *, neighbour: bool = False) -> Candidate:
         db.delete_session("parent")
         assert db.check() == []
     with path.open("rb") as file:
-        wreck = Wreck(file.fileno(), is_row)
+        wreck = PageScan(file.fileno(), is_row)
         wreck.read()
     return wreck.rows[head_key(1, 1)][0]
 

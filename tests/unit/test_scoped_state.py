@@ -12,7 +12,7 @@ import pytest
 
 import memcore
 from memcore import Delete, InvalidUpdateError, Merge, NotFoundError, RevisionConflict
-from memcore.keys import Kind, scoped
+from memcore.codec.keys import Kind, scoped
 from memcore.state import moments_of
 
 USER = {"role": "user", "content": "hi"}
@@ -21,7 +21,7 @@ USER = {"role": "user", "content": "hi"}
 def rows_of(db, scope):
     """The rows of what the sessions of a scope share, without the header."""
     prefix = scoped(Kind.STATE, scope)
-    rows = db.backing.store.read(lambda txn: list(txn.scan(prefix, prefix + b"\xff")))
+    rows = db.engine.store.read(lambda txn: list(txn.scan(prefix, prefix + b"\xff")))
     return rows[1:]
 
 
@@ -141,7 +141,7 @@ def test_one_key_and_the_whole_document(db):
 
 
 def test_what_is_shared_keeps_no_past(db, monkeypatch):
-    for module in ("care", "change"):
+    for module in ("rows", "change"):
         monkeypatch.setattr(f"memcore.state.{module}.STATE_DELETIONS_TOLD", 16)
     state = db.scope(user="u").state
     for turn in range(20):
@@ -258,7 +258,7 @@ def test_a_trimmed_past_is_refused_and_never_made_up(db):
 
 
 def test_trimming_forgets_what_led_to_it(db, monkeypatch):
-    monkeypatch.setattr("memcore.state.care.PIECE_ROWS", 16)
+    monkeypatch.setattr("memcore.state.rows.PIECE_ROWS", 16)
     session = db.session("s")
     for turn in range(70):
         with session.batch() as batch:
@@ -266,7 +266,7 @@ def test_trimming_forgets_what_led_to_it(db, monkeypatch):
             batch.update_state({"turn": turn})
     session.state.trim()
     place = session._address.log.place
-    moments = db.backing.store.read(lambda txn: list(moments_of(txn, *place)))
+    moments = db.engine.store.read(lambda txn: list(moments_of(txn, *place)))
     assert moments == [(71, 70)]
 
 

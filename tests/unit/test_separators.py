@@ -8,9 +8,11 @@ from random import Random
 import pytest
 
 from memcore.errors import CorruptStoreError
+from memcore.store import copy as separators
+from memcore.store import copy as slack
 from memcore.store import lmdb as binding
-from memcore.store import open_store, separators, slack
-from memcore.store.structure import DamageError
+from memcore.store import open_store
+from memcore.store.pages import DamageError
 
 
 def random_key(rng):

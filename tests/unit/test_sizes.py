@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import keys
-from memcore.codec import encode_json, seal_value
-from memcore.keys import Row
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import encode_json, seal_value
 from messages import assistant, call, result, turns, user
 
 REFERENCE = re.compile(r"offload:[0-9a-f]+:[0-9]+")
@@ -169,7 +169,7 @@ def test_damaged_counts_are_found_and_keep_nobody_from_writing(path: Path) -> No
         session.append(user())
         place = session._reading.run(lambda log, _: log.place, None)
         key = keys.session_row(*place, Row.USES, 0)
-        db.backing.store.transact(lambda txn: txn.put(key, seal_value(key, b"odd")))
+        db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, b"odd")))
         with pytest.raises(memcore.CorruptValueError):
             session.accessed()
         assert any("access counts" in finding for finding in db.check())
@@ -201,7 +201,7 @@ def test_many_pages_wait_for_the_close(open_db: Callable[..., Any]) -> None:
 
     def rows(found: memcore.Database) -> int:
         start = keys.session_rows(*place, Row.USES)
-        return found.backing.store.read(lambda txn: len(list(txn.scan(start, keys.after(start)))))
+        return found.engine.store.read(lambda txn: len(list(txn.scan(start, keys.after(start)))))
 
     assert rows(db) == 1
     assert session.accessed(1).count == 1

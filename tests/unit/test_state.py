@@ -21,8 +21,8 @@ from memcore import (
     StateSchema,
     merge_entries,
 )
-from memcore.codec import HEADER_BYTES
-from memcore.keys import Row, session_rows
+from memcore.codec.keys import Row, session_rows
+from memcore.codec.values import HEADER_BYTES
 from memcore.state import inherit, mend_state, restore, state_counter
 from memcore.state.rows import header_key
 
@@ -39,13 +39,13 @@ class State(TypedDict, total=False):
 
 def rows_of(db, session):
     """The stored versions of the session's state: how many, without the header."""
-    backing = db.backing
+    engine = db.engine
 
     def count(txn):
         prefix = session_rows(session._address.log.scope, session._address.log.session, Row.STATE)
         return sum(1 for _ in txn.scan(prefix, prefix + b"\xff")) - 1
 
-    return backing.store.read(count)
+    return engine.store.read(count)
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ def test_a_change_that_is_run_again_is_told_once(open_db):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        db.backing.store.transact(fails_behind)
-    assert db.backing.store.transact(closure) == 1
+        db.engine.store.transact(fails_behind)
+    assert db.engine.store.transact(closure) == 1
     change.tell()
     assert (len(told), session.state.all()) == (1, {"notes": ["a"]})
 
@@ -348,14 +348,14 @@ def test_a_state_can_be_restored_and_inherited_as_of_a_counter(open_db):
     other.append(USER)
     session._address.resolve()
     log, target = session._address.log, other._address.log
-    transact = db.backing.store.transact
+    transact = db.engine.store.transact
     transact(lambda txn: inherit(txn, log.scope, log.session, target.session, counter=2, seq=1))
     assert other.state.all() == {"n": 2, "only 1": True, "only 2": True}
     assert transact(lambda txn: restore(txn, log.scope, log.session, 1, seq=1)) == 5
     assert session.state.all() == {"n": 1, "only 1": True} == session.state.at(1)
     assert session.state.at(4) == {"n": 3, "only 2": True, "only 3": True}
     assert transact(lambda txn: restore(txn, log.scope, log.session, 5, seq=1)) == 5
-    assert db.backing.store.read(lambda txn: state_counter(txn, log.scope, log.session)) == 5
+    assert db.engine.store.read(lambda txn: state_counter(txn, log.scope, log.session)) == 5
     with pytest.raises(NotFoundError):
         transact(lambda txn: restore(txn, log.scope, log.session, 9, seq=1))
 
@@ -382,7 +382,8 @@ def test_a_trim_keeps_the_last_counters(open_db):
 
 
 def test_a_trim_goes_in_pieces_and_keeps_what_is_pinned(open_db, monkeypatch):
-    from memcore.state import begin_trim, care, trim_piece
+    from memcore.state import begin_trim, trim_piece
+    from memcore.state import rows as care
 
     db = open_db()
     session = db.session("s")
@@ -396,7 +397,7 @@ def test_a_trim_goes_in_pieces_and_keeps_what_is_pinned(open_db, monkeypatch):
             session.state.delete("n")
     last = session.state.counter
     wanted = {at: session.state.at(at) for at in (4, 11, 12, last - 1, last)}
-    transact = db.backing.store.transact
+    transact = db.engine.store.transact
     monkeypatch.setattr(care, "STATE_PAGE", 4)
     start = transact(lambda txn: begin_trim(txn, *place, keep=2, pinned=[4, 11, 12, 999]))
     pieces = 0
@@ -477,9 +478,9 @@ def test_a_lost_header_is_made_anew_for_checkpoints_too(open_db):
     session.checkpoint("one")
     session.state.update({"a": 2})
     log = session._address.log
-    db.backing.store.transact(lambda txn: txn.delete(header_key(log.scope, log.session)))
+    db.engine.store.transact(lambda txn: txn.delete(header_key(log.scope, log.session)))
     assert any("refers to counter 1" in found for found in db.check())
-    db.backing.store.transact(lambda txn: mend_state(txn, log.scope, log.session, pinned=[1]))
+    db.engine.store.transact(lambda txn: mend_state(txn, log.scope, log.session, pinned=[1]))
     session.rewind("one")
     assert (session.state.all(), session.state.counter) == ({"a": 1}, 3)
 
@@ -497,7 +498,7 @@ def damage(db, session, at, change):
         txn.put(key, change(key, value))
         return value, key
 
-    return db.backing.store.transact(closure)
+    return db.engine.store.transact(closure)
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -554,20 +555,20 @@ def test_a_damaged_value_does_not_keep_a_checkpoint_from_coming_back(open_db):
 
 
 def test_check_finds_versions_that_the_header_does_not_know(open_db):
-    from memcore.state.rows import Header
+    from memcore.state.rows import StateHeader
 
     db = open_db()
     session = db.session("s")
     session.append(USER)
     session.state.update({"a": 1})
     session.state.update({"a": 2})
-    seal = memcore.codec.seal_value
-    value, _ = damage(db, session, 0, lambda key, _: seal(key, Header(1).pack()))
+    seal = memcore.codec.values.seal_value
+    value, _ = damage(db, session, 0, lambda key, _: seal(key, StateHeader(1).pack()))
     assert db.check() == [
         "session 's': field 'a' of its state has a version of counter 2, its header says 1",
         "session 's': before item 2 its state is said to be at counter 2, not from 0 to 1",
     ]
-    damage(db, session, 0, lambda key, _: seal(key, Header(2, 3).pack()))
+    damage(db, session, 0, lambda key, _: seal(key, StateHeader(2, 3).pack()))
     assert "header of a state" in db.check()[0]
     assert len(value) == HEADER_BYTES + 16
     damage(db, session, 0, lambda *_: value)
@@ -585,7 +586,7 @@ def test_a_lost_header_is_made_anew_and_vouches_for_nothing_old(open_db):
         txn.delete(header_key(log.scope, log.session))
         mend_state(txn, log.scope, log.session, pinned=())
 
-    db.backing.store.transact(lose_and_mend)
+    db.engine.store.transact(lose_and_mend)
     assert (session.state.counter, session.state.all()) == (2, {"a": 2})
     with pytest.raises(NotFoundError, match="2 to 2"):
         session.state.at(1)

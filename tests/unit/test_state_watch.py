@@ -13,7 +13,7 @@ import pytest
 
 import memcore
 from memcore import InvalidOptionError, StateChanges
-from memcore.store.bell import Bell
+from memcore.store.interface import Notifier
 
 USER = {"role": "user", "content": "hi"}
 LONG_SECONDS = 60
@@ -22,7 +22,7 @@ LONG_SECONDS = 60
 @pytest.fixture
 def never_looks(monkeypatch):
     """Without a wake-up nobody finds anything in time."""
-    for module in ("memcore.state.watching", "memcore.aio.fields"):
+    for module in ("memcore.state.handle", "memcore.aio.state"):
         monkeypatch.setattr(f"{module}.STATE_LOOK_SECONDS", 100 * LONG_SECONDS)
 
 
@@ -72,7 +72,7 @@ def test_what_others_do_wakes_nobody(db):
     for state in watched:
         state.update({"a": 1})
     calls = []
-    bell = db.backing.store.bell
+    notifier = db.engine.store.notifier
     for state in watched:
         with state.watching.listening(lambda: calls.append(1)) as look:
             assert look(1) is None
@@ -86,7 +86,7 @@ def test_what_others_do_wakes_nobody(db):
             state.update({"a": 2})
             assert calls
             assert look(1).written == ("a",)
-    assert bell._listeners == {}
+    assert notifier._listeners == {}
 
 
 def test_a_watch_tells_every_change_once(db, never_looks):
@@ -116,7 +116,7 @@ def test_a_watch_tells_every_change_once(db, never_looks):
 
 
 def test_deletions_that_nobody_can_name_any_more_are_told_as_such(db, monkeypatch):
-    for module in ("care", "change"):
+    for module in ("rows", "change"):
         monkeypatch.setattr(f"memcore.state.{module}.STATE_DELETIONS_TOLD", 16)
     state = db.scope(user="u").state
     state.update({"gone": 1, "kept": 1})
@@ -218,24 +218,24 @@ def test_awaiting_a_change_lets_the_loop_go_on(open_db, path, never_looks):
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
-            assert db.sync.backing.store.bell._listeners == {}
+            assert db.sync.engine.store.notifier._listeners == {}
 
     asyncio.run(asyncio.wait_for(main(), LONG_SECONDS))
 
 
 def test_a_bell_rings_for_those_who_listen():
-    bell, heard = Bell(), []
+    notifier, heard = Notifier(), []
     first, second = (lambda name=name: heard.append(name) for name in "ab")
-    bell.ring([b"x"])
-    bell.listen(b"x", first)
-    bell.listen(b"x", second)
-    bell.listen(b"y", first)
-    bell.ring([b"x", b"z"])
-    bell.leave(b"x", first)
-    bell.ring([b"x"])
+    notifier.publish([b"x"])
+    notifier.subscribe(b"x", first)
+    notifier.subscribe(b"x", second)
+    notifier.subscribe(b"y", first)
+    notifier.publish([b"x", b"z"])
+    notifier.unsubscribe(b"x", first)
+    notifier.publish([b"x"])
     assert heard == ["a", "b", "b"]
     with pytest.raises(ValueError):
-        bell.leave(b"x", first)
-    bell.forget()
-    bell.ring([b"x", b"y"])
+        notifier.unsubscribe(b"x", first)
+    notifier.forget()
+    notifier.publish([b"x", b"y"])
     assert heard == ["a", "b", "b"]

@@ -21,8 +21,8 @@ from memcore.errors import (
     StoreFullError,
 )
 from memcore.store import commit, open_store
-from memcore.store.attaching import recover
-from memcore.store.redo import RedoLog
+from memcore.store.open_file import recover
+from memcore.store.redo_log import RedoLog
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"
@@ -277,7 +277,7 @@ def test_growing_waits_for_reads(tmp_path) -> None:
     reading.wait()
     writer = threading.Thread(target=store.transact, args=(put(B, b"x" * 5_000_000),))
     writer.start()
-    while not store._env.gate.is_shut:
+    while not store._env.barrier.is_shut:
         os.sched_yield()
     late = threading.Thread(target=lambda: seen.append(store.read(lambda txn: txn.get(A))))
     late.start()
@@ -558,7 +558,7 @@ def test_an_interrupt_at_any_point_leaves_the_store_usable(tmp_path, value) -> N
         interrupt = Interrupt(number)
         interrupt.during(lambda: store.read(lambda txn: txn.get(A)))
         store.transact(lambda txn: txn.delete(A))
-        assert not store._env.gate.live
+        assert not store._env.barrier.live
     assert number > 30
     assert store.check() == []
     store.close()
@@ -685,7 +685,7 @@ def test_another_s_commit_in_between_means_ours_is_lost(tmp_path, monkeypatch) -
 
 
 def run_of(env):
-    from memcore.store.run import find_run
+    from memcore.store.redo_log import find_run
 
     return find_run(env.fd, env.path)
 

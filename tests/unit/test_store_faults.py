@@ -20,8 +20,8 @@ from memcore.errors import (
     StoreFullError,
 )
 from memcore.store import open_store
-from memcore.store.faults import POINTS, VARIABLE, parse
-from memcore.store.redo import RedoLog
+from memcore.store.fault_injection import POINTS, VARIABLE, parse
+from memcore.store.redo_log import RedoLog
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"
@@ -481,7 +481,7 @@ def sweep(path, point, name, durability) -> int:
         for hit in range(1, HITS_MAX):
             number += 2
             act, expect = operations(number)[op]
-            faults = faults_of(db.backing.store)
+            faults = faults_of(db.engine.store)
             faults.arm(f"{point}=error:{name}@{hit}")
             try:
                 act(db)
@@ -489,7 +489,7 @@ def sweep(path, point, name, durability) -> int:
                 assert isinstance(error, ERRORS[name] | OutcomeUnknownError), (op, hit, error)
                 failed += 1
                 faults.arm("")
-                if db.backing.store.stats()["poisoned"]:
+                if db.engine.store.stats()["poisoned"]:
                     db.close()
                     db = memcore.open(path)
                     if state_of(db) != model:
@@ -593,9 +593,9 @@ def test_a_steady_thread_that_fails_poisons(path, monkeypatch, rule) -> None:
     faults_of(store).arm(rule)
     look = threading.Event()
     poisoned = lambda: store._env.leader.poison  # noqa: E731 - stats() may need what fails
-    while not poisoned() and store._env.pin.points == points:
+    while not poisoned() and store._env.steady_sync.points == points:
         look.wait(0.01)
-    assert store._env.pin.points > points or poisoned()
+    assert store._env.steady_sync.points > points or poisoned()
     if poisoned():
         with pytest.raises(OutcomeUnknownError):
             store.transact(lambda txn: txn.put(A, b"never"))

@@ -20,11 +20,10 @@ from memcore.errors import (
     StoreFormatError,
     StoreLockedError,
 )
-from memcore.store import file as file_module
+from memcore.store import datafile as file_module
 from memcore.store import open_store
-from memcore.store.file import inspect, open_locked
-from memcore.store.format import FORMAT_KEY, Format
-from memcore.store.freelist import free_pages
+from memcore.store.datafile import FORMAT_KEY, Format, inspect, open_locked
+from memcore.store.pages import free_pages
 
 PAGE = 4096
 

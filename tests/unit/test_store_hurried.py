@@ -15,8 +15,11 @@ from interrupts import Interrupt
 
 from memcore.aio.commit import commit_to
 from memcore.errors import InternalError, OutcomeUnknownError, StoreFullError
-from memcore.store import LmdbStore, commit, open_store, pace, pin, redo
-from memcore.store.call import Batch
+from memcore.store import LmdbStore, commit, open_store
+from memcore.store import commit as pace
+from memcore.store import redo_log as redo
+from memcore.store import steady as pin
+from memcore.store.commit import WriteBatch
 from raw import rows
 
 A, B, C = b"\x01a", b"\x01b", b"\x01c"
@@ -135,7 +138,7 @@ def test_slow_commits_send_the_next_ones_to_the_writer(
 
 
 def test_slow_ones_far_from_each_other_are_the_processor_s() -> None:
-    judged = pace.Pace()
+    judged = pace.CommitLatency()
     for elapsed_ns in (1, 1, 1, 1, *(2 * 10**12, 1, 1, 1, 1) * 3):
         judged.judge(elapsed_ns, 1)
     assert judged.is_quick
@@ -147,7 +150,7 @@ def test_slow_ones_far_from_each_other_are_the_processor_s() -> None:
 
 
 def test_batches_of_many_prove_nothing() -> None:
-    judged = pace.Pace()
+    judged = pace.CommitLatency()
     for _ in range(100):
         judged.judge(1, 2)
     assert not judged.is_quick
@@ -247,7 +250,7 @@ def test_other_threads_calls_are_not_led_here(
     queue = plain._env.queue
     lead = queue._run
 
-    def watched(batch: Batch) -> None:
+    def watched(batch: WriteBatch) -> None:
         lead(batch)
         names.append((own(), len(batch.calls)))
 
@@ -313,7 +316,7 @@ def test_a_steady_point_is_the_writer_s(
 ) -> None:
     store = open_store(path, durability="relaxed", steady_interval_ms=60_000)
     if not seen:  # the other thread lets go of the pin between the look and the lead
-        monkeypatch.setattr(pin.Pin, "is_settled", True)
+        monkeypatch.setattr(pin.SteadySync, "is_settled", True)
     monkeypatch.setattr(pin, "STEADY_COMMITS_MAX", PROOFS + 2)
     flush, flushed = os.fdatasync, []
 
@@ -390,7 +393,7 @@ def test_an_interrupt_anywhere_leaves_the_queue_usable(
 
     async def main(loop: asyncio.AbstractEventLoop) -> int:
         if way == "handed over":  # every batch begins with a steady point
-            monkeypatch.setattr(pin.Pin, "is_settled", True)
+            monkeypatch.setattr(pin.SteadySync, "is_settled", True)
             monkeypatch.setattr(pin, "STEADY_COMMITS_MAX", 0)
         elif way == "queued":
             monkeypatch.setattr(queue, "_is_prompt", lambda: False)

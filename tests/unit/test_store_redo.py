@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore.store import open_store
-from memcore.store.file import META_OFFSETS, open_locked
-from memcore.store.redo import decode, encode
-from memcore.store.run import find_run
+from memcore.store.datafile import META_OFFSETS, open_locked
+from memcore.store.redo_log import decode, encode, find_run
 
 META_BYTES = 136
 KEYS = [b"\x01%c" % n for n in range(6)]

@@ -24,8 +24,9 @@ from memcore.errors import (
     StoreLockedError,
 )
 from memcore.limits import STEADY_COMMITS_MAX
-from memcore.store import open_store, pin, steady
-from memcore.store.run import find_run
+from memcore.store import open_store, steady
+from memcore.store import steady as pin
+from memcore.store.redo_log import find_run
 
 HOUR_MS = 60_000
 A, B = b"\x01a", b"\x01b"
@@ -233,7 +234,7 @@ def test_the_thread_makes_a_point(path) -> None:
     store = open_store(path, durability="relaxed", steady_interval_ms=1)
     before = store.stats()["steady_points"]
     store.transact(put(A))
-    thread = store._env.pin._thread
+    thread = store._env.steady_sync._thread
     while store.stats()["unsteady_commits"]:
         thread.join(0.001)
     assert store.stats()["steady_points"] > before
@@ -246,7 +247,7 @@ def test_the_thread_ends_when_nothing_happens(path, monkeypatch) -> None:
     store = open_store(path, durability="relaxed", steady_interval_ms=1)
     for number in range(3):  # each time another thread, and the pin taken anew
         store.transact(put(A, b"%d" % number))
-        thread = store._env.pin._thread
+        thread = store._env.steady_sync._thread
         thread.join()
         assert store.stats()["unsteady_commits"] == 0
     store.close()
@@ -349,7 +350,7 @@ def test_a_flush_inside_a_flush_is_refused(path, monkeypatch) -> None:
         if not seen:
             seen.append(1)
             with pytest.raises(InternalError):
-                store._env.pin.point()
+                store._env.steady_sync.sync()
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", again)
@@ -368,7 +369,7 @@ def test_a_thread_that_cannot_be_started_costs_no_commit(path, monkeypatch) -> N
         patch.setattr(pin.Thread, "start", refuse)
         store.transact(put(A))
     store.transact(put(B))
-    assert store._env.pin._thread.is_alive()
+    assert store._env.steady_sync._thread.is_alive()
     assert rows(store) == {A: b"1", B: b"1"}
     store.close()
 
@@ -381,7 +382,7 @@ def test_a_thread_that_fails_poisons(path, monkeypatch) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(steady.SteadyLog, "newest", refuse)
-    thread = store._env.pin._thread
+    thread = store._env.steady_sync._thread
     while thread.is_alive():
         with suppress(OutcomeUnknownError):
             store.transact(put(B))
@@ -482,14 +483,14 @@ def test_no_record_is_made_of_what_a_failed_flush_dropped(path, monkeypatch) -> 
     """A later flush succeeds, but the pages that the first one dropped are on no device."""
     store = opened(path)
     store.transact(put(A))
-    before = store._env.pin._log.newest()
+    before = store._env.steady_sync._log.newest()
     failing_once(monkeypatch)
     with pytest.raises(OutcomeUnknownError):
         store.flush()
-    for again in (store.flush, store._env.pin.point, store._env.steady):
+    for again in (store.flush, store._env.steady_sync.sync, store._env.steady):
         with pytest.raises(OutcomeUnknownError):
             again()
-    assert store._env.pin._log.newest() == before
+    assert store._env.steady_sync._log.newest() == before
     store.close()
     fd = os.open(path, os.O_RDONLY)
     assert steady.SteadyLog(fd, find_run(fd, "")).newest() == before
@@ -504,9 +505,9 @@ def test_a_point_that_could_not_be_made_stays_due(path, monkeypatch) -> None:
         raise StorageError("no reader slot")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pin.Pin, "_begin", refuse)
+        patch.setattr(pin.SteadySync, "_begin", refuse)
         with pytest.raises(StorageError):
             store.flush()
-    assert store._env.pin.is_due
-    assert store._env.pin._timing  # by time, too, not only at the close
+    assert store._env.steady_sync.is_due
+    assert store._env.steady_sync._timing  # by time, too, not only at the close
     store.close()

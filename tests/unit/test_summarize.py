@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memcore.compaction import Caps, Extractive, Recursive, detect_language, extractive
-from memcore.compaction.parts import Part, parts_of
-from memcore.compaction.prompts import make_prompt
 from memcore.compaction.recursive import split
-from memcore.compaction.summarize import ModelSummarizer, OpenAISummarizer
-from memcore.compaction.transcript import elided, fitted, transcribe
+from memcore.compaction.summarizers import ModelSummarizer, OpenAISummarizer, make_prompt
+from memcore.compaction.transcript import Part, elided, fitted, parts_of, transcribe
 from memcore.errors import InvalidOptionError, SummarizerError
 from memcore.model import SummaryRequest
 from memcore.tokens import get_counter

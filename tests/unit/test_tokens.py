@@ -13,10 +13,10 @@ import pytest
 
 import memcore
 from memcore import tokens, vocab
-from memcore.tokens import payload
-from memcore.tokens.factors import FAMILIES, OPENAI_MODELS
+from memcore.tokens import media as payload
+from memcore.tokens.builtin import PART_CHARS_MAX
 from memcore.tokens.media import KINDS, PROFILES
-from memcore.tokens.tiktoken import PART_CHARS_MAX
+from memcore.tokens.registry import FAMILIES, OPENAI_MODELS
 from messages import user
 from strategies import HostileStr
 
@@ -96,7 +96,7 @@ def test_what_is_no_counter_is_refused(thing):
 
 def test_without_tiktoken_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    monkeypatch.setattr("memcore.tokens.tiktoken._built", {})
+    monkeypatch.setattr("memcore.tokens.builtin._built", {})
     with pytest.raises(memcore.CounterUnavailableError, match=r"memcore\[tiktoken\]"):
         memcore.get_counter("tiktoken:o200k_base")
 

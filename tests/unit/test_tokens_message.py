@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import codec
-from memcore.formats import synthetic_samples
+from memcore.codec import values as codec
 from memcore.tokens import media
 from memcore.tokens.media import PROFILES, may_hold_media
 from memcore.tokens.message import FRAMED, HIDDEN, gather
+from memcore.wire import synthetic_samples
 from messages import assistant, call, result, user
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="

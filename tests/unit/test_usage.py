@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import aio, keys
+from memcore import aio
+from memcore.codec import keys
 from memcore.limits import USAGE_MODELS_MAX, USAGE_TOKENS_MAX
-from memcore.store.txn import WriteTxn
-from memcore.usage import usage_key
+from memcore.rows.usage import usage_key
+from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, system, turns, user
 
 FIXED = 3_000
@@ -56,7 +57,7 @@ def spoil(db: memcore.Database, session: memcore.Session) -> bytes:
         value = txn.get(key)
         txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
 
-    db.backing.store.transact(work)
+    db.engine.store.transact(work)
     return key
 
 
@@ -384,7 +385,7 @@ def test_it_goes_with_the_session(db, session):
     db.delete_session("chat")
     assert db.stats()["calibrated_sessions"] == 0
     start = bytes((keys.Kind.SESSION,))
-    assert db.backing.store.read(lambda txn: list(txn.scan(start, keys.after(start)))) == []
+    assert db.engine.store.read(lambda txn: list(txn.scan(start, keys.after(start)))) == []
 
 
 def test_a_read_only_handle_may_not_report(session, open_db):
@@ -481,9 +482,9 @@ def test_check_finds_an_anchor_at_an_item_that_never_was(tmp_path):
         key, other = usage_key(1, 1), usage_key(1, 2)
 
         def swap(txn: Any) -> None:
-            txn.put(other, memcore.codec.seal_value(other, txn.get(key)[10:]))
+            txn.put(other, memcore.codec.values.seal_value(other, txn.get(key)[10:]))
 
-        db.backing.store.transact(swap)
+        db.engine.store.transact(swap)
         assert db.check() == [
             "session 'other': its usage is anchored at item 4, which it never had"
         ]

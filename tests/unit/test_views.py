@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 import memcore
-from memcore import keys
-from memcore.codec import seal_value
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError
-from memcore.keys import Row
-from memcore.views import StoredView, read_view, resolve_view, view_chain, write_view
+from memcore.rows.views import StoredView, read_view, resolve_view, view_chain, write_view
 from messages import turns, user
 
 pytestmark = pytest.mark.as_stored
@@ -33,25 +33,25 @@ def chained(db):
         StoredView(view(1, 2, 30, None), 333, 8, 7),
     ]
     for each in stored:
-        db.backing.store.transact(lambda txn, each=each: write_view(txn, 5, each))
+        db.engine.store.transact(lambda txn, each=each: write_view(txn, 5, each))
     yield stored
     for each in stored:
         key = keys.session_row(5, each.owner, keys.Row.VIEW, each.view.number)
-        db.backing.store.transact(lambda txn, key=key: txn.delete(key))
+        db.engine.store.transact(lambda txn, key=key: txn.delete(key))
 
 
 def test_a_view_reads_as_it_was_written(db, chained):
     for each in chained:
-        found = db.backing.store.read(
+        found = db.engine.store.read(
             lambda txn, each=each: read_view(txn, 5, each.owner, each.view.number)
         )
         assert found == each
-    assert db.backing.store.read(lambda txn: read_view(txn, 5, 7, 9)) is None
-    assert db.backing.store.read(lambda txn: read_view(txn, 6, 7, 1)) is None
+    assert db.engine.store.read(lambda txn: read_view(txn, 5, 7, 9)) is None
+    assert db.engine.store.read(lambda txn: read_view(txn, 6, 7, 1)) is None
 
 
 def test_the_chain_goes_through_the_parents_of_a_fork(db, chained):
-    found = db.backing.store.read(lambda txn: list(view_chain(txn, 5, 8, 1)))
+    found = db.engine.store.read(lambda txn: list(view_chain(txn, 5, 8, 1)))
     assert found == chained[::-1]
 
 
@@ -67,7 +67,7 @@ def test_the_chain_goes_through_the_parents_of_a_fork(db, chained):
     ],
 )
 def test_the_newest_view_whose_prefix_is_live_applies(db, chained, hashes, expected):
-    found = db.backing.store.read(lambda txn: resolve_view(txn, 5, 8, 1, hashes.get))
+    found = db.engine.store.read(lambda txn: resolve_view(txn, 5, 8, 1, hashes.get))
     assert found == (None if expected is None else chained[expected])
 
 
@@ -88,7 +88,7 @@ def test_a_lost_view_is_reported_by_check(open_db):
     session.compact(lambda _: "s", force=True)
     log = session._address.log
     key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)
-    db.backing.store.transact(lambda txn: txn.delete(key))
+    db.engine.store.transact(lambda txn: txn.delete(key))
     assert any("view" in finding for finding in db.check())
     with memcore.open(db.path) as fresh:
         assert fresh.session("chat").context().summary is None

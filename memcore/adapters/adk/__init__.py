@@ -9,10 +9,10 @@ from memcore.adapters import on_first_use
 
 if TYPE_CHECKING:
     from memcore.adapters.adk.artifacts import MemcoreArtifactService
+    from memcore.adapters.adk.compaction import MemcoreEventSummarizer
+    from memcore.adapters.adk.legal import MemcorePlugin, mend_contents, mend_request
     from memcore.adapters.adk.memory import MemcoreMemoryService
-    from memcore.adapters.adk.mending import MemcorePlugin, mend_contents, mend_request
     from memcore.adapters.adk.sessions import MemcoreSessionService
-    from memcore.adapters.adk.summaries import MemcoreEventSummarizer
 
 __all__ = [
     "MemcoreArtifactService",
@@ -24,14 +24,15 @@ __all__ = [
     "mend_request",
 ]
 
+
 _HOMES = {
     "MemcoreArtifactService": "artifacts",
-    "MemcoreEventSummarizer": "summaries",
+    "MemcoreEventSummarizer": "compaction",
     "MemcoreMemoryService": "memory",
-    "MemcorePlugin": "mending",
+    "MemcorePlugin": "legal",
     "MemcoreSessionService": "sessions",
-    "mend_contents": "mending",
-    "mend_request": "mending",
+    "mend_contents": "legal",
+    "mend_request": "legal",
 }
 if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
     __getattr__, __dir__ = on_first_use(

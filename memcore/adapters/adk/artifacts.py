@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.adk.artifacts import artifact_util
 from google.adk.artifacts.base_artifact_service import (
@@ -13,36 +16,331 @@ from google.adk.artifacts.base_artifact_service import (
     BaseArtifactService,
     ensure_part,
 )
+from google.adk.errors.input_validation_error import InputValidationError
 from google.genai import types
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
 from memcore import blobs
-from memcore.adapters.adk.admitting import admitted_part
-from memcore.adapters.adk.handles import located, name_of
-from memcore.adapters.adk.parts import checked_part, decode_part, encode_part, json_metadata
-from memcore.adapters.adk.places import (
-    VERSION_MAX,
-    Place,
-    Row,
-    latest,
-    names_of,
-    place_of,
-    row_of,
-    session_of,
-    versions_of,
-)
-from memcore.adapters.adk.staging import Content, commit_with, in_thread
-from memcore.adapters.adk.telling import place_of as told_place
+from memcore.adapters.adk.commit import Content, admitted_part, commit_with, in_thread
+from memcore.adapters.adk.events import read_known
+from memcore.adapters.adk.names import END, is_name, label, located, name_of
+from memcore.adapters.adk.names import place_of as told_place
+from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
-from memcore.aio.source import Opened, Source, database_of
+from memcore.codec.values import check_json, encode_json
 from memcore.database.scope import passage_of, rows_of
+from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX as _SHORT_BYTES
-from memcore.session.removal import resume_removals
-from memcore.store.piece import Piece
+from memcore.session.delete import resume_removals
+from memcore.store.interface import DeleteBudget
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreArtifactService"]
+__all__ = [
+    "KINDS",
+    "VERSION_MAX",
+    "Encoded",
+    "MemcoreArtifactService",
+    "Place",
+    "checked_part",
+    "decode_part",
+    "encode_part",
+    "json_metadata",
+    "latest",
+    "names_of",
+    "place_of",
+    "row_of",
+    "session_of",
+    "versions_of",
+]
+
+
+# --- A part of ADK as the row of an artifact and its content, and back ----------------------------
+
+_INLINE_BYTES_MAX: Final = 256
+"""A smaller content stays in the row: its blob's rows would be as large."""
+_REST_BYTES_MAX: Final = 8 * 1024
+"""What a row holds of a part beside its content; of more all is content."""
+KINDS: Final = ("data", "text", "part", None)
+"""What the content of a part is: its data, its text, all of it, or nothing."""
+_TOMBSTONE: Final = types.Part(
+    inline_data=types.Blob(mime_type="application/octet-stream", data=b"")
+)
+
+
+class Encoded(NamedTuple):
+    """A part as it is stored."""
+
+    row: dict[str, Any]
+    """``part``: JSON of all but the content. ``kind``: what the content is. ``content``: a small
+    one. ``mime``: the artifact's."""
+    content: bytes | None
+
+
+def checked_part(
+    part: object, *, app_name: str, user_id: str, session_id: str | None
+) -> types.Part:
+    """The part if it can be stored.
+
+    Raises:
+        InputValidationError: it holds no data, text or file, or a reference that leaves the scope.
+    """
+    if not isinstance(part, types.Part):
+        msg = f"Not supported artifact type: expected a Part or a dict, got {type(part).__name__}."
+        raise InputValidationError(msg)
+    if part.inline_data is None and part.text is None:
+        if part.file_data is None:
+            msg = "Not supported artifact type: expected inline_data, text or file_data."
+            raise InputValidationError(msg)
+        if artifact_util.is_artifact_ref(part):
+            uri = part.file_data.file_uri or ""
+            parsed = artifact_util.parse_artifact_uri(uri)
+            if parsed is None:
+                msg = f"Invalid artifact reference URI: {uri}"
+                raise InputValidationError(msg)
+            artifact_util.validate_artifact_reference_scope(
+                app_name=app_name, user_id=user_id, session_id=session_id, parsed_uri=parsed
+            )
+    return part
+
+
+def encode_part(part: types.Part) -> Encoded:
+    """The row and the content of a part.
+
+    Raises:
+        InputValidationError: a field holds what is no JSON.
+    """
+    kind, content = _content(part)
+    beside: dict[str, Any] = {"text": True} if kind == "text" else {"inline_data": {"data"}}
+    try:
+        rest = part.model_dump(mode="json", exclude_none=True, exclude=beside if kind else None)
+        json.dumps(rest, ensure_ascii=False).encode()  # half a surrogate pair could not be read
+        if kind is None or len(encode_json(rest)[0]) > _REST_BYTES_MAX:
+            kind, content, rest = "part", part.model_dump_json(exclude_none=True).encode(), {}
+    except (PydanticSerializationError, TypeError, ValueError) as error:
+        msg = f"Not supported artifact type: a field of the part is no JSON: {error}"
+        raise InputValidationError(msg) from error
+    row: dict[str, Any] = {"part": rest, "kind": kind, "mime": _mime_type(part)}
+    if content is not None and len(content) <= _INLINE_BYTES_MAX:
+        row["content"] = b64encode(content).decode()
+        content = None
+    return Encoded(row, content)
+
+
+def _content(part: types.Part) -> tuple[str | None, bytes | None]:
+    if part.inline_data is not None and part.inline_data.data is not None:
+        return "data", part.inline_data.data
+    if part.text is not None:
+        return "text", part.text.encode("utf-8", "surrogatepass")
+    return None, None
+
+
+def _mime_type(part: types.Part) -> str | None:
+    if part.inline_data is not None:
+        return part.inline_data.mime_type
+    if part.text is not None:
+        return "text/plain"
+    if part.file_data is not None and not artifact_util.is_artifact_ref(part):
+        return part.file_data.mime_type
+    return None  # it is its target's
+
+
+def decode_part(row: Mapping[str, Any], content: bytes | None) -> types.Part | None:
+    """The part that ``encode_part`` wrote; None for what a rewind leaves of a new artifact.
+
+    Raises:
+        CorruptValueError: the row or the content is missing something.
+    """
+    try:
+        payload = b64decode(row["content"]) if content is None else content
+        if row["kind"] == "part":
+            part = read_known(types.Part.model_validate, json.loads(payload), "an artifact")
+        else:
+            part = read_known(types.Part.model_validate, row["part"], "an artifact")
+            if row["kind"] == "text":
+                part.text = payload.decode("utf-8", "surrogatepass")
+            elif part.inline_data is not None:
+                part.inline_data.data = payload
+    except (LookupError, ValueError, TypeError) as error:
+        msg = f"the artifact under {row.get('name')!r} cannot be decoded: {error}; run check"
+        raise CorruptValueError(msg, key=b"") from error
+    return None if part == _TOMBSTONE else part
+
+
+def json_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Custom metadata as JSON, which is what is read back.
+
+    Raises:
+        InputValidationError: it is no mapping, or holds what is no JSON.
+    """
+    if metadata is None:
+        return {}
+    try:
+        found = to_jsonable_python(dict(metadata))
+        check_json(found)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"custom_metadata must be JSON: {error}"
+        raise InputValidationError(msg) from error
+    return dict(found)
+
+
+# --- Where the versions of an artifact lie: one entry each, in the order of their numbers ---------
+# A key is the artifact's place, a NUL and the version in eight hex digits; the place is ``u`` and
+# the file of a user's artifact, ``s``, the session, a NUL and the file of a session's. Session and
+# file are labels, so no name looks like a part of another, whatever characters it has.
+
+USER: Final = "user:"
+_BEHIND: Final = "\x01"
+_VERSION_CHARS: Final = 8
+_HEX: Final = frozenset("0123456789abcdef")
+VERSION_MAX: Final = 16**_VERSION_CHARS - 1
+_SESSION_BYTES_MAX: Final = 150
+_FILE_BYTES_MAX: Final = 300
+"""Together with what stands between them they fit a key."""
+_PAGE: Final = 256
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an artifact is: its session (None: the user's) and its name without ``user:``."""
+
+    session_id: str | None
+    name: str
+
+    @property
+    def filename(self) -> str:
+        """The name by which it is found from every session."""
+        return self.name if self.session_id is not None else USER + self.name
+
+    @property
+    def start(self) -> str:
+        """The beginning of the keys of its versions."""
+        return _beginning(self.session_id) + label(self.name, _FILE_BYTES_MAX) + END
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the key tells the name."""
+        return is_name(label(self.name, _FILE_BYTES_MAX))
+
+    def key(self, version: int) -> str:
+        """The key of a version."""
+        return f"{self.start}{version:0{_VERSION_CHARS}x}"
+
+
+def place_of(session_id: str | None, filename: str, *, saving: bool = False) -> Place:
+    """The place of an artifact; one that begins with ``user:``, or has no session, is the user's.
+
+    Raises:
+        InputValidationError: the session id is not legal.
+    """
+    if not isinstance(filename, str):
+        msg = f"filename must be a string, got {type(filename).__name__}."
+        raise InputValidationError(msg)
+    if filename.startswith(USER):
+        return Place(None, filename[len(USER) :])
+    found = session_of(session_id)
+    if saving and found is not None and found.replace("\\", "/").split("/")[0] == "user":
+        msg = "session_id must not be or start with the reserved value 'user'."
+        raise InputValidationError(msg)
+    return Place(found, filename)
+
+
+def session_of(session_id: str | None) -> str | None:
+    """The session id, stripped.
+
+    Raises:
+        InputValidationError: it is not legal.
+    """
+    if session_id is None:
+        return None
+    artifact_util.validate_path_segment(session_id, "session_id")
+    return session_id.strip()
+
+
+def _beginning(session_id: str | None) -> str:
+    return "u" if session_id is None else "s" + label(session_id, _SESSION_BYTES_MAX) + END
+
+
+def row_of(key: str, found: Any) -> Row:
+    """The row of a version, as it was stored.
+
+    Raises:
+        CorruptValueError: it is none.
+    """
+    told = found if isinstance(found, dict) else {}
+    at = told.get("at")
+    is_sound = (
+        told.get("kind", "") in KINDS
+        and isinstance(told.get("part"), dict)
+        and isinstance(told.get("metadata"), dict)
+        and isinstance(told.get("mime", ()), str | None)
+        and isinstance(told.get("content", ""), str)
+        and isinstance(at, int | float)
+        and not isinstance(at, bool)
+        and isinstance(told.get("name", ""), str)
+        and (is_name(_label_in(key)) or "name" in told)
+    )
+    if not is_sound:
+        raise _damaged(key)
+    return told
+
+
+def _damaged(key: str) -> CorruptValueError:
+    msg = f"the row of the artifact at {key!r:.200} is damaged; run 'memcore check'"
+    return CorruptValueError(msg, key=b"")
+
+
+def latest(view: KeyValueView, place: Place) -> tuple[int, Row] | None:
+    """The number and row of the newest version; None if there is no such artifact."""
+    for key, row in view.scan(prefix=place.start, reverse=True, limit=1):
+        return _version_in(key), row_of(key, row)
+    return None
+
+
+def versions_of(view: KeyValueView, place: Place) -> Iterator[tuple[int, Row]]:
+    """The versions in the order of their numbers."""
+    for key, row in view.scan(prefix=place.start):
+        yield _version_in(key), row_of(key, row)
+
+
+def _version_in(key: str) -> int:
+    told = key[-_VERSION_CHARS:]
+    if len(told) != _VERSION_CHARS or not set(told) <= _HEX:
+        raise _damaged(key)
+    return int(told, 16)
+
+
+def _label_in(key: str) -> str:
+    """The label of the file in a key."""
+    return key[: -_VERSION_CHARS - 1].rpartition(END)[2].removeprefix("u")
+
+
+def names_of(
+    view: KeyValueView, session_id: str | None, after: str | None
+) -> tuple[list[str], str | None]:
+    """Up to 256 names of a session's artifacts, or the user's, and where the next ones begin.
+
+    Each costs a look at its first version, however many there are.
+    """
+    start = _beginning(session_id)
+    found: list[str] = []
+    while len(found) < _PAGE:
+        first = next(view.scan(after or "", prefix=start, limit=1), None)
+        if first is None:
+            return found, None
+        key, row = first
+        _version_in(key)
+        name = key[len(start) : -_VERSION_CHARS - 1]
+        told = name[1:] if is_name(name) else row_of(key, row)["name"]
+        found.append(Place(session_id, told).filename)
+        after = key[: -_VERSION_CHARS - 1] + _BEHIND
+    return found, after
+
+
+# --- MemcoreArtifactService: ADK's artifacts in a memcore file ------------------------------------
 
 _NAMESPACE: Final = "adk.artifacts"
 _HANDLES_MAX: Final = 1024
@@ -93,7 +391,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
         )
         self.database, self._owned = database_of(source, **given)
         self.observer = adapting(source, "adk", place_of=told_place)
-        self._store = self.database.backing.store
+        self._store = self.database.engine.store
         self._handles: dict[tuple[str, str], KeyValue] = {}
 
     # --- saving -----------------------------------------------------------------------------------
@@ -305,7 +603,7 @@ class MemcoreArtifactService(Opened, BaseArtifactService):
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         found = self._handles.get((app_name, user_id))
-        if found is None or self.database.backing.access is not None:
+        if found is None or self.database.engine.access is not None:
             artifact_util.validate_path_segment(app_name, "app_name")
             artifact_util.validate_path_segment(user_id, "user_id")
             if len(self._handles) >= _HANDLES_MAX:
@@ -354,7 +652,7 @@ def _look(
 
 def _delete(txn: KeyValueTxn, place: Place, newest: int) -> tuple[bool, bool]:
     """Delete a piece of the versions up to ``newest``; whether none is left, and rows of blobs."""
-    piece = Piece()
+    piece = DeleteBudget()
     doomed: list[str] = []
     done = True
     for version, _ in versions_of(txn, place):

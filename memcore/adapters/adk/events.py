@@ -1,4 +1,4 @@
-"""An event of ADK as rows of the log, and back.
+"""Events of ADK as items of the log, and back.
 
 Its content is an item in Gemini's wire form, so pairs, token counts and contexts are memcore's own;
 all else is the item's ``meta["adk"]``. An event without parts is an event row that holds all of it.
@@ -8,27 +8,171 @@ JSON as ADK wrote it: fields that this ADK does not know stay.
 
 from __future__ import annotations
 
+import enum
+import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
 
-from google.adk.events.event import Event
+from google.adk.events.event import Event, NodeInfo
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.session import Session
+from google.genai import types
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from memcore import blobs, codec
-from memcore._fast import scan_json
-from memcore.adapters.adk.newer import read_event
+from memcore import blobs
+from memcore._fast import Trees, scan_json
+from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, InvalidItemError, NotFoundError
+from memcore.graph.decode import Shapes, classify
 from memcore.log.history import StoredRow
-from memcore.log.item import split_body, stored_json
 from memcore.model import ItemKind
-from memcore.store.base import ReadTxn
+from memcore.rows.item import split_body, stored_json
+from memcore.store.interface import ReadTxn
 
-__all__ = ["COVERS", "EVENT", "REST", "Encoded", "Stored", "encode_event", "json_state"]
+__all__ = [
+    "COVERS",
+    "EVENT",
+    "REST",
+    "Copies",
+    "Encoded",
+    "Stored",
+    "encode_event",
+    "json_state",
+    "marker_in",
+    "marker_of",
+    "put_marker",
+    "read_event",
+    "read_known",
+]
+
+
+# --- What a newer ADK wrote: what this one does not know is left out of what is read --------------
 
 logger = logging.getLogger("memcore.adk")
+T = TypeVar("T")
+Path = tuple[int | str, ...]
+_ROUNDS: Final = 8
+_told: set[str] = set()
+
+
+def read_event(text: bytes, seq: int) -> Event:
+    """The event of its JSON. What this ADK does not know, or takes otherwise, is left out.
+
+    The log says once which field that was; the file keeps it.
+
+    Raises:
+        CorruptValueError: what is left is no event.
+    """
+    with suppress(ValidationError):
+        return Event.model_validate_json(text)
+    held: dict[str, str] = {}
+    try:
+        found = _hidden(json.loads(text.decode("utf-8", "surrogatepass")), held)
+        event = read_known(
+            lambda found: Event.model_validate_json(json.dumps(found)), found, "an event"
+        )
+    except (ValueError, LookupError, TypeError) as exc:
+        raise _unreadable(seq, exc) from exc
+    return _shown(event, held) if held else event
+
+
+def _hidden(found: Any, held: dict[str, str]) -> Any:
+    """The value with tokens in place of texts with half of a surrogate pair.
+
+    Python's strings may have one, JSON may say it, and pydantic takes no such JSON.
+    """
+    if isinstance(found, str):
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            token = f"memcore-text-{uuid4().hex}"
+            held[token] = found
+            return token
+    if isinstance(found, list):
+        return [_hidden(each, held) for each in found]
+    if isinstance(found, dict):
+        return {_hidden(key, held): _hidden(each, held) for key, each in found.items()}
+    return found
+
+
+def _shown(found: Any, held: Mapping[str, str]) -> Any:
+    """What was validated, with the texts again that its tokens stand for."""
+    if isinstance(found, str):
+        return held.get(found, found)
+    if isinstance(found, BaseModel):
+        for name, each in found.__dict__.items():
+            found.__dict__[name] = _shown(each, held)
+        return found
+    if isinstance(found, list | set):
+        return type(found)(_shown(each, held) for each in found)
+    if isinstance(found, dict):
+        return {_shown(key, held): _shown(each, held) for key, each in found.items()}
+    return found
+
+
+def read_known(validate: Callable[[Any], T], found: Any, what: str) -> T:
+    """What ``validate`` makes of ``found``, from which is taken what this ADK does not know.
+
+    Raises:
+        ValueError: what is left is not what was asked for; also LookupError, TypeError.
+    """
+    for _ in range(_ROUNDS):
+        try:
+            return validate(found)
+        except ValidationError as exc:
+            _leave_out(found, exc, what)
+    return validate(found)
+
+
+def _leave_out(found: Any, error: ValidationError, what: str) -> None:
+    """Take away what an error is about, or what holds it if the place itself is empty."""
+    places: set[Path] = set()
+    for each in error.errors(include_url=False, include_context=False):
+        where = each["loc"]
+        places.add(_there(found, where[:-1] if each["type"] == "missing" else where))
+    for place in sorted(places, key=_order, reverse=True):
+        name = ".".join(map(str, place))
+        if name not in _told:
+            _told.add(name)
+            logger.warning("%s holds %s, which this ADK does not read: it is left out", what, name)
+        holder = found
+        for key in place[:-1]:
+            holder = holder[key]
+        del holder[place[-1]]
+
+
+def _there(found: Any, where: Path) -> Path:
+    """As much of a place as there is: errors also name what was tried there."""
+    for at, key in enumerate(where):
+        if not _has(found, key):
+            return where[:at]
+        found = found[key]
+    return where
+
+
+def _order(place: Path) -> list[tuple[bool, int | str]]:
+    """By which the entries of a list come in their order, and what holds them before them."""
+    return [(isinstance(key, str), key) for key in place]
+
+
+def _has(value: Any, key: int | str) -> bool:
+    if isinstance(value, dict):
+        return key in value
+    return isinstance(value, list) and isinstance(key, int) and key < len(value)
+
+
+def _unreadable(seq: int, why: object) -> CorruptValueError:
+    msg = f"item {seq} is no event that this ADK reads ({why}); session.get({seq}) shows what it is"
+    return CorruptValueError(msg, key=b"")
+
+
+# --- An event of ADK as rows of the log, and back -------------------------------------------------
+
 
 EVENT: Final = "adk.event"
 """Type of the row of an event without parts."""
@@ -342,3 +486,134 @@ class Stored(NamedTuple):
             return None
         _, message = stored_json(self.body, self.flags, self.payload)
         return message[len(_REST_ROW) : -1] if message.startswith(_REST_ROW) else None
+
+
+# --- Copies of decoded events: what is handed out is nobody else's --------------------------------
+
+_PLAIN_COPIES: Final = frozenset(
+    {
+        Event,
+        EventActions,
+        NodeInfo,
+        types.Blob,
+        types.Content,
+        types.FunctionCall,
+        types.FunctionResponse,
+        types.GenerateContentResponseUsageMetadata,
+        types.ModalityTokenCount,
+        types.Part,
+    }
+)
+_OPAQUE: Final = (0, False, (), ())
+_FIELDS: Final = frozenset(
+    {
+        "actions",
+        "author",
+        "branch",
+        "errorCode",
+        "errorMessage",
+        "finishReason",
+        "id",
+        "interrupted",
+        "invocationId",
+        "isolationScope",
+        "longRunningToolIds",
+        "modelVersion",
+        "nodeInfo",
+        "partial",
+        "timestamp",
+        "turnComplete",
+        "usageMetadata",
+    }
+)
+_NEEDED: Final = frozenset({"actions", "author", "id", "invocationId", "nodeInfo", "timestamp"})
+_ACTIONS: Final = frozenset(
+    {"artifactDelta", "requestedAuthConfigs", "requestedToolConfirmations", "stateDelta"}
+)
+_PARTS: Final = frozenset(
+    {"text", "thought", "thoughtSignature", "functionCall", "functionResponse", "inlineData"}
+)
+
+
+class Copies:
+    """Makes copies without running the code of what is copied."""
+
+    __slots__ = ("_plain", "_trees")
+
+    def __init__(self) -> None:
+        self._trees = Shapes().trees
+        self._plain = Trees(_shape_of_plain)
+
+    def of(self, events: list[Event]) -> list[Event]:
+        """Copies of events, which share nothing that can be changed."""
+        copied = self._trees.copy(events)
+        if copied is self._trees.opaque:
+            return [event.model_copy(deep=True) for event in events]
+        return copied  # type: ignore[no-any-return]
+
+    def as_stored(self, event: Event, encoded: Encoded) -> Event | None:
+        """A copy of an event that is equal to what reading it would give; None if in doubt.
+
+        What JSON says otherwise than Python (a tuple, a date) may stand where any value may.
+        """
+        rest = encoded.rest
+        if not _NEEDED <= rest.keys() <= _FIELDS or rest["actions"].keys() != _ACTIONS:
+            return None
+        if event.actions.state_delta != encoded.delta or rest["actions"]["requestedAuthConfigs"]:
+            return None
+        if rest["actions"]["requestedToolConfirmations"]:
+            return None
+        if encoded.content is None:
+            if event.content is not None:
+                return None
+        elif not _is_plain(event.content, encoded.content):
+            return None
+        copied = self._plain.copy(event)
+        return None if copied is self._plain.opaque else copied
+
+
+def _shape_of_plain(kind: type) -> Any:
+    if kind in _PLAIN_COPIES or (issubclass(kind, enum.Enum) and kind.__module__ == types.__name__):
+        return classify(kind)
+    return _OPAQUE
+
+
+def _is_plain(content: types.Content | None, stored: dict[str, Any]) -> bool:
+    """Whether the arguments and results of calls are what JSON says of them."""
+    for part, said in zip((content and content.parts) or (), stored["parts"], strict=True):
+        if not said.keys() <= _PARTS:
+            return False
+        if part.function_call and part.function_call.args != said["functionCall"].get("args"):
+            return False
+        told = part.function_response
+        if told and (told.parts or told.response != said["functionResponse"].get("response")):
+            return False
+    return True
+
+
+# --- What a Session object remembers of the log that it shows: whose changes its holder knows -----
+# It stands in the slot that ADK's own services use for this; copies of the object keep it, JSON
+# does not. It is read and written as pydantic keeps it: attribute access takes ten times as long.
+
+_SLOT: Final = "_storage_update_marker"
+_OURS: Final = "memcore:"
+
+
+def marker_of(place: tuple[int, int], revision: int) -> str:
+    """The marker of a session's revision; numbers of sessions are never given twice."""
+    return f"{_OURS}{place[1]}:{revision}"
+
+
+def marker_in(session: Session) -> str | None:
+    """The marker that an object has, None if it has none of memcore's."""
+    found = (session.__pydantic_private__ or {}).get(_SLOT)
+    return found if isinstance(found, str) and found.startswith(_OURS) else None
+
+
+def put_marker(session: Session, marker: str) -> None:
+    """Give an object a marker."""
+    private = session.__pydantic_private__
+    if private is None:
+        session._storage_update_marker = marker  # noqa: SLF001 - ADK's own slot for it
+    else:
+        private[_SLOT] = marker

@@ -1,4 +1,4 @@
-"""MemcoreMemoryService: ADK's memory in a memcore file, found by words."""
+"""MemcoreMemoryService: ADK's memory service over a memcore file, searched by words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import log
 from typing import Final, TypeVar
@@ -17,35 +18,132 @@ from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 from typing_extensions import override
 
-from memcore.adapters.adk.admitting import admitted_content, admitted_metadata
-from memcore.adapters.adk.handles import located, name_of
-from memcore.adapters.adk.memories import (
+from memcore.adapters.adk.commit import (
+    Content,
+    admitted_content,
+    admitted_metadata,
+    commit_with,
+    in_thread,
+)
+from memcore.adapters.adk.memory_index import (
     Memory,
     adding,
     batches,
     chars_of,
     delete_memories,
     entry_at,
+    grams_in,
     head_of,
     is_known,
+    lowered,
     memory_of,
+    postings_of,
+    query_words,
     text_at,
+    word_term,
 )
-from memcore.adapters.adk.postings import postings_of
-from memcore.adapters.adk.staging import Content, commit_with, in_thread
-from memcore.adapters.adk.telling import place_of
-from memcore.adapters.adk.watermark import Run, Watermark
-from memcore.adapters.adk.words import grams_in, lowered, query_words, word_term
+from memcore.adapters.adk.names import label, located, name_of, place_of
+from memcore.adapters.source import Opened, Source, database_of
 from memcore.aio.commit import settled
-from memcore.aio.source import Opened, Source, database_of
 from memcore.database.scope import passage_of, rows_of
+from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
 from memcore.options import checked_idempotency_key, checked_int
-from memcore.privacy.border import Passage
-from memcore.session.removal import resume_removals
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.session.delete import resume_removals
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreMemoryService"]
+__all__ = [
+    "MemcoreMemoryService",
+    "Run",
+    "Watermark",
+]
+
+
+# --- How far the events of a session are remembered -----------------------------------------------
+# The log of a session of memcore only grows at its end, so of a session that comes again nothing is
+# looked at but what is behind the known events. That holds for events that begin with exactly the
+# known ones, which a digest of their ids tells: an object with a part of the session, or with some
+# events left out, is compared event by event.
+
+_MARKER: Final = "memcore:"
+_SESSION_BYTES_MAX: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The first events of a session, of which all are remembered that can be."""
+
+    number: str
+    """The session's number: another session of the same name has another."""
+    count: int
+    digest: str
+    """Of the events' ids."""
+
+    @staticmethod
+    def number_of(session: Session) -> str | None:
+        """The number of a session that memcore's service handed out; None of any other."""
+        marker = session._storage_update_marker or ""  # noqa: SLF001 - where the service keeps it
+        return marker.split(":")[1] if marker.startswith(_MARKER) else None
+
+    @classmethod
+    def read(cls, view: KeyValueView, session_id: str) -> Watermark | None:
+        """What is known of a session of that name."""
+        row = view.get(_key(session_id))
+        if row is None:
+            return None
+        if not isinstance(row, list) or [type(each) for each in row] != [str, int, str]:
+            msg = f"what is known of session {session_id!r:.80} is damaged; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
+        return cls(*row)
+
+    def write(self, txn: KeyValueTxn, session_id: str) -> None:
+        """Remember it, in the transaction that stores the events."""
+        txn.put(_key(session_id), [self.number, self.count, self.digest])
+
+    def new_from(self, events: Sequence[Event]) -> int:
+        """The position of the first event that may not be remembered."""
+        if len(events) < self.count:
+            return 0
+        digest = Run(self.number, events, None).upto(self.count).digest
+        return self.count if digest == self.digest else 0
+
+
+class Run:
+    """The events of a session object, on their way into the memory.
+
+    Args:
+        number: the session's.
+        events: all that the object has.
+        known: what was known of the session before.
+    """
+
+    __slots__ = ("_count", "_events", "_known", "_number", "_sum")
+
+    def __init__(self, number: str, events: Sequence[Event], known: Watermark | None) -> None:
+        self._number = number
+        self._events = events
+        self._known = known
+        self._sum = blake2b(digest_size=16)
+        self._count = 0
+
+    def upto(self, count: int) -> Watermark:
+        """What is known when the first ``count`` events are remembered; counts ascend."""
+        for event in self._events[self._count : count]:
+            packed = event.id.encode("utf-8", "surrogatepass")
+            self._sum.update(b"%d:" % len(packed) + packed)
+        self._count = count
+        known = self._known
+        if known is not None and known.number == self._number and known.count > count:
+            return known  # the object is older, or has a part of the session
+        return Watermark(self._number, count, self._sum.hexdigest())
+
+
+def _key(session_id: str) -> str:
+    return "s" + label(session_id, _SESSION_BYTES_MAX)
+
+
+# --- MemcoreMemoryService: ADK's memory in a memcore file, found by words -------------------------
 
 T = TypeVar("T")
 _logger: Final = logging.getLogger("memcore.adk")
@@ -116,7 +214,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             source, durability=given["durability"], allow_unsafe=given["allow_unsafe"]
         )
         self.observer = adapting(source, "adk", place_of=place_of)
-        self._handles: dict[tuple[str, str], tuple[KeyValue, Passage | None]] = {}
+        self._handles: dict[tuple[str, str], tuple[KeyValue, ScopeFilter | None]] = {}
         """By app and user: the rows, and what content passes before it gets there."""
 
     # --- remembering ------------------------------------------------------------------------------
@@ -172,7 +270,7 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
 
     async def _add_events(
         self,
-        handle: tuple[KeyValue, Passage | None],
+        handle: tuple[KeyValue, ScopeFilter | None],
         events: Sequence[Event],
         session_id: str,
         metadata: Mapping[str, object] | None,
@@ -312,14 +410,14 @@ class MemcoreMemoryService(Opened, BaseMemoryService):
             await self._resume()
 
     async def _resume(self) -> None:
-        await settled(in_thread(resume_removals, self.database.backing.store))
+        await settled(in_thread(resume_removals, self.database.engine.store))
 
     def _kv(self, app_name: str, user_id: str) -> KeyValue:
         return self._handle(app_name, user_id)[0]
 
-    def _handle(self, app_name: str, user_id: str) -> tuple[KeyValue, Passage | None]:
+    def _handle(self, app_name: str, user_id: str) -> tuple[KeyValue, ScopeFilter | None]:
         found = self._handles.get((app_name, user_id))
-        if found is None or self.database.backing.access is not None:
+        if found is None or self.database.engine.access is not None:
             if len(self._handles) >= _HANDLES_MAX:
                 self._handles.clear()
             scope = self.database.scope(app=name_of(app_name), user=name_of(user_id))
@@ -343,7 +441,7 @@ def _made_id(key: str | None, at: int) -> str:
     return blake2b(named, digest_size=16, salt=at.to_bytes(8, "little")).hexdigest()
 
 
-def _admitted(passage: Passage | None, event: Event) -> Event:
+def _admitted(passage: ScopeFilter | None, event: Event) -> Event:
     """The event with its content and its author as they may be stored."""
     if passage is None or event.content is None:
         return event
@@ -352,7 +450,7 @@ def _admitted(passage: Passage | None, event: Event) -> Event:
     return event.model_copy(update={**made, "author": passage.again(event.author)})
 
 
-def _admitted_entry(passage: Passage, entry: MemoryEntry) -> MemoryEntry:
+def _admitted_entry(passage: ScopeFilter, entry: MemoryEntry) -> MemoryEntry:
     """An entry as it may be stored."""
     told = admitted_metadata(passage, entry.custom_metadata)
     made = {"content": admitted_content(passage, entry.content), "custom_metadata": told}

@@ -3,46 +3,325 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
+from google.adk.platform import time as platform_time
 from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.base_session_service import (
     BaseSessionService,
     GetSessionConfig,
     ListSessionsResponse,
 )
-from google.adk.sessions.session import Session
+from google.adk.sessions.session import Session as SessionListing
+from google.adk.sessions.session import Session as SessionSessions
 from typing_extensions import override
 
-from memcore.adapters.adk.appending import Appended
-from memcore.adapters.adk.cache import Entry, EventCache
-from memcore.adapters.adk.copies import Copies
-from memcore.adapters.adk.creating import begin
-from memcore.adapters.adk.deleting import delete_invocation
-from memcore.adapters.adk.handles import Handles, id_of, located, name_of
-from memcore.adapters.adk.history import EventPage, History, Snapshot
-from memcore.adapters.adk.labels import state_of
-from memcore.adapters.adk.listing import SessionPage, listed, page_of
-from memcore.adapters.adk.markers import marker_in, marker_of, put_marker
-from memcore.adapters.adk.showing import present, show_event
-from memcore.adapters.adk.staging import in_thread
-from memcore.adapters.adk.storing import Storing
-from memcore.adapters.adk.telling import place_of
-from memcore.adapters.adk.turns import Turn, Turns
-from memcore.aio.commit import commit_to, settled
-from memcore.aio.source import Opened, Source, database_of
-from memcore.errors import DuplicateRequestError, StorageError
+from memcore.adapters.adk.append import Appended, Storing, Turn, Turns, delete_invocation
+from memcore.adapters.adk.commit import in_thread
+from memcore.adapters.adk.compaction import present, show_event
+from memcore.adapters.adk.events import (
+    TEMPORARY,
+    Copies,
+    Stored,
+    json_state,
+    marker_in,
+    marker_of,
+    put_marker,
+)
+from memcore.adapters.adk.history import Entry, EventCache, EventPage, Snapshot, Summary
+from memcore.adapters.adk.history import History as HistorySessions
+from memcore.adapters.adk.names import (
+    Handles,
+    fields_of,
+    id_of,
+    located,
+    name_of,
+    place_of,
+    state_of,
+)
+from memcore.adapters.source import Opened, Source, database_of
+from memcore.aio.commit import commit, commit_to, settled
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import decode_json, encode_json, open_value
+from memcore.database import Database, Scope
+from memcore.errors import (
+    CorruptValueError,
+    DuplicateRequestError,
+    InvalidOptionError,
+    PolicyMismatchError,
+    RevisionConflict,
+    StorageError,
+)
+from memcore.log import Head, History
+from memcore.log.history import read_rows
 from memcore.options import checked_bool, checked_choice, checked_int, checked_optional_int
+from memcore.rows import names
+from memcore.rows.head import head_key
+from memcore.rows.lifecycle import is_erased
+from memcore.session import Session
 from memcore.session import Session as Native
-from memcore.session.handle import store_of
-from memcore.store.base import Txn
+from memcore.session.session import store_of
+from memcore.state import APP, USER, json_fields
+from memcore.state.rows import header_key
+from memcore.store.interface import ReadTxn, Txn
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreSessionService"]
+__all__ = [
+    "MemcoreSessionService",
+    "SessionPage",
+    "begin",
+    "listed",
+    "page_of",
+]
 
-_PAGE: Final = 256
+
+# --- Beginning a session: the first row of its log holds its initial state, and when that was -----
+
+
+async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
+    """Store a new session; what of its state is temporary is left out.
+
+    Raises:
+        AlreadyExistsError: there is a session of this name.
+        InvalidItemError: the state holds what neither JSON nor a string can say.
+    """
+    values = {
+        key: value for key, value in json_state(state).items() if not key.startswith(TEMPORARY)
+    }
+    try:
+        session = scope.session(name, policy="gemini", orphans="keep")
+        batch = session.plan_batch(None)
+        batch.begin_state(fields_of(values), meta={"adk": {"timestamp": platform_time.get_time()}})
+        await commit(session, batch.closure())
+    except (RevisionConflict, PolicyMismatchError) as exc:
+        msg = f"Session with id {name} already exists."
+        raise AlreadyExistsError(msg) from exc
+    return session
+
+
+# --- The sessions of a scope, a page a snapshot: their state and when they were last changed ------
+
+logger = logging.getLogger("memcore.adk")
+
+_PAGE: Final = 128
+"""Sessions that are read before other tasks of the loop have their turn."""
+_SCOPES: Final = 256
+"""And users."""
+_NOTHING: Final = b"", 0
+
+
+class SessionPage(NamedTuple):
+    """Some sessions, and where the next ones begin."""
+
+    sessions: list[SessionListing]
+    cursor: str | None
+    """What brings the next page; None: there is none."""
+
+
+def page_of(
+    database: Database,
+    app: str,
+    users: Sequence[str],
+    cache: EventCache,
+    *,
+    cursor: str | None,
+    size: int,
+) -> SessionPage:
+    """Up to ``size`` sessions behind a cursor, in the order of their users and names.
+
+    Args:
+        database: where they are.
+        app: the application, as memcore calls it.
+        users: its users, likewise, in their order.
+        cache: as ``listed`` uses it.
+        cursor: that of the page before; None: the first page.
+        size: how many.
+
+    Raises:
+        InvalidOptionError: the cursor is none.
+    """
+    after = None
+    if cursor is not None:
+        user, after = _read_cursor(cursor)
+        users = users[bisect_left(users, user) :]
+        if users[:1] != [user]:
+            after = None
+    found: list[SessionListing] = []
+    for page in listed(database, app, users, cache, after=after, count=size):
+        found += page
+        if len(found) > size:
+            break
+    more = len(found) > size
+    del found[size:]
+    return SessionPage(found, _cursor_behind(found[-1]) if found and more else None)
+
+
+def _cursor_behind(session: SessionListing) -> str:
+    return encode_json([name_of(session.user_id), session.id])[0].decode("utf-8", "surrogatepass")
+
+
+def _read_cursor(cursor: object) -> tuple[str, str]:
+    try:
+        match json.loads(cursor if isinstance(cursor, str) else ""):
+            case [str() as user, str() as after] if user and after:
+                return user, after
+    except ValueError:
+        pass
+    msg = f"cursor: expected one that a page came with, got {cursor!r:.80}"
+    raise InvalidOptionError(msg)
+
+
+def listed(
+    database: Database,
+    app: str,
+    users: Sequence[str],
+    cache: EventCache,
+    *,
+    after: str | None = None,
+    count: int = _PAGE,
+) -> Iterator[list[SessionListing]]:
+    """The sessions of users of one application, ``count`` a snapshot, in the order of their names.
+
+    Args:
+        database: where they are.
+        app: the application, as memcore calls it.
+        users: its users, likewise.
+        cache: remembers of each session what its head and the header of its state stand for: of
+            one that did not change since, nothing else is read.
+        after: begin behind this name in the first scope.
+        count: sessions a page; the last page has fewer, or none.
+    """
+    if database.engine.access is not None:
+        for user in users:
+            scope = database.scope(app=app, user=user)
+            _ = scope.state, scope.app_state  # the authorizer is asked
+    store, waiting = database.engine.store, list(users)
+    while waiting:
+
+        def read(
+            txn: ReadTxn, after: str | None = after
+        ) -> tuple[list[SessionListing], int, str | None]:
+            return _page(txn, (app, waiting), after, (count, cache))
+
+        page, done, after = store.read(read)
+        del waiting[:done]
+        yield page
+
+
+def _page(
+    txn: ReadTxn,
+    owners: tuple[str, Sequence[str]],
+    after: str | None,
+    options: tuple[int, EventCache],
+) -> tuple[list[SessionListing], int, str | None]:
+    """A page, how many users are done with it, and the name behind which the next one goes on."""
+    (app, users), (count, cache) = owners, options
+    found: list[SessionListing] = []
+    app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
+    shared = _NOTHING if app_scope is None else json_fields(txn, app_scope, 0, prefix=APP)
+    for done, user in enumerate(users):
+        if len(found) >= count or done >= _SCOPES:
+            return found, done, None
+        number = names.scope_of(txn, app, user)
+        if number is None or is_erased(txn, number):
+            after = None
+            continue
+        user_id = id_of(user)
+        beside = shared, json_fields(txn, number, 0, prefix=USER)
+        for name, session in names.sessions(txn, number, after):
+            if len(found) == count:
+                return found, done, found[-1].id
+            summary = _summary(txn, (number, session), name, cache)
+            if summary is None:
+                continue
+            made = SessionListing(
+                id=name,
+                app_name=app_name,
+                user_id=user_id,
+                state=_state(summary.state, *beside),
+                last_update_time=summary.last,
+            )
+            put_marker(made, summary.marker)
+            found.append(made)
+        after = None
+    return found, len(users), None
+
+
+def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
+    """A state of its own from what is to stand in it."""
+    body = b",".join([each for each, _ in fields if each])
+    flags = 0
+    for _, each in fields:
+        flags |= each
+    return state_of(decode_json(b"{" + body + b"}", flags))
+
+
+def _summary(txn: ReadTxn, place: tuple[int, int], name: str, cache: EventCache) -> Summary | None:
+    """What is listed of a session; None if it has no head."""
+    key = head_key(*place)
+    stored, header = txn.get(key), txn.get(header_key(*place))
+    if stored is None:
+        return None
+    known = cache.summary(place)
+    if known is not None and known.head == stored and known.header == header:
+        return known
+    head = Head.unpack(key, stored)
+    state = json_fields(txn, *place)
+    marker = marker_of(place, head.revision)
+    try:
+        last = _last_time(txn, place[0], head)
+    except CorruptValueError as exc:  # of one event: the session is there, and so are all others
+        logger.warning("the last event of session %s is damaged: %s", name, exc)
+        return Summary(stored, header, state, head.updated_ms / 1000, marker)
+    made = Summary(stored, header, state, last, marker)
+    cache.summarize(place, made)
+    return made
+
+
+def _last_time(txn: ReadTxn, scope: int, head: Head) -> float:
+    """When the last event of a session was, or when it was created."""
+    if head.segments:  # nearly always the last row tells
+        owner, _, last = head.segments[-1]
+        key = keys.session_row(scope, owner, Row.ITEM, last)
+        value = txn.get(key)
+        if value is not None:
+            flags, body = open_value(key, value)
+            told = Stored.of(txn, scope, (0, last, flags, body)).whole_time()
+            if told is not None:
+                return told
+    history = History(head.all_segments(txn, scope))
+    for at in range(history.count - 1, -1, -1):
+        row = _row(txn, scope, history, at)
+        if row.is_event:
+            rest = _row(txn, scope, history, at - 1).rest() if row.is_split and at else None
+            return row.time(rest)
+        told = row.timestamp()
+        if told is not None:
+            return told
+    return head.created_ms / 1000
+
+
+def _row(txn: ReadTxn, scope: int, history: History, at: int) -> Stored:
+    session, seq = history.locate(at)
+    for row in read_rows(txn, scope, session, position=at, lo=seq, hi=seq):
+        if not isinstance(row, CorruptValueError):
+            return Stored.of(txn, scope, row)
+        raise row
+    msg = f"item {seq} is missing; run 'memcore check'"
+    raise CorruptValueError(msg, key=b"")
+
+
+# --- MemcoreSessionService: ADK's sessions over a memcore file ------------------------------------
+
+_PAGE_SESSIONS: Final = 256
 """Events that are copied before other tasks of the loop have their turn."""
 _CACHE_BYTES: Final = 64 * 1024**2
 _PAGE_SIZE: Final = 100
@@ -128,7 +407,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             source, durability=given["durability"], allow_unsafe=given["allow_unsafe"]
         )
         self.observer = adapting(source, "adk", place_of=place_of)
-        self._cache.listen(self.database.backing.store.bell)
+        self._cache.listen(self.database.engine.store.notifier)
         self._handles = Handles(self.database)
         self._turns = Turns()
 
@@ -142,7 +421,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         user_id: str,
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
-    ) -> Session:
+    ) -> SessionSessions:
         """A new session; its initial state is the first row of its log.
 
         Args:
@@ -170,7 +449,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         user_id: str,
         session_id: str,
         config: GetSessionConfig | None = None,
-    ) -> Session | None:
+    ) -> SessionSessions | None:
         """The session with its events, oldest first; None if there is none.
 
         Args:
@@ -187,19 +466,19 @@ class MemcoreSessionService(Opened, BaseSessionService):
             return None
         return await self._get(self._handles.get(app_name, user_id, name), config or _ALL)
 
-    async def _get(self, native: Native, config: GetSessionConfig) -> Session | None:
-        history = History(native, self._cache)
+    async def _get(self, native: Native, config: GetSessionConfig) -> SessionSessions | None:
+        history = HistorySessions(native, self._cache)
         wanted = config.num_recent_events
         found = history.look(wanted, pair_safe=self._pair_safe)
         if found is None:
             return None
         entries = await history.entries(found, keep=wanted != 0)
-        made = Session(
+        made = SessionSessions(
             id=native.id,
             app_name=id_of(native.app),
             user_id=id_of(native.user),
             state=found.state,
-            last_update_time=_last_time(entries, found.created),
+            last_update_time=_last_time_sessions(entries, found.created),
         )
         if wanted != 0:
             made.events = await self._shown(found, entries, config.after_timestamp)
@@ -218,10 +497,10 @@ class MemcoreSessionService(Opened, BaseSessionService):
         if self._copies is None:
             return events
         copied: list[Event] = []
-        for at in range(0, len(events), _PAGE):
+        for at in range(0, len(events), _PAGE_SESSIONS):
             if at:
                 await asyncio.sleep(0)
-            copied += self._copies.of(events[at : at + _PAGE])
+            copied += self._copies.of(events[at : at + _PAGE_SESSIONS])
         return copied
 
     @override
@@ -230,7 +509,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     ) -> ListSessionsResponse:
         """The sessions of a user, or of all users, without events: the last changed one last."""
         app, users = self._users(app_name, user_id)
-        found: list[Session] = []
+        found: list[SessionSessions] = []
         for page in listed(self.database, app, users, self._cache):
             found += page
             await asyncio.sleep(0)
@@ -295,7 +574,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
         name = (session_id or "").strip()
         if not name:
             return None
-        history = History(self._handles.get(app_name, user_id, name), self._cache)
+        history = HistorySessions(self._handles.get(app_name, user_id, name), self._cache)
         backwards = checked_bool("newest_first", newest_first)
         found = history.page(cursor, size, newest_first=backwards)
         if found is None:
@@ -361,9 +640,9 @@ class MemcoreSessionService(Opened, BaseSessionService):
         if not name or not invocation_id:
             return 0
         native = self._handles.get(app_name, user_id, name)
-        backing = self.database.backing
+        engine = self.database.engine
         return await settled(
-            in_thread(lambda: delete_invocation(backing, native, invocation_id, rewinds=rewinds))
+            in_thread(lambda: delete_invocation(engine, native, invocation_id, rewinds=rewinds))
         )
 
     @override
@@ -380,7 +659,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
     # --- events -----------------------------------------------------------------------------------
 
     @override
-    async def append_event(self, session: Session, event: Event) -> Event:
+    async def append_event(self, session: SessionSessions, event: Event) -> Event:
         """Store an event and what it changes of the state; then the object shows it.
 
         An event that was stored before is not stored again. If it fails, object and event are as
@@ -408,14 +687,14 @@ class MemcoreSessionService(Opened, BaseSessionService):
             turn.storing = None
             self._turns.give(session, turn)
 
-    async def _settle_left(self, session: Session, left: Storing) -> None:
+    async def _settle_left(self, session: SessionSessions, left: Storing) -> None:
         """Show what was stored for a writer whose loop was closed before it learned of it."""
         # The queue is first in, first out: behind this commit the outcome of the other is decided.
         await commit_to(store_of(left.session), _nothing)
         if left.done is not None and await left.is_last(self._cache):
             self._show(session, left, left.done)
 
-    async def _append(self, session: Session, event: Event, turn: Turn) -> Event:
+    async def _append(self, session: SessionSessions, event: Event, turn: Turn) -> Event:
         if not event.id:
             event.id = Event.new_id()
         native = self._handles.get(session.app_name, session.user_id, session.id)
@@ -441,7 +720,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             self._show(session, storing, done)
         return event
 
-    def _show(self, session: Session, storing: Storing, done: Appended) -> None:
+    def _show(self, session: SessionSessions, storing: Storing, done: Appended) -> None:
         """Let the writer's object show what was stored."""
         event = storing.event
         if event.actions.state_delta:
@@ -460,7 +739,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             storing.remember(self._copies, self._cache)
 
 
-def _last_time(entries: list[Entry], created: float) -> float:
+def _last_time_sessions(entries: list[Entry], created: float) -> float:
     for entry in reversed(entries):
         if entry.timestamp is not None:
             return entry.timestamp

@@ -14,4 +14,6 @@ the head before it uses them: what others changed is taken from the head, or rea
 
 from memcore.adapters.deepagents.backend import MemcoreBackend
 
-__all__ = ["MemcoreBackend"]
+__all__ = [
+    "MemcoreBackend",
+]

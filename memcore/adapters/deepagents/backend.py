@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final, Self
+from pathlib import PurePosixPath
+from typing import Any, Final, Self, TypeAlias
 
 from deepagents.backends.protocol import (
     BackendProtocol,
@@ -28,26 +32,229 @@ from deepagents.backends.protocol import (
 from deepagents.backends.utils import (
     InvalidGlobPatternError,
     _get_backend_read_file_type,
+    compile_grep_include_glob,
     file_data_to_string,
     perform_string_replacement,
     slice_read_response,
 )
+from langgraph.runtime import get_runtime
+from wcmatch import glob as wcglob
 
-from memcore.adapters.deepagents.files import Files, Upload
-from memcore.adapters.deepagents.listing import Listing, rooted
-from memcore.adapters.deepagents.matching import lines_with, matched
-from memcore.adapters.deepagents.namespaces import Namespace, named
-from memcore.adapters.deepagents.once import Once, Repeated, once_of
+from memcore.adapters.deepagents.files import (
+    Files,
+    Listing,
+    Once,
+    Repeated,
+    Upload,
+    once_of,
+    rooted,
+)
 from memcore.adapters.deepagents.rows import FileRow, encoding_of
-from memcore.adapters.deepagents.uploads import REFUSED, put_all
-from memcore.aio.source import Opened, Source, scope_of
+from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.database.scope import passage_of, rows_of
-from memcore.errors import StorageError
+from memcore.errors import (
+    BlockedError,
+    InvalidItemError,
+    InvalidOptionError,
+    OptedOutError,
+    ReadOnlyError,
+    StorageError,
+)
 from memcore.options import checked_bool
+from memcore.privacy.write_filter import ScopeFilter
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreBackend"]
+__all__ = [
+    "REFUSED",
+    "MemcoreBackend",
+    "Namespace",
+    "lines_with",
+    "matched",
+    "named",
+    "put_all",
+    "relative",
+]
+
+
+# --- Which paths a glob finds, and which lines a search finds -------------------------------------
+
+_PATTERNS: Final = 32
+"""Globs of which it is remembered what they include."""
+_PATHS_KEPT: Final = 10_000
+
+
+def relative(path: str, root: str) -> str:
+    """A path as seen from a search root, which may be the file itself."""
+    if root == "/":
+        return path[1:]
+    if path == root:
+        return path.rpartition("/")[2]
+    return path[len(root) + 1 :]
+
+
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], object]:
+    # The shared matcher judges the pattern, and raises in its own words. What it then does for each
+    # path (an object, a PurePosixPath) takes longer than all else in a search of many paths.
+    compile_grep_include_glob(pattern)
+    flags = wcglob.BRACE | wcglob.GLOBSTAR
+    alternatives = [
+        re.compile(text) for text in wcglob.translate(pattern.lstrip("/"), flags=flags)[0]
+    ]
+    if len(alternatives) == 1:
+        matches: Callable[[str], object] = alternatives[0].fullmatch
+    else:
+
+        def matches(name: str) -> bool:
+            return any(found.fullmatch(name) for found in alternatives)
+
+    if "/" in pattern:
+        return matches
+
+    def matches_name(path: str) -> object:
+        name = path[path.rfind("/") + 1 :]
+        if name in {"", "."}:
+            name = PurePosixPath(path).name
+        return matches(name)
+
+    return matches_name
+
+
+class _Verdicts(dict[str, bool]):
+    """Which paths a glob includes; it is asked once of each path."""
+
+    def __init__(self, pattern: str, root: str) -> None:
+        super().__init__()
+        self._matches = _matcher(pattern)
+        self._root = root
+
+    def __missing__(self, path: str) -> bool:
+        found = self[path] = bool(self._matches(relative(path, self._root)))
+        return found
+
+
+_verdicts = lru_cache(maxsize=_PATTERNS)(_Verdicts)
+
+
+def matched(pattern: str, paths: list[str], root: str) -> list[str]:
+    """The paths under ``root`` that a glob includes, as DeepAgents' shared matcher says.
+
+    Raises:
+        InvalidGlobPatternError: the matcher refuses the pattern.
+    """
+    verdicts = _verdicts(pattern, root)
+    if len(verdicts) > 2 * len(paths) + _PATHS_KEPT:
+        verdicts.clear()  # most of them are of files that are gone, or of other namespaces
+    return [path for path in paths if verdicts[path]]
+
+
+def lines_with(pattern: str, path: str, text: str) -> list[GrepMatch]:
+    """The lines of a text that hold ``pattern``."""
+    return [
+        {"path": path, "line": number, "text": line}
+        for number, line in enumerate(text.split("\n"), 1)
+        if pattern in line
+    ]
+
+
+# --- Which namespace of files a call is about -----------------------------------------------------
+
+Namespace: TypeAlias = str | tuple[str, ...] | Callable[[Any], str | tuple[str, ...]]
+"""A name, a tuple of them, or a function of the LangGraph runtime that gives either."""
+
+_LEGAL: Final = re.compile(r"[A-Za-z0-9\-_.@+:~]+", re.ASCII)
+_PREFIX: Final = "deepagents:"
+
+
+def named(namespace: Namespace) -> str:
+    """The key/value namespace for a call that is being made.
+
+    Raises:
+        InvalidOptionError: it is empty, no strings, or holds characters that StoreBackend refuses.
+        RuntimeError: the function reads the runtime, and this is outside a graph.
+    """
+    given: Any = _called(namespace) if callable(namespace) else namespace
+    parts = (given,) if isinstance(given, str) else given
+    if not isinstance(parts, tuple) or not parts:
+        msg = f"namespace: expected a str or a tuple of them that is not empty, got {given!r:.100}"
+        raise InvalidOptionError(msg)
+    for part in parts:
+        if not isinstance(part, str) or not _LEGAL.fullmatch(part):
+            msg = (
+                f"namespace: expected letters, digits and - _ . @ + : ~ in each part, got "
+                f"{part!r:.100}"
+            )
+            raise InvalidOptionError(msg)
+    return _PREFIX + "/".join(parts)
+
+
+def _called(namespace: Callable[[Any], Any]) -> Any:
+    try:
+        runtime: Any = get_runtime()
+    except (RuntimeError, KeyError):
+        runtime = None
+    try:
+        return namespace(runtime)
+    except AttributeError as error:
+        if runtime is not None:
+            raise
+        msg = (
+            "the namespace function reads the runtime, which there is only inside a LangGraph "
+            "graph: call the backend from an agent, or give a namespace that needs none"
+        )
+        raise RuntimeError(msg) from error
+
+
+# --- Whole files on their way in: many in one commit, redacted where the scope redacts ------------
+
+REFUSED: Final = (
+    BlockedError, InvalidItemError, OptedOutError, ReadOnlyError, StorageError, UnicodeEncodeError,
+)  # fmt: skip
+"""What a model is told, as DeepAgents does; all else is a mistake of the program, and raised."""
+_UPLOAD_BYTES: Final = 4 * 1024**2
+"""Files of one upload share a commit up to this size."""
+
+
+def put_all(
+    files: Files, passage: ScopeFilter | None, uploads: Sequence[Upload]
+) -> list[FileUploadResponse]:
+    """Store whole files; what became of each."""
+    responses: list[FileUploadResponse] = []
+    at = 0
+    if passage is not None:
+        uploads = [_admitted(passage, upload) for upload in uploads]
+    while at < len(uploads):
+        stop, size = at + 1, len(uploads[at].payload)
+        while stop < len(uploads) and size + len(uploads[stop].payload) <= _UPLOAD_BYTES:
+            size += len(uploads[stop].payload)
+            stop += 1
+        batch, error = uploads[at:stop], None
+        try:
+            times = Counter(one.path for one in batch)
+            # What comes twice is written in the order in which it comes.
+            whole = [
+                one
+                for one in batch
+                if one.modified_at or times[one.path] > 1 or not files.grown(one)
+            ]
+            if whole:
+                files.put(whole)
+        except REFUSED as refused:
+            error = "permission_denied" if isinstance(refused, ReadOnlyError) else str(refused)
+        responses += [FileUploadResponse(path=one.path, error=error) for one in batch]
+        at = stop
+    return responses
+
+
+def _admitted(passage: ScopeFilter, upload: Upload) -> Upload:
+    """A whole content as it may be stored."""
+    passage.name(upload.path, "path of a file")
+    payload = passage.bytes(upload.payload, "file")
+    return upload if payload is upload.payload else replace(upload, payload=payload)
+
+
+# --- MemcoreBackend: DeepAgents' files in one memcore file ----------------------------------------
 
 _ATTEMPTS: Final = 100
 _NAMESPACES: Final = 64

@@ -1,26 +1,19 @@
-"""The files of one namespace: what lies in memory, what is committed, and how the two agree."""
+"""Files of one namespace: cached copies, what is committed, listings, writes done once."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from memcore.adapters.deepagents.contents import (
-    Texts,
-    drop_parts,
-    lengthen,
-    put_parts,
-    read_parts,
-    shown,
-)
-from memcore.adapters.deepagents.listing import Listing
-from memcore.adapters.deepagents.once import Once
+from deepagents.backends.protocol import FileInfo
+
 from memcore.adapters.deepagents.rows import (
     FILES,
     HEAD,
@@ -28,13 +21,197 @@ from memcore.adapters.deepagents.rows import (
     Change,
     FileRow,
     Head,
+    Texts,
+    drop_parts,
     file_key,
+    lengthen,
+    put_parts,
+    read_parts,
+    shown,
 )
 from memcore.errors import CorruptValueError
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
-from memcore.store.piece import Piece
+from memcore.options import checked_idempotency_key
+from memcore.store.interface import DeleteBudget
 
-__all__ = ["Files", "Upload"]
+__all__ = [
+    "Files",
+    "Listing",
+    "Once",
+    "Repeated",
+    "Upload",
+    "once_of",
+    "rooted",
+]
+
+
+# --- The file rows of a namespace in memory, in the order of their paths --------------------------
+
+_BEHIND_SLASH = chr(ord("/") + 1)
+
+
+def rooted(path: str | None) -> str | None:
+    """A search root as DeepAgents normalises it; None if it is blank, where nothing is found."""
+    path = path or "/"
+    if not path.strip():
+        return None
+    found = path if path.startswith("/") else "/" + path
+    return found.rstrip("/") if found != "/" else found
+
+
+class _Told(dict[str, FileInfo]):
+    """What is told of each file, made when it is first asked for."""
+
+    def __init__(self, rows: dict[str, FileRow]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __missing__(self, path: str) -> FileInfo:
+        row = self._rows[path]
+        found = self[path] = {
+            "path": path,
+            "is_dir": False,
+            "size": row.told_size,
+            "modified_at": row.modified_at or "",
+        }
+        return found
+
+
+class Listing:
+    """The files as they were at ``head``; None: there were none yet.
+
+    It is not thread-safe: its owner holds a lock.
+    """
+
+    def __init__(self, head: Head | None, rows: Iterable[tuple[str, FileRow]] = ()) -> None:
+        self.head = head
+        self._rows = dict(rows)
+        self._told = _Told(self._rows)
+        self._paths = sorted(self._rows)
+
+    def row(self, path: str) -> FileRow | None:
+        """The row of a file."""
+        return self._rows.get(path)
+
+    def rows(self, paths: Iterable[str]) -> list[tuple[str, FileRow]]:
+        """The paths of files with their rows."""
+        rows = self._rows
+        return [(path, rows[path]) for path in paths]
+
+    def take(self, path: str, row: FileRow | None) -> None:
+        """Make a change: a file's new row, or a path is gone with all below it."""
+        if row is not None:
+            if path not in self._rows:
+                insort(self._paths, path)
+            self._rows[path] = row
+            self._told.pop(path, None)
+            return
+        for start, stop in ((path, path + "\0"), self._below(path + "/")):
+            lo, hi = self._span(start, stop)
+            for gone in self._paths[lo:hi]:
+                del self._rows[gone]
+                self._told.pop(gone, None)
+            del self._paths[lo:hi]
+
+    def drop(self, paths: Iterable[str], head: Head) -> None:
+        """These files are gone at ``head``; what lies below their paths is not."""
+        for path in paths:
+            del self._rows[path]
+            self._told.pop(path, None)
+            del self._paths[bisect_left(self._paths, path)]
+        self.head = head
+
+    def _below(self, prefix: str) -> tuple[str, str]:
+        """Bounds of the paths that begin with a prefix, which ends with a slash."""
+        return prefix, prefix[:-1] + _BEHIND_SLASH
+
+    def _span(self, start: str, stop: str) -> tuple[int, int]:
+        lo = bisect_left(self._paths, start)
+        return lo, bisect_left(self._paths, stop, lo)
+
+    def at_or_below(self, base: str) -> list[str]:
+        """A path if it is a file, and all files below it."""
+        lo, hi = self._span(*self._below(base + "/"))
+        return ([base] if base in self._rows else []) + self._paths[lo:hi]
+
+    def found_under(self, root: str) -> list[str]:
+        """The files that a search looks at: the root itself if it is a file, else those below."""
+        if root in self._rows:
+            return [root]
+        lo, hi = self._span(*self._below(root if root == "/" else root + "/"))
+        return self._paths[lo:hi]
+
+    def told(self, paths: Iterable[str]) -> list[FileInfo]:
+        """What DeepAgents is told of these files."""
+        told = self._told
+        return [told[path].copy() for path in paths]
+
+    def entries(self, directory: str) -> list[FileInfo]:
+        """What DeepAgents is told of a directory: its files, and its directories (``"/a/"``).
+
+        Of a directory's subtree one path is looked at, so it costs what there is to tell.
+        """
+        prefix = directory if directory.endswith("/") else directory + "/"
+        at, hi = self._span(*self._below(prefix))
+        paths, told, start = self._paths, self._told, len(prefix)
+        found: list[FileInfo] = []
+        while at < hi:
+            path = paths[at]
+            slash = path.find("/", start)
+            if slash < 0:
+                found.append(told[path].copy())
+                at += 1
+                continue
+            subtree = path[: slash + 1]
+            found.append({"path": subtree, "is_dir": True, "size": 0, "modified_at": ""})
+            at = bisect_left(paths, self._below(subtree)[1], at, hi)
+        return found
+
+
+# --- Requests that change a file once, however often they come ------------------------------------
+
+
+class Repeated(Exception):  # noqa: N818 - a signal
+    """The request was carried out before; ``result`` is what it returned."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """An idempotency key, what it stands for, and what the request returns."""
+
+    key: str
+    content: bytes
+    result: Any = 0
+
+    def note(self, txn: KeyValueTxn) -> None:
+        """Keep the result, in the transaction that changes the file and before it does.
+
+        Raises:
+            Repeated: the request was carried out.
+            DuplicateRequestError: the key was used for another one.
+        """
+        told = txn.recall(self.key, self.content)
+        if told is not None:
+            raise Repeated(told[0])
+        txn.remember(self.key, self.result, self.content)
+
+
+def once_of(key: str | None, *said: str | bool) -> Once | None:
+    """The request of a key that stands for these arguments; None without one.
+
+    Raises:
+        InvalidOptionError: the key is no str, empty or too long.
+    """
+    if key is None:
+        return None
+    return Once(checked_idempotency_key(key), repr(said).encode("utf-8", "surrogatepass"))
+
+
+# --- The files of one namespace: what lies in memory, what is committed, and how the two agree ----
 
 T = TypeVar("T")
 
@@ -366,7 +543,7 @@ def _is_at(txn: KeyValueTxn, path: str, row: FileRow) -> bool:
 
 def _piece(listing: Listing, base: str) -> tuple[Head | None, list[str], bool]:
     """What one transaction of a deletion removes, and whether nothing is left behind it."""
-    doomed, piece = listing.at_or_below(base), Piece()
+    doomed, piece = listing.at_or_below(base), DeleteBudget()
     stop = 0
     for _, row in listing.rows(doomed[:_DELETE_FILES]):
         if not piece.admits(row.size, more_pages=row.parts):

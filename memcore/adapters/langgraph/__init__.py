@@ -20,6 +20,7 @@ __all__ = [
     "MemcoreStore",
 ]
 
+
 _HOMES = {
     "AsyncMemcoreSaver": "saver",
     "AsyncMemcoreStore": "store",

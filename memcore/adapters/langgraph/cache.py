@@ -11,23 +11,26 @@ from typing import Final, Self
 from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.coding import (
+from memcore.adapters.langgraph.items import address, exact_range, named
+from memcore.adapters.langgraph.serde import (
     AllowedTypes,
     SerdeCoder,
     coder_of,
     default_serde,
     type_names,
 )
-from memcore.adapters.langgraph.rows import address, exact_range, named
+from memcore.adapters.source import Opened, Source, scope_of
 from memcore.aio.commit import settled
-from memcore.aio.source import Opened, Source, scope_of
-from memcore.checkpoint import Coder, admitting
 from memcore.database.scope import passage_of, rows_of
 from memcore.errors import CorruptValueError, InvalidItemError, UntrustedTypeError
+from memcore.graph import Coder, admitting
 from memcore.kv import KeyValueTxn
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["MemcoreCache"]
+__all__ = [
+    "MemcoreCache",
+]
+
 
 _log = logging.getLogger(__name__)
 _LENGTH_BYTES: Final = 4

@@ -1,4 +1,4 @@
-"""The rows of a store: items by name and in order, their vectors, their ends.
+"""Rows of a LangGraph store: items by name and order, filters, vectors, expiry.
 
 In one key/value namespace lie, each under a letter: ``N`` labels -> the namespace's number; ``K``
 labels and key -> where the item lies; ``O`` place -> the item; ``V`` place -> its vectors; ``E``
@@ -8,36 +8,207 @@ that are never given out again, so a scan is in the order in which things came i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
 from heapq import nlargest
-from typing import Final
+from importlib import import_module
+from importlib.util import find_spec
+from math import dist, isfinite, sqrt
+from operator import ge, gt, le, lt, mul
+from struct import Struct, error, pack, unpack_from
+from typing import Any, Final, Self
 
-from memcore.adapters.langgraph.rows import (
-    ItemRow,
-    Labels,
-    address,
-    labels_text,
-    named,
-    place,
-    split,
+from langgraph.store.base import (
+    IndexConfig,
+    MatchCondition,
+    ensure_embeddings,
+    get_text_at_path,
+    tokenize_path,
 )
+
+from memcore.codec.keys import pack_text
+from memcore.codec.values import decode_json, encode_json
+from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.kv import KeyValueTxn, KeyValueView
+from memcore.limits import KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX
+from memcore.options import checked_choice, need_known
 
 __all__ = [
     "Found",
+    "Index",
+    "ItemRow",
+    "Labels",
     "Put",
+    "Scorer",
+    "address",
     "any_lives",
+    "check_filter",
+    "exact_range",
+    "field_at",
     "find",
     "in_order",
     "is_due",
+    "labels_text",
+    "literal_prefix",
+    "matches",
+    "matches_namespace",
+    "named",
     "namespaces",
     "newest_first",
+    "pack_vectors",
+    "place",
     "refresh",
+    "split",
     "sweep",
     "vectors",
     "write",
 ]
+
+
+# --- Keys and values of the rows in which items lie: the only place that knows their text and -----
+# A label's text is the label (its NULs escaped) and a terminator, so no text of labels is a part of
+# another label: the rows of a namespace, and of all namespaces below it, are one exact range.
+
+Labels = tuple[str, ...]
+
+_SURELY_FITS_CHARS: Final = (KV_KEY_BYTES_MAX - 1) // 4
+_BORDER: Final = "\0\0"  # between a namespace and a key: no text of a label begins so
+_HEADER: Final = Struct(">BBQQQQII")
+_UPDATED: Final = slice(10, 18)
+_EXPIRES: Final = slice(26, 34)
+_LENGTHS: Final = Struct(">II")
+_FORMAT: Final = 1
+_PLACE_DIGITS: Final = 12
+
+
+def labels_text(labels: Labels) -> str:
+    """The text of a namespace: a prefix of those of the namespaces below it, and of no other."""
+    return "".join([label.replace("\0", "\0\2") + "\0\1" for label in labels])
+
+
+def split(text: str) -> Labels:
+    """The labels of ``labels_text``."""
+    return tuple(label.replace("\0\2", "\0") for label in text.split("\0\1")[:-1])
+
+
+def address(labels: Labels, key: str) -> str:
+    """One text for a namespace and a key of it; no other pair has it."""
+    return f"{labels_text(labels)}{_BORDER}{key}"
+
+
+def exact_range(kind: str, labels: Labels) -> tuple[str, str]:
+    """Where ``named(kind, address(labels, ...))`` begin and end: this namespace, none below it."""
+    start = kind + labels_text(labels) + _BORDER
+    return start, start[:-1] + "\1"
+
+
+def named(kind: str, text: str) -> str:
+    """The key of a row that is found by a text of any length; ``kind`` is an upper-case letter.
+
+    A text that does not fit stands there as a digest behind the letter in lower case: the value
+    holds it in full, and whoever reads it compares.
+    """
+    key = kind + text
+    if len(key) <= _SURELY_FITS_CHARS or len(pack_text(key)) <= KV_KEY_BYTES_MAX:
+        return key
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    return kind.lower() + digest
+
+
+def place(namespace: int, number: int) -> str:
+    """Where an item lies, in the order in which namespaces and items came into being."""
+    return f"{namespace:0{_PLACE_DIGITS}x}{number:0{_PLACE_DIGITS}x}"
+
+
+@dataclass(slots=True)
+class ItemRow:
+    """An item as it is stored: ``labels`` and ``key`` in full, the value as JSON."""
+
+    labels: str
+    """As ``labels_text``."""
+    key: str
+    created_us: int
+    updated_us: int
+    ttl_ms: int
+    expires_ms: int
+    """0: never."""
+    flags: int
+    """The codec's, of ``json``."""
+    json: bytes
+
+    @classmethod
+    def of(cls, namespace: Labels, key: str, value: Any, *, ttl_ms: int | None) -> Self:
+        """A row of a new value; the times come when it is written.
+
+        Raises:
+            InvalidItemError: the value is no mapping of strings to JSON, or too large.
+        """
+        where = f"the value of {key[:80]!r} in {namespace!r:.200}"
+        if not isinstance(value, Mapping):
+            msg = f"{where}: expected a mapping, got {type(value).__name__}"
+            raise InvalidItemError(msg)
+        try:
+            json, flags = encode_json(dict(value))
+        except (TypeError, ValueError, RecursionError) as exc:
+            msg = f"{where} is no JSON: {exc}"
+            raise InvalidItemError(msg) from exc
+        expires = 0 if ttl_ms is None else 1  # the time itself comes with the clock
+        row = cls(labels_text(namespace), key, 0, 0, ttl_ms or 0, expires, flags, json)
+        size = len(row.pack())
+        if size > KV_VALUE_BYTES_MAX:
+            msg = (
+                f"{where} takes {size} bytes: expected at most {KV_VALUE_BYTES_MAX}; keep large "
+                "content in blobs or files and store its address"
+            )
+            raise InvalidItemError(msg)
+        return row
+
+    def pack(self) -> bytes:
+        """The bytes of the row."""
+        labels = self.labels.encode("utf-8", "surrogatepass")
+        key = self.key.encode("utf-8", "surrogatepass")
+        times = (self.created_us, self.updated_us, self.ttl_ms, self.expires_ms)
+        head = _HEADER.pack(_FORMAT, self.flags, *times, len(labels), len(key))
+        return b"".join((head, labels, key, self.json))
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        """The row of ``pack``."""
+        _, flags, created, updated, ttl, expires, labels, key = _HEADER.unpack_from(raw)
+        begin = _HEADER.size + labels
+        end = begin + key
+        return cls(
+            raw[_HEADER.size : begin].decode("utf-8", "surrogatepass"),
+            raw[begin:end].decode("utf-8", "surrogatepass"),
+            created, updated, ttl, expires, flags, raw[end:],
+        )  # fmt: skip
+
+    @staticmethod
+    def is_expired(raw: bytes, now_ms: int) -> bool:
+        """Whether the time of a packed row has come."""
+        return 0 < int.from_bytes(raw[_EXPIRES], "big") <= now_ms
+
+    @staticmethod
+    def updated_us_of(raw: bytes) -> int:
+        """When a packed row was put last."""
+        return int.from_bytes(raw[_UPDATED], "big")
+
+    @staticmethod
+    def value_of(raw: bytes) -> dict[str, Any]:
+        """The value of a packed row; nothing else of it is looked at."""
+        labels, key = _LENGTHS.unpack_from(raw, _EXPIRES.stop)
+        found: dict[str, Any] = decode_json(raw[_HEADER.size + labels + key :], raw[1])
+        return found
+
+    def value(self) -> dict[str, Any]:
+        """The value, a new one at each call."""
+        found: dict[str, Any] = decode_json(self.json, self.flags)
+        return found
+
+
+# --- The rows of a store: items by name and in order, their vectors, their ends -------------------
 
 _COUNTER: Final = "#"
 _NUMBER_BYTES: Final = 6
@@ -296,3 +467,297 @@ def _forget_expiry(txn: KeyValueTxn, item: Found) -> None:
 
 def _expiry(expires_ms: int, at: str) -> str:
     return f"E{expires_ms:016x}{at}"
+
+
+# --- Which items and namespaces a search asks for: the rules of LangGraph's InMemoryStore ---------
+
+_ANY: Final = "*"
+_ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "$gt": gt,
+    "$gte": ge,
+    "$lt": lt,
+    "$lte": le,
+}
+_OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
+
+
+def check_filter(wanted: Any) -> None:
+    """Refuse a filter that no value could be held to.
+
+    Raises:
+        InvalidOptionError: an operator is unknown, or one of ``$gt``, ``$gte``, ``$lt``, ``$lte``
+            got no number.
+    """
+    if isinstance(wanted, list | tuple):
+        for want in wanted:
+            check_filter(want)
+    if not isinstance(wanted, Mapping):
+        return
+    if not all(isinstance(name, str) for name in wanted):
+        msg = f"filter: expected names of fields, got {list(wanted)!r:.100}"
+        raise InvalidOptionError(msg)
+    has_operators = any(name.startswith("$") for name in wanted)
+    for name, want in wanted.items():
+        if not has_operators:
+            check_filter(want)
+        elif name not in _OPERATORS:
+            msg = f"filter: unknown operator {name!r}; there are {', '.join(_OPERATORS)}"
+            raise InvalidOptionError(msg)
+        elif name in _ORDERS and _number(want) is None:
+            msg = f"filter: {name} compares numbers, got {want!r:.80}"
+            raise InvalidOptionError(msg)
+
+
+def matches(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether an item's value is one that the filter wants; every field must be.
+
+    A field is wanted as a plain value (equal), a mapping of fields (each of them; others may be
+    there), a list (of that length, each element) or a mapping of operators: ``$eq``, ``$ne``,
+    ``$gt``, ``$gte``, ``$lt``, ``$lte``. The last four compare numbers, also those in strings;
+    what is none, or not there, does not match. A name with dots is that of a field, or else a path
+    through mappings, as in SqliteStore.
+    """
+    return all(_wants(field_at(value, field), want) for field, want in wanted.items())
+
+
+def field_at(value: Mapping[str, Any], name: str) -> Any:
+    """The field of that name, or else what a path with dots leads to; None: nothing."""
+    if "." not in name or name in value:
+        return value.get(name)
+    found: Any = value
+    for part in name.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(part)
+    return found
+
+
+def _wants(value: Any, want: Any) -> bool:
+    if isinstance(want, dict):
+        if any(name.startswith("$") for name in want):
+            return all(_holds(value, operator, operand) for operator, operand in want.items())
+        return isinstance(value, dict) and all(_wants(value.get(k), w) for k, w in want.items())
+    if isinstance(want, list | tuple):
+        return (
+            isinstance(value, list)
+            and len(value) == len(want)
+            and all(_wants(v, w) for v, w in zip(value, want, strict=True))
+        )
+    return bool(value == want)
+
+
+def _holds(value: Any, operator: str, operand: Any) -> bool:
+    if operator == "$eq":
+        return bool(value == operand)
+    if operator == "$ne":
+        return bool(value != operand)
+    number, bound = _number(value), _number(operand)
+    return number is not None and bound is not None and _ORDERS[operator](number, bound)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def matches_namespace(namespace: Labels, conditions: Iterable[MatchCondition]) -> bool:
+    """Whether a namespace meets every condition; ``*`` is any one label.
+
+    Raises:
+        InvalidOptionError: a condition is neither ``prefix`` nor ``suffix``.
+    """
+    return all(_meets(namespace, condition) for condition in conditions)
+
+
+def _meets(namespace: Labels, condition: MatchCondition) -> bool:
+    kind, path = condition
+    if kind not in ("prefix", "suffix"):
+        msg = f"match condition: expected 'prefix' or 'suffix', got {kind!r}"
+        raise InvalidOptionError(msg)
+    size = len(path)
+    if len(namespace) < size:
+        return False
+    labels = namespace[:size] if kind == "prefix" else namespace[len(namespace) - size :]
+    return all(want in (_ANY, label) for label, want in zip(labels, path, strict=True))
+
+
+def literal_prefix(conditions: Iterable[MatchCondition]) -> Labels:
+    """The longest run of plain labels with which every namespace that is asked for begins."""
+    longest: Labels = ()
+    for kind, path in conditions:
+        labels = tuple(path)
+        if kind == "prefix":
+            until = labels.index(_ANY) if _ANY in labels else len(labels)
+            longest = max(longest, labels[:until], key=len)
+    return longest
+
+
+# --- Vectors of items: what is embedded, how vectors lie in bytes, how near they are to a query ---
+
+_HEADER_VECTORS: Final = Struct("<II")  # numbers of a vector, vectors
+_WHOLE: Final = "$"
+_OPTIONS: Final = ("dims", "embed", "fields", "text_fields", "distance_type")
+_COSINE: Final = "cosine"
+_L2: Final = "l2"
+_DISTANCES: Final = (_COSINE, _L2, "inner_product")
+_SCORE_DIGITS: Final = 12
+"""Sums of floats depend on their order: rounded here, scores and ranks do not."""
+
+
+class Index:
+    """The ``index`` option of a store: which texts of a value are embedded, and by what."""
+
+    def __init__(self, config: IndexConfig) -> None:
+        need_known("index", config, _OPTIONS)
+        self.distance = checked_choice(
+            "index: distance_type", config.get("distance_type", _COSINE), _DISTANCES
+        )
+        """``cosine``, ``l2`` or ``inner_product``."""
+        dims: Any = config.get("dims")
+        if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or dims < 1):
+            msg = f"index: dims must be a positive int, got {dims!r}"
+            raise InvalidOptionError(msg)
+        self._dims: int | None = dims
+        # The SQL stores read "text_fields", a list or one path; LangGraph's own name is "fields".
+        given: Any = config.get("text_fields")
+        fields: Any = config.get("fields") or ([given] if isinstance(given, str) else given)
+        fields = fields or [_WHOLE]
+        if not isinstance(fields, list | tuple) or not all(
+            isinstance(path, str) for path in fields
+        ):
+            msg = f"index: fields: expected a list of paths, got {fields!r:.80}"
+            raise InvalidOptionError(msg)
+        self._paths = [_tokens(path) for path in fields]
+        try:
+            self.embeddings = ensure_embeddings(config.get("embed"))
+        except ValueError as exc:
+            msg = f"index: {exc}"
+            raise InvalidOptionError(msg) from exc
+
+    def texts(self, value: Any, paths: Any) -> list[str]:
+        """The texts of a value to embed; ``paths`` as ``put``'s ``index``: None, False or paths."""
+        if paths is False:
+            return []
+        chosen = self._paths if paths is None else [_tokens(path) for path in paths]
+        return [text for path in chosen for text in get_text_at_path(value, path)]
+
+    def checked(self, texts: Sequence[str], found: Any) -> dict[str, list[float]]:
+        """What the embedder gave for each text.
+
+        Raises:
+            InvalidOptionError: it gave another number of vectors, of other dimensions than the
+                index has, or no finite numbers.
+        """
+        vectors = _listed(found)
+        if len(vectors) != len(texts):
+            msg = f"index: embed gave {len(vectors)} vectors for {len(texts)} texts"
+            raise InvalidOptionError(msg)
+        return {
+            text: _rounded(vector, self._dims) for text, vector in zip(texts, vectors, strict=True)
+        }
+
+
+def _tokens(path: str) -> str | list[str]:
+    return path if path == _WHOLE else tokenize_path(path)
+
+
+def _listed(found: Any) -> list[Any]:
+    return list(found.tolist() if hasattr(found, "tolist") else found)
+
+
+def _rounded(vector: Any, dims: int | None) -> list[float]:
+    """The vector as it is stored: in single precision."""
+    numbers = _listed(vector)
+    if not numbers or dims not in (None, len(numbers)):
+        msg = f"index: dims is {dims}, but embed gave a vector of {len(numbers)} numbers"
+        raise InvalidOptionError(msg)
+    form = f"<{len(numbers)}f"
+    try:
+        stored = list(unpack_from(form, pack(form, *numbers)))
+    except (error, OverflowError) as exc:
+        msg = f"index: embed gave a vector that is none of single-precision numbers: {exc}"
+        raise InvalidOptionError(msg) from exc
+    if not all(map(isfinite, stored)):
+        msg = "index: embed gave a vector that holds NaN or infinity"
+        raise InvalidOptionError(msg)
+    return stored
+
+
+def pack_vectors(vectors: Sequence[Sequence[float]]) -> bytes:
+    """The bytes of an item's vectors, all of one length."""
+    dims = len(vectors[0])
+    numbers = [number for vector in vectors for number in vector]
+    return _HEADER_VECTORS.pack(dims, len(vectors)) + pack(f"<{len(numbers)}f", *numbers)
+
+
+class Scorer:
+    """How near items are to one query, the nearest with the highest score.
+
+    ``cosine``: the cosine of the angle; ``inner_product``: the inner product; ``l2``: the euclidean
+    distance, negative; as PostgresStore's. numpy does it where it is installed.
+    """
+
+    def __init__(self, query: list[float], distance: str = _COSINE) -> None:
+        self._query = query
+        self._distance = distance
+        self._norm = sqrt(sum(map(mul, query, query)))
+        self._numpy = _numpy()
+
+    def best(self, rows: Iterable[bytes]) -> list[float]:
+        """The score of each item: that of the nearest of its vectors.
+
+        The cosine of a vector of zeros is 0.
+
+        Raises:
+            InvalidOptionError: an item was embedded in other dimensions than the query.
+        """
+        found = []
+        for row in rows:
+            dims, count = _HEADER_VECTORS.unpack_from(row)
+            if dims != len(self._query):
+                msg = (
+                    f"index: embed gave {len(self._query)} numbers for the query, but items were "
+                    f"stored with vectors of {dims}: put them again with this embedder"
+                )
+                raise InvalidOptionError(msg)
+            score = self._by_numpy if self._numpy else self._by_hand
+            found.append(round(max(score(row, dims, count)), _SCORE_DIGITS))
+        return found
+
+    def _by_hand(self, row: bytes, dims: int, count: int) -> list[float]:
+        numbers = unpack_from(f"<{dims * count}f", row, _HEADER_VECTORS.size)
+        scores = []
+        for at in range(0, dims * count, dims):
+            vector = numbers[at : at + dims]
+            if self._distance != _COSINE:
+                scores.append(self._by_distance(vector))
+                continue
+            norm = sqrt(sum(map(mul, vector, vector))) * self._norm
+            scores.append(sum(map(mul, vector, self._query)) / norm if norm else 0.0)
+        return scores
+
+    def _by_distance(self, vector: Sequence[float]) -> float:
+        if self._distance == _L2:
+            return -dist(vector, self._query)
+        return float(sum(map(mul, vector, self._query)))
+
+    def _by_numpy(self, row: bytes, dims: int, count: int) -> list[float]:
+        np = self._numpy
+        matrix = np.frombuffer(row, "<f4", dims * count, _HEADER_VECTORS.size).astype("f8")
+        matrix = matrix.reshape(count, dims)
+        if self._distance == _L2:
+            return (-np.linalg.norm(matrix - np.array(self._query), axis=1)).tolist()  # type: ignore[no-any-return]
+        if self._distance != _COSINE:
+            return (matrix @ np.array(self._query)).tolist()  # type: ignore[no-any-return]
+        norms = np.linalg.norm(matrix, axis=1) * self._norm
+        scores = np.zeros(count)
+        np.divide(matrix @ np.array(self._query), norms, out=scores, where=norms != 0)
+        return scores.tolist()  # type: ignore[no-any-return]
+
+
+@cache
+def _numpy() -> Any:
+    """The module, or None where it is not installed."""
+    return import_module("numpy") if find_spec("numpy") else None

@@ -1,4 +1,4 @@
-"""Messages of a channel as a model should receive them."""
+"""Messages of a LangGraph channel, made legal for a model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import (
-    BaseMessage,
-    RemoveMessage,
-    message_to_dict,
-    messages_from_dict,
-)
+from langchain_core.messages import BaseMessage, RemoveMessage, message_to_dict, messages_from_dict
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.binop import _get_overwrite
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -20,11 +15,15 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 
 from memcore.context import fit
 from memcore.errors import InvalidItemError, NotFoundError
-from memcore.formats import find_violations, get_policy
 from memcore.model import Context
 from memcore.tokens import TokenCounter
+from memcore.wire import find_violations, get_policy
 
-__all__ = ["channel_messages", "message_faults", "messages_context"]
+__all__ = [
+    "channel_messages",
+    "message_faults",
+    "messages_context",
+]
 
 
 def channel_messages(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import logging
+import os
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -18,20 +23,395 @@ from langgraph.checkpoint.base import (
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from memcore.adapters.langgraph.filters import field_at
-from memcore.adapters.langgraph.retaining import Retaining
-from memcore.aio.driving import drive
-from memcore.checkpoint import (
+from memcore.adapters.langgraph.items import field_at
+from memcore.adapters.langgraph.messages import channel_messages, message_faults, messages_context
+from memcore.adapters.langgraph.serde import (
+    ALL_TYPES,
+    AllowedTypes,
+    SerdeCoder,
+    TypeNames,
+    coder_of,
+    default_serde,
+    type_names,
+)
+from memcore.adapters.source import Done, Opened, Source, scope_of
+from memcore.aio import AsyncDatabase
+from memcore.aio.commit import commit_to, drive
+from memcore.database import Database, Scope
+from memcore.database.scope import engine_of
+from memcore.errors import HistoryNeededError, InvalidOptionError, MemcoreError, NotFoundError
+from memcore.graph import (
     MISSING,
-    Found,
+    GraphStore,
     NewCheckpoint,
     NewWrites,
+    RecoveredNamespace,
+    Rule,
+    StoredCheckpoint,
+    ThreadEntry,
+    keep_rule,
+    run_rule,
 )
-from memcore.checkpoint.graph import store_of
-from memcore.telemetry import adapts
+from memcore.graph.decode import DecodeCache
+from memcore.graph.store import store_of
+from memcore.model import Context
+from memcore.options import checked_optional_int
+from memcore.telemetry import adapting, adapts
+from memcore.telemetry.observer import Place
+from memcore.tokens import TokenCounter
 
-__all__ = ["AsyncMemcoreSaver", "MemcoreSaver"]
+__all__ = [
+    "AsyncMemcoreSaver",
+    "Handle",
+    "MemcoreSaver",
+    "Retaining",
+]
+
+
+# --- What a saver is opened on, and closes --------------------------------------------------------
+
+_COUNTED_THREADS: Final = 4096
+
+
+class Handle(Opened, BaseCheckpointSaver[str]):
+    """A saver's file, scope and serialiser."""
+
+    def __init__(
+        self,
+        database: Source,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
+        user: str | None = None,
+        app: str | None = None,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        compare_parent: bool = False,
+        keep_last: int | None = None,
+    ) -> None:
+        super().__init__(serde=default_serde() if serde is None else serde)
+        self._allowed = type_names(allowed_types)
+        coder_of(self.serde, self._allowed)  # refuses what does not go together
+        scope, self._owned = scope_of(
+            database, app=app, user=user, durability=durability, allow_unsafe=allow_unsafe
+        )
+        self._engine = engine_of(scope)
+        given = database.sync if isinstance(database, AsyncDatabase) else database
+        self.database = given if isinstance(given, Database) else self._owned
+        """The database that it was made of; None for one that was given a scope."""
+        self._graph: GraphStore = scope.graph
+        self._compare_parent = compare_parent
+        self._keep_last = checked_optional_int("keep_last", keep_last, least=1)
+        self._puts: DecodeCache[str, int] = DecodeCache(_COUNTED_THREADS)
+        """By thread, the checkpoints that were put since it was pruned; not known: many."""
+        self.observer = adapting(
+            database, "langgraph", (scope.app, scope.user, None), place_of=partial(_place, scope)
+        )
+        self._last_coder: tuple[SerializerProtocol, SerdeCoder] | None = None
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = None,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        user: str | None = None,
+        app: str | None = None,
+        compare_parent: bool = False,
+        keep_last: int | None = None,
+    ) -> Self:
+        """A saver over the file at a path, for ``with`` and ``async with``.
+
+        ``durability``: ``"full"`` (a checkpoint that was put survives a power cut), ``"relaxed"``
+        (survives the process; a power cut may take the last fraction of a second), ``"none"``
+        (a power cut may destroy the file: with ``allow_unsafe`` alone).
+        Without it a new file is ``"full"``, and an existing one is what it was made.
+        """
+        return cls(
+            conn_string,
+            serde=serde,
+            allowed_types=allowed_types,
+            durability=durability,
+            allow_unsafe=allow_unsafe,
+            user=user,
+            app=app,
+            compare_parent=compare_parent,
+            keep_last=keep_last,
+        )
+
+    def setup(self) -> Done:
+        """Nothing is to be set up; other savers need it, some with ``await``."""
+        return Done()
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """A saver of the same file that may build these types, too, as ``allowed_types``.
+
+        Raises:
+            InvalidOptionError: an entry is no type.
+        """
+        extra = type_names(extra_allowlist)
+        if ALL_TYPES in (self._allowed, extra):
+            allowed: TypeNames = ALL_TYPES
+        else:
+            allowed = frozenset({*self._allowed, *extra})
+        if allowed == self._allowed:
+            return self
+        clone = copy.copy(self)
+        vars(clone).update(_allowed=allowed, _last_coder=None)
+        return clone
+
+    @property
+    def _coder(self) -> SerdeCoder:
+        last = self._last_coder
+        if last is None or last[0] is not self.serde:
+            last = self._last_coder = self.serde, coder_of(self.serde, self._allowed)
+        return last[1]
+
+
+def _place(scope: Scope, args: tuple[Any, ...], options: dict[str, Any]) -> Place:
+    """Whose thread, and which: the first argument is a config, or a thread's name."""
+    first = args[0] if args else next(iter(options.values()), None)
+    if isinstance(first, dict):
+        first = first.get("configurable", {}).get("thread_id")
+    return scope.app, scope.user, first if isinstance(first, str) else None
+
+
+# --- Threads as a whole: lists of them, what a model receives of one, what goes and what stays ----
+
+_log = logging.getLogger(__name__)
+_STRATEGIES: Final = ("keep_latest", "delete")
+_SLACK: Final = 16
+"""A prune costs as much as many puts: a thread has at least so many of them in between."""
+
+
+class Retaining(Handle):
+    """What a saver does with whole threads."""
+
+    def context(
+        self,
+        thread_id: str,
+        budget_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        channel: str = "messages",
+        checkpoint_ns: str = "",
+        checkpoint_id: str | None = None,
+        policy: str = "langchain",
+        counter: str | TokenCounter | None = None,
+    ) -> Context:
+        """What a model should receive of a thread's messages: legal, and within the budget.
+
+        A ledger is laid over the channel as the checkpoint holds it: calls and results stay
+        together, late results stand behind their call, unanswered calls are answered
+        synthetically, orphans are left out. Nothing is stored, and the thread stays as it is.
+
+        Args:
+            thread_id: whose.
+            budget_tokens: at most so many by ``counter``; None: all of it, made legal.
+            reserve_tokens: of these, leave so many free.
+            channel: which channel holds the messages; one of deltas is rebuilt by add_messages.
+            checkpoint_ns: which namespace; by default the root's.
+            checkpoint_id: which checkpoint; None: the newest.
+            policy: what is legal; ``"openai_chat"`` and others for messages kept as their dicts.
+            counter: a TokenCounter or the name of one; None: the database's default.
+
+        Returns:
+            A Context whose ``messages`` are of the channel's kind: LangChain's message objects, or
+            dicts.
+
+        Raises:
+            NotFoundError: there is no such thread, checkpoint or channel.
+            ContextOverflowError: even the smallest legal context is larger.
+        """
+        messages = channel_messages(self, thread_id, checkpoint_ns, checkpoint_id, channel)
+        by = self._engine.counter if counter is None else counter
+        return messages_context(
+            messages, budget_tokens, reserve_tokens=reserve_tokens, policy=policy, counter=by
+        )
+
+    def check(self) -> list[str]:
+        """What is wrong with the threads of the saver's scope, in words; empty: nothing.
+
+        Besides what ``Database.check`` looks at: whether bodies, values and pending writes can be
+        decoded, and whether tool results in lists of messages have their calls, and calls their
+        results. A finding names thread, checkpoint, channel and position.
+        """
+        return self._graph.check(self._coder, message_faults)
+
+    async def acheck(self) -> list[str]:
+        """As ``check``, in a thread."""
+        return await asyncio.to_thread(self.check)
+
+    def recover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
+        """Go back to the newest checkpoint of each namespace that can be read whole.
+
+        Those behind it are removed with their pending writes, and told with the reason; in a
+        namespace that has none that is whole nothing is removed.
+
+        Args:
+            thread_id: which thread.
+            dry_run: only say what is whole and what is not.
+
+        Raises:
+            NotFoundError: there is no such thread.
+            HeldError: a legal hold covers it.
+            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
+        """
+        found = self._graph.recover(str(thread_id), self._coder, dry_run=dry_run)
+        if found is None:
+            msg = f"there is no thread {str(thread_id)!r:.60}; threads() lists those there are"
+            raise NotFoundError(msg)
+        return found
+
+    async def arecover(self, thread_id: str, *, dry_run: bool = False) -> list[RecoveredNamespace]:
+        """As ``recover``, in a thread."""
+        return await asyncio.to_thread(lambda: self.recover(thread_id, dry_run=dry_run))
+
+    def threads(self) -> Iterator[ThreadEntry]:
+        """The threads by name, with their newest checkpoint and its time; no state is read."""
+        return self._graph.threads()
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all it has; it is gone at once for everybody."""
+        self._graph.delete_thread(str(thread_id), self._coder)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As ``delete_thread``, in a thread."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread, all namespaces and writes, in one commit; the values are shared.
+
+        Raises:
+            InvalidOptionError: the target has checkpoints.
+        """
+        self._graph.copy_thread(str(source_thread_id), str(target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As ``copy_thread``."""
+        closure = self._graph.plan_copy_thread(str(source_thread_id), str(target_thread_id))
+        await commit_to(store_of(self._graph), closure)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of these runs (``run_id`` of the metadata), and their writes.
+
+        Raises:
+            HistoryNeededError: delta channels of checkpoints that stay are rebuilt from some of
+                them; nothing was deleted.
+        """
+        _need_several("run_ids", run_ids)
+        rule = run_rule(run_ids)
+        for thread in tuple(self._needless(rule)):
+            self._graph.prune(thread, rule, self._coder)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As ``delete_for_runs``."""
+        await asyncio.to_thread(self.delete_for_runs, run_ids)
+
+    def _needless(self, rule: Rule) -> Iterator[str]:
+        """The threads in which the rule takes checkpoints, if nothing is rebuilt from them."""
+        for entry in self._graph.threads():
+            plan = self._graph.would_prune(entry.thread, rule, self._coder)
+            if plan is None:
+                continue
+            needed = [one for ids in plan.needed.values() for one in ids]
+            if needed:
+                msg = (
+                    f"checkpoint {needed[0][:40]!r} of thread {entry.thread[:40]!r} belongs to "
+                    "these runs, but later ones rebuild delta channels from it: delete the thread, "
+                    "or prune it"
+                )
+                raise HistoryNeededError(msg)
+            if any(plan.doomed.values()):
+                yield entry.thread
+
+    def prune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        max_age_seconds: float | None = None,
+    ) -> None:
+        """Remove old checkpoints of threads.
+
+        A checkpoint whose delta channels are rebuilt from older ones keeps these.
+
+        Args:
+            thread_ids: which threads.
+            strategy: ``"keep_latest"``: the newest of each namespace stays; ``"delete"``: none.
+            keep_last: so many of each namespace stay instead of one.
+            max_age_seconds: of the others, those younger than this stay, too.
+
+        Raises:
+            InvalidOptionError: the strategy is unknown, or an argument out of range.
+            OutpacedError: checkpoints were stored faster than they could be looked at.
+        """
+        _need_several("thread_ids", thread_ids)
+        if strategy not in _STRATEGIES:
+            msg = f"strategy: expected 'keep_latest' or 'delete', got {strategy!r}"
+            raise InvalidOptionError(msg)
+        if strategy == "delete" and (keep_last is not None or max_age_seconds is not None):
+            msg = "keep_last and max_age_seconds go with strategy 'keep_latest' only"
+            raise InvalidOptionError(msg)
+        kept = 1 if keep_last is None else keep_last
+        rule = keep_rule(keep_last=kept, max_age_seconds=max_age_seconds)
+        for thread in map(str, thread_ids):
+            if strategy == "delete":
+                self.delete_thread(thread)
+            else:
+                self._graph.prune(thread, rule, self._coder)
+
+    def _is_long(self, thread: str) -> bool:
+        """Whether a thread, one put later, may have to be pruned: it is then to be seen to."""
+        if self._keep_last is None:
+            return False
+        count = self._puts.get(thread)
+        if count is None or count >= max(self._keep_last, _SLACK):
+            self._puts.put(thread, 0)
+            return True
+        self._puts.put(thread, count + 1)
+        return False
+
+    def _shorten(self, thread: str) -> None:
+        """Prune a thread to ``keep_last``; the put before it is acknowledged whatever happens."""
+        try:
+            self._graph.prune(thread, keep_rule(keep_last=self._keep_last or 1), self._coder)
+        except MemcoreError as exc:
+            _log.warning("thread %.40r was not pruned to keep_last; later again: %s", thread, exc)
+
+    async def aprune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        max_age_seconds: float | None = None,
+    ) -> None:
+        """As ``prune``, in a thread."""
+        await asyncio.to_thread(
+            lambda: self.prune(
+                thread_ids,
+                strategy=strategy,
+                keep_last=keep_last,
+                max_age_seconds=max_age_seconds,
+            )
+        )
+
+
+def _need_several(name: str, ids: Sequence[str]) -> None:
+    """Refuse one string in place of several: its characters would be taken for ids."""
+    if isinstance(ids, str):
+        msg = f"{name}: expected a list of strings, got the string {ids[:40]!r}"
+        raise InvalidOptionError(msg)
+
+
+# --- MemcoreSaver: LangGraph's checkpointer over a memcore file, for threads and for loops --------
 
 
 @adapts(
@@ -97,7 +477,7 @@ class MemcoreSaver(Retaining):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint of the config's id, or the newest; None if there is none."""
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         found = self._graph.get(thread, namespace, get_checkpoint_id(config), self._coder)
         if found is None:
             return None
@@ -160,7 +540,7 @@ class MemcoreSaver(Retaining):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Writes and seed of channels along the parents of a checkpoint, oldest first."""
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         wanted = get_checkpoint_id(config) or None
         found = self._graph.deltas(thread, namespace, wanted, channels, self._coder)
         history: dict[str, DeltaChannelHistory] = {}
@@ -193,7 +573,7 @@ class MemcoreSaver(Retaining):
             InvalidItemError: a value cannot be serialised; the message names channel and path.
             StaleParentError: ``compare_parent``, and another checkpoint is the newest.
         """
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         new = self._new(config, checkpoint, metadata, new_versions)
         self._graph.put(thread, namespace, new, self._coder)
         if self._is_long(thread):
@@ -208,7 +588,7 @@ class MemcoreSaver(Retaining):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As ``put``; cancelled, it waits for the outcome all the same."""
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         new = self._new(config, checkpoint, metadata, new_versions)
         await drive(
             store_of(self._graph), self._graph.plan_put(thread, namespace, new, self._coder)
@@ -258,7 +638,7 @@ class MemcoreSaver(Retaining):
         Raises:
             InvalidItemError: a value cannot be serialised.
         """
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         self._graph.put_writes(
             thread, namespace, _writes(config, writes, task_id, task_path), self._coder
         )
@@ -271,7 +651,7 @@ class MemcoreSaver(Retaining):
         task_path: str = "",
     ) -> None:
         """As ``put_writes``; cancelled, it waits for the outcome all the same."""
-        thread, namespace = _place(config)
+        thread, namespace = _place_saver(config)
         new = _writes(config, writes, task_id, task_path)
         await drive(
             store_of(self._graph), self._graph.plan_put_writes(thread, namespace, new, self._coder)
@@ -290,13 +670,13 @@ AsyncMemcoreSaver = MemcoreSaver
 """The same class under the name by which an asynchronous saver is looked for."""
 
 
-def _place(config: RunnableConfig) -> tuple[str, str]:
+def _place_saver(config: RunnableConfig) -> tuple[str, str]:
     """Thread and namespace of a config."""
     configurable = config["configurable"]
     return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
 
 
-def _config(found: Found, config: RunnableConfig | None) -> RunnableConfig:
+def _config(found: StoredCheckpoint, config: RunnableConfig | None) -> RunnableConfig:
     thread = found.thread if config is None else config["configurable"]["thread_id"]
     return _config_of(thread, found.namespace, found.checkpoint)
 
@@ -312,10 +692,14 @@ def _config_of(thread: Any, namespace: str, checkpoint: str) -> RunnableConfig:
 
 
 def _made(config: RunnableConfig, checkpoint: Checkpoint) -> RunnableConfig:
-    return _config_of(config["configurable"]["thread_id"], _place(config)[1], checkpoint["id"])
+    return _config_of(
+        config["configurable"]["thread_id"], _place_saver(config)[1], checkpoint["id"]
+    )
 
 
-def _tuple(found: Found, config: RunnableConfig, asked: RunnableConfig) -> CheckpointTuple:
+def _tuple(
+    found: StoredCheckpoint, config: RunnableConfig, asked: RunnableConfig
+) -> CheckpointTuple:
     thread = asked["configurable"]["thread_id"]
     parent = _config_of(thread, found.namespace, found.parent) if found.parent else None
     return CheckpointTuple(

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from memcore.adapters import on_first_use
 
 if TYPE_CHECKING:
-    from memcore.adapters.openai_agents.input_callback import safe_session_input_callback
-    from memcore.adapters.openai_agents.input_filter import safe_call_model_input_filter
-    from memcore.adapters.openai_agents.managed import (
-        FoundSession,
-        ManagedSession,
-        SessionManager,
+    from memcore.adapters.openai_agents.legal_input import (
+        safe_call_model_input_filter,
+        safe_session_input_callback,
     )
+    from memcore.adapters.openai_agents.managed import FoundSession, ManagedSession, SessionManager
     from memcore.adapters.openai_agents.session import MemcoreSession
 
 __all__ = [
@@ -26,13 +24,14 @@ __all__ = [
     "safe_session_input_callback",
 ]
 
+
 _HOMES = {
     "FoundSession": "managed",
     "ManagedSession": "managed",
     "MemcoreSession": "session",
     "SessionManager": "managed",
-    "safe_call_model_input_filter": "input_filter",
-    "safe_session_input_callback": "input_callback",
+    "safe_call_model_input_filter": "legal_input",
+    "safe_session_input_callback": "legal_input",
 }
 if not TYPE_CHECKING:  # for a type checker there are the names above, and no others
     __getattr__, __dir__ = on_first_use(

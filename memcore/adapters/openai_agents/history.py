@@ -1,59 +1,380 @@
-"""What a session of the SDK stands on: its opening, its place, and its items read and written."""
+"""History of an SDK session: opening, items read and written, encryption hooks."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
 import logging
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from agents.memory.session_settings import (
-    SessionSettings,
-    coerce_session_settings,
-)
+from agents.exceptions import UserError
+from agents.memory.session_settings import SessionSettings, coerce_session_settings
 
-from memcore.adapters.openai_agents.items import Clear, Coder, Unreadable
-from memcore.adapters.openai_agents.place import (
-    MAIN,
-    MESSAGES_TABLE,
-    SESSIONS_TABLE,
-    ScopeOf,
-    app_of,
-    name_of,
-    routed,
-)
-from memcore.adapters.openai_agents.sealing import (
-    EncryptionKey,
-    Sealer,
-    checked_keys,
-    unreadable_error,
-)
+from memcore.adapters.source import Opened
+from memcore.adapters.source import scope_of as scope_in
 from memcore.aio import AsyncDatabase, AsyncSession
 from memcore.aio.commit import commit_to
-from memcore.aio.source import Opened
-from memcore.aio.source import scope_of as scope_in
+from memcore.codec.values import check_json
 from memcore.database import Database, Scope
-from memcore.database.scope import backing_of, need_access, scope_beside
+from memcore.database.scope import engine_of, need_access, scope_beside
 from memcore.errors import (
     ClosedError,
     CorruptValueError,
     InvalidItemError,
+    UnreadableItemsError,
+    uncopied,
 )
+from memcore.limits import NAME_CHARS_MAX
 from memcore.log import Prepared
 from memcore.options import checked_int, checked_optional_seconds
-from memcore.session import Address, Session, SessionOptions, resume_removals
-from memcore.session.appending import PLAIN
-from memcore.session.bulk import Recall
-from memcore.session.changes import Closure
-from memcore.session.ending import Ending, Seen, Tail, message_of
-from memcore.session.handle import store_of
-from memcore.session.renewing import Renewal, Renewed
-from memcore.store.base import Store
+from memcore.session import Session, SessionOptions, SessionRef, resume_removals
+from memcore.session.append import PLAIN, Closure
+from memcore.session.read import DecodedCache
+from memcore.session.session import store_of
+from memcore.session.tail import Renewal, Renewed, Seen, Tail, TailEditor, message_of
+from memcore.store.interface import Store
 from memcore.telemetry import adapting, note_stored, observe, observer_of
 
-__all__ = ["Bound", "History", "Place", "finish_removal", "options_in"]
+__all__ = [
+    "MAIN",
+    "MESSAGES_TABLE",
+    "SESSIONS_TABLE",
+    "Bound",
+    "Clear",
+    "Coder",
+    "EncryptionKey",
+    "History",
+    "Place",
+    "ScopeOf",
+    "Sealer",
+    "Unreadable",
+    "app_of",
+    "branch_name_of",
+    "checked_keys",
+    "digest_of",
+    "finish_removal",
+    "labels_of",
+    "name_of",
+    "options_in",
+    "routed",
+    "unreadable_error",
+]
+
+
+# --- Items of the SDK as memcore stores them, and back --------------------------------------------
+# The SDK's stores keep whatever ``json.dumps`` writes. memcore keeps JSON objects without loss and
+# refuses the rest: what is no object, holds NaN, or is nested very deeply is stored as text inside
+# an object of its own, under one reserved key. Whoever reads it gets what ``json.loads`` makes of
+# it.
+
+_TEXT: Final = "__memcore_json__"
+SEALED: Final = "__memcore_sealed__"
+_LABELS: Final = ("type", "role", "call_id", "id", "approval_request_id")
+
+
+class Unreadable(Exception):  # noqa: N818 - a signal to whoever reads many, who counts them
+    """A stored message is no item for who reads it; the text is the reason."""
+
+
+class Coder(Protocol):
+    """Writes items as messages and reads them."""
+
+    def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
+        """The messages if they need no look, which memcore may refuse still; else None."""
+
+    def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
+        """The messages; the same for the same items of the same request.
+
+        Raises:
+            TypeError: an item is nothing that ``json.dumps`` writes.
+            ValueError: one is circular.
+        """
+
+    def decode(self, message: dict[str, Any]) -> Any:
+        """The item.
+
+        Raises:
+            Unreadable
+        """
+
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """The items of many.
+
+        Raises:
+            Unreadable
+        """
+
+
+def labels_of(item: Any) -> dict[str, Any]:
+    """What memcore must see of an item whose content it does not: which call, which result."""
+    if not isinstance(item, dict):
+        return {}
+    return {key: item[key] for key in _LABELS if isinstance(item.get(key), str)}
+
+
+class Clear:
+    """Items as they are."""
+
+    def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:
+        """As ``Coder.quick``."""
+        for item in items:
+            if type(item) is not dict or _TEXT in item or SEALED in item:
+                return None
+        return list(items)
+
+    def encode(
+        self,
+        items: Sequence[Any],
+        request: str | None,  # noqa: ARG002 - the same without it
+    ) -> list[dict[str, Any]]:
+        """As ``Coder.encode``."""
+        return [self._encoded(item) for item in items]
+
+    def _encoded(self, item: Any) -> dict[str, Any]:
+        text = json.dumps(item)
+        value = json.loads(text)
+        if not isinstance(value, dict) or _TEXT in value or SEALED in value:
+            return {_TEXT: text}
+        try:
+            check_json(value)
+        except ValueError:
+            return {**labels_of(value), _TEXT: text}
+        return value
+
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """As ``Coder.decode_all``."""
+        for message in messages:
+            if _TEXT in message or SEALED in message:
+                return [self.decode(each) for each in messages]
+        return messages
+
+    def decode(self, message: dict[str, Any]) -> Any:
+        """As ``Coder.decode``."""
+        if _TEXT in message:
+            try:
+                return json.loads(message[_TEXT])
+            except (TypeError, ValueError, RecursionError) as exc:  # nothing that is written here
+                msg = "no item"
+                raise Unreadable(msg) from exc
+        if SEALED in message:
+            raise Unreadable("no key")
+        return message
+
+
+# --- Where a session of the SDK lies in memcore: which scope, under which name --------------------
+
+SESSIONS_TABLE: Final = "agent_sessions"
+MESSAGES_TABLE: Final = "agent_messages"
+ScopeOf: TypeAlias = Callable[[Any], Scope | tuple[str, str]]
+"""Given the Runner's context wrapper, the scope that a call works in, or its ``(app, user)``."""
+
+MAIN: Final = "main"
+"""The branch that a session begins with."""
+
+_TABLED: Final = re.compile(r' \["(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*"\]\Z', re.DOTALL)
+_ESCAPE: Final = "\0"
+_BRANCH: Final = _ESCAPE + "@"
+
+
+def name_of(session_id: str) -> str:
+    """The name in memcore of a session id; different ids have different names.
+
+    An id is its own name but where memcore has no such names: the empty one, and very long ones,
+    which are hashed.
+
+    Raises:
+        TypeError: the id is no string.
+    """
+    if not isinstance(session_id, str):
+        msg = f"session_id: expected a str, got {type(session_id).__name__}"
+        raise TypeError(msg)
+    if session_id and session_id[0] != _ESCAPE and len(session_id) <= NAME_CHARS_MAX:
+        return session_id
+    if len(session_id) < NAME_CHARS_MAX:
+        return _ESCAPE + session_id
+    return f"{_ESCAPE}#{digest_of(session_id)}"
+
+
+def branch_name_of(session_id: str, branch_id: str) -> str:
+    """The name in memcore of a branch: no session id has it, nor another branch of any session."""
+    if branch_id == MAIN:
+        return name_of(session_id)
+    name = f"{_BRANCH}{len(session_id)}:{session_id}:{branch_id}"
+    if len(name) <= NAME_CHARS_MAX:
+        return name
+    return f"{_BRANCH}#{digest_of(session_id)}{digest_of(branch_id)}"
+
+
+def digest_of(text: str) -> str:
+    """64 hexadecimal digits that stand for a text of any length."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def app_of(app: str, sessions_table: str, messages_table: str) -> str:
+    """The application of a pair of tables: another pair is another space, as in SQLite."""
+    is_default = (sessions_table, messages_table) == (SESSIONS_TABLE, MESSAGES_TABLE)
+    if is_default and not _TABLED.search(app):
+        return app  # one that looks as if tables were named gets them named, too
+    return f"{app} {json.dumps([sessions_table, messages_table])}"  # no two pairs are written alike
+
+
+def routed(base: Scope, scope_of: ScopeOf, wrapper: Any) -> Scope:
+    """The scope that ``scope_of`` names for a run.
+
+    Raises:
+        UserError: the call came without a run context, so it belongs to nobody.
+        TypeError: ``scope_of`` returned neither a scope nor an ``(app, user)``.
+    """
+    if wrapper is None:
+        msg = (
+            "this MemcoreSession finds its user by scope_of=, so each call needs the run context: "
+            "pass wrapper=, or use a session with user= where there is none"
+        )
+        raise UserError(msg)
+    found = scope_of(wrapper)
+    if isinstance(found, Scope):
+        return found
+    if isinstance(found, tuple) and [type(part) for part in found] == [str, str]:
+        return scope_beside(base, app=found[0], user=found[1])
+    msg = f"scope_of: expected a Scope or (app, user), got {found!r:.80}"
+    raise TypeError(msg)
+
+
+# --- Encrypted items: AES-256-GCM under a key of the session's own --------------------------------
+# What is stored of an item is its labels in clear (its type, role and call ids, by which memcore
+# pairs calls with results) and a sealed text: key id 4 | nonce 12 | ciphertext and tag, in base64.
+# The labels are authenticated with it. The session's key is derived from the caller's by HKDF with
+# application, user and session id, so no item opens in another session.
+
+EncryptionKey = str | bytes | Sequence[str | bytes]
+"""A secret of high entropy, or several: the first one encrypts, all decrypt."""
+
+_ID_BYTES: Final = 4
+_NONCE_BYTES: Final = 12
+_NAME: Final = b"memcore.openai_agents.v1"
+
+
+def checked_keys(given: EncryptionKey) -> list[bytes]:
+    """The bytes of the keys.
+
+    Raises:
+        ValueError: there is none, or one is empty.
+        TypeError: one is neither text nor bytes.
+    """
+    keys = [given] if isinstance(given, str | bytes) else list(given)
+    for key in keys:
+        if not isinstance(key, str | bytes):
+            msg = f"encryption_key: expected str or bytes, got {type(key).__name__}"
+            raise TypeError(msg)
+    if not keys or not all(keys):
+        msg = "encryption_key is empty: pass a random secret, as Fernet.generate_key() makes one"
+        raise ValueError(msg)
+    return [key.encode() if isinstance(key, str) else key for key in keys]
+
+
+class Sealer:
+    """The coder of an encrypted session.
+
+    Raises:
+        ImportError: the package ``cryptography`` is missing.
+    """
+
+    __reduce_ex__ = uncopied
+
+    def __init__(self, keys: Sequence[bytes], *place: str) -> None:
+        try:
+            from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+        except ImportError as exc:
+            msg = f'encryption_key= needs: pip install "memcore[encryption]" ({exc})'
+            raise ImportError(msg, name=exc.name) from exc
+        self._invalid = InvalidTag
+        salt = json.dumps(place).encode()
+        derived = [_derived(key, salt) for key in keys]
+        self._ciphers = {_id_of(key): AESGCM(key) for key in reversed(derived)}
+        self._id = _id_of(derived[0])
+        self._nonce_key = hmac.digest(derived[0], b"nonce", "sha256")
+
+    def quick(self, items: Sequence[Any]) -> list[dict[str, Any]] | None:  # noqa: ARG002
+        """As ``Coder.quick``: never."""
+        return None
+
+    def encode(self, items: Sequence[Any], request: str | None) -> list[dict[str, Any]]:
+        """As ``Coder.encode``."""
+        texts = [json.dumps(item) for item in items]
+        return [self._sealed(text, at, request) for at, text in enumerate(texts)]
+
+    def _sealed(self, text: str, at: int, request: str | None) -> dict[str, Any]:
+        labels, content = labels_of(json.loads(text)), text.encode()
+        bound = _bytes_of(labels)
+        if request is None:
+            nonce = os.urandom(_NONCE_BYTES)
+        else:  # a retry must be the same: a nonce that comes again does so with the same content
+            said = json.dumps([request, at]).encode()
+            digest = hashlib.sha256(content + bound).digest()
+            nonce = hmac.digest(self._nonce_key, said + digest, "sha256")[:_NONCE_BYTES]
+        body = self._ciphers[self._id].encrypt(nonce, content, bound)
+        return {**labels, SEALED: base64.b64encode(self._id + nonce + body).decode()}
+
+    def decode_all(self, messages: list[dict[str, Any]]) -> list[Any]:
+        """As ``Coder.decode_all``."""
+        return [self.decode(message) for message in messages]
+
+    def decode(self, message: dict[str, Any]) -> Any:
+        """As ``Coder.decode``."""
+        if SEALED not in message:
+            raise Unreadable("in clear")
+        labels = {key: value for key, value in message.items() if key != SEALED}
+        try:
+            whole = base64.b64decode(message[SEALED], validate=True)
+        except (binascii.Error, TypeError, ValueError) as exc:
+            raise Unreadable("changed") from exc
+        cipher = self._ciphers.get(whole[:_ID_BYTES])
+        if cipher is None:
+            raise Unreadable("another key")
+        rest = whole[_ID_BYTES:]
+        try:
+            text = cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], _bytes_of(labels))
+        except (self._invalid, ValueError) as exc:
+            raise Unreadable("changed") from exc
+        return json.loads(text)
+
+
+def _bytes_of(labels: dict[str, Any]) -> bytes:
+    return json.dumps(labels, sort_keys=True).encode()
+
+
+def _derived(key: bytes, salt: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869): 32 bytes."""
+    extracted = hmac.digest(hashlib.sha256(salt).digest(), key, "sha256")
+    return hmac.digest(extracted, _NAME + b"\x01", "sha256")
+
+
+def _id_of(key: bytes) -> bytes:
+    """Which key it is, for who holds it."""
+    return hmac.digest(key, b"id", "sha256")[:_ID_BYTES]
+
+
+def unreadable_error(session_id: str, reasons: Mapping[str, int]) -> UnreadableItemsError:
+    """The error of items that a coder cannot read."""
+    said = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    msg = (
+        f"{sum(reasons.values())} items of session {session_id!r} cannot be read ({said}): open it "
+        "with the encryption_key= that they were written with, or with unreadable='skip' to leave "
+        "them out"
+    )
+    return UnreadableItemsError(msg, reasons=reasons)
+
+
+# --- What a session of the SDK stands on: its opening, its place, and its items read and written --
 
 T = TypeVar("T")
 _TTL_SECONDS_MAX: Final = 1e9
@@ -80,7 +401,7 @@ class Knowledge:
     def __init__(self) -> None:
         self.seen: Seen | None = None
 
-    def read(self, ending: Ending) -> None:
+    def read(self, ending: TailEditor) -> None:
         """Note what is there before the first read."""
         if self.seen is None:
             self.seen = ending.seen()
@@ -106,8 +427,8 @@ class Bound(NamedTuple):
 
     session: AsyncSession
     coder: Coder
-    recall: Recall
-    address: Address
+    recall: DecodedCache
+    address: SessionRef
     known: Knowledge
     branch: str = MAIN
 
@@ -191,7 +512,7 @@ class History(Opened):
         if self._closed:
             return False
         try:
-            backing_of(self._scope).store.read(lambda _: None)
+            engine_of(self._scope).store.read(lambda _: None)
         except ClosedError:
             return False
         return True
@@ -244,7 +565,7 @@ class History(Opened):
 
     def place_in(self, scope: Scope) -> Place:
         """Which session a scope's calls work on, of whichever file it is."""
-        return backing_of(scope).store, scope.app, scope.user, self.session_id
+        return engine_of(scope).store, scope.app, scope.user, self.session_id
 
     def bound_in(self, scope: Scope) -> Bound:
         """Where the calls of a scope work."""
@@ -252,19 +573,21 @@ class History(Opened):
         need_access(scope, "session", self.session_id)
         if last is not None and last[0] == place:
             return last[1]
-        address = Address(
-            backing_of(scope), scope.app, scope.user, name_of(self.session_id), options_in(scope)
+        address = SessionRef(
+            engine_of(scope), scope.app, scope.user, name_of(self.session_id), options_in(scope)
         )
         bound = self.bound_to(address, MAIN)
         self._last = place, bound
         return bound
 
-    def bound_to(self, address: Address, branch: str) -> Bound:
+    def bound_to(self, address: SessionRef, branch: str) -> Bound:
         """The session at an address, with the coder of this one."""
         place = address.app, address.user, self.session_id
         session = Session(address)
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
-        recall = Recall(session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes)
+        recall = DecodedCache(
+            session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes
+        )
         return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
@@ -372,7 +695,7 @@ class History(Opened):
         """Items that are older than this time are expired; 0: none are."""
         if self._ttl_us is None:
             return 0
-        return max(backing_of(self._scope).now_us() - self._ttl_us, 1)
+        return max(engine_of(self._scope).now_us() - self._ttl_us, 1)
 
     async def remove_expired(self, *, wrapper: Any = None) -> int:
         """Remove the items that are older than ``ttl_seconds`` from the file; how many went.
@@ -444,4 +767,4 @@ async def finish_removal(bound: Bound, rest: list[bytes]) -> None:
 
 def options_in(scope: Scope) -> SessionOptions:
     """How the sessions of a scope are opened: whatever comes is stored."""
-    return SessionOptions("openai_responses", None, "keep", recount=backing_of(scope).recount)
+    return SessionOptions("openai_responses", None, "keep", recount=engine_of(scope).recount)

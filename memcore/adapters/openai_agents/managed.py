@@ -9,24 +9,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from memcore import names
-from memcore.adapters.openai_agents.book import clearing
-from memcore.adapters.openai_agents.kinds import text_of
-from memcore.adapters.openai_agents.place import name_of
+from memcore.adapters.openai_agents.analytics import text_of
+from memcore.adapters.openai_agents.branch_rows import clearing
+from memcore.adapters.openai_agents.history import name_of
 from memcore.adapters.openai_agents.session import MemcoreSession
+from memcore.adapters.source import Opened, database_of
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
-from memcore.aio.source import Opened, database_of
 from memcore.database import Database
 from memcore.errors import InvalidOptionError, UnreadableItemsError
 from memcore.log import Head
-from memcore.log.head import head_key
 from memcore.options import checked_int
-from memcore.session import Backing, resume_removals
-from memcore.store.base import Txn
+from memcore.rows import names
+from memcore.rows.head import head_key
+from memcore.session import Engine, resume_removals
+from memcore.store.interface import Txn
 from memcore.telemetry import adapting, adapts
 
-__all__ = ["FoundSession", "ManagedSession", "SessionManager"]
+__all__ = [
+    "FoundSession",
+    "ManagedSession",
+    "SessionManager",
+]
+
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -212,7 +217,7 @@ class SessionManager(Opened):
         if isinstance(days, bool) or not isinstance(days, int | float) or not days >= 0:
             msg = f"days: expected a number of at least 0, got {days!r}"
             raise InvalidOptionError(msg)
-        before_ms = self._database.backing.now_ms() - days * _DAY_MS
+        before_ms = self._database.engine.now_ms() - days * _DAY_MS
         return [
             found
             for found in await self.list_sessions()
@@ -239,12 +244,10 @@ class SessionManager(Opened):
 
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
         """Remove a session if it was not changed since; whether it was."""
-        backing = self._database.backing
+        engine = self._database.engine
 
         def is_younger(txn: Txn, scope: int, stored: list[str]) -> bool:
-            return any(
-                _updated_ms(txn, backing, scope, name) >= (before_ms or 0) for name in stored
-            )
+            return any(_updated_ms(txn, engine, scope, name) >= (before_ms or 0) for name in stored)
 
         closure = clearing(
             self._database.scope(app=self.app, user=user_id),
@@ -252,9 +255,9 @@ class SessionManager(Opened):
             forget=True,
             unless=None if before_ms is None else is_younger,
         )
-        done, rest = await commit_to(backing.store, closure, makes_room=True)
+        done, rest = await commit_to(engine.store, closure, makes_room=True)
         if rest:
-            await asyncio.to_thread(resume_removals, backing.store)
+            await asyncio.to_thread(resume_removals, engine.store)
         return done
 
     def _need_open(self) -> None:
@@ -301,12 +304,12 @@ def _excerpt(text: str, word: str) -> str:
     return text[start : start + max(_EXCERPT_CHARS, len(word))]
 
 
-def _updated_ms(txn: Txn, backing: Backing, scope: int, name: str) -> int:
+def _updated_ms(txn: Txn, engine: Engine, scope: int, name: str) -> int:
     """When a session was last changed, -1 if there is none."""
     number = names.session_of(txn, scope, name)
     if number is None:
         return -1
-    backing.drafts.flush_opened(txn, scope, number)
+    engine.drafts.flush_opened(txn, scope, number)
     key = head_key(scope, number)
     value = txn.get(key)
     return 0 if value is None else Head.unpack(key, value).updated_ms

@@ -2,11 +2,506 @@
 
 from __future__ import annotations
 
-from memcore.adapters.openai_agents.hooks import stands_for_sqlite
-from memcore.adapters.openai_agents.notes import Notes
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from agents import RunState
+
+from memcore.adapters.openai_agents.analytics import USERS, Spot, Usage, moment_of, spot_of
+from memcore.adapters.openai_agents.branch_rows import BranchGone, WritablePage
+from memcore.adapters.openai_agents.history import (
+    MAIN,
+    Bound,
+    Unreadable,
+    branch_name_of,
+    finish_removal,
+    options_in,
+    unreadable_error,
+)
+from memcore.adapters.openai_agents.protocol import stands_for_sqlite
+from memcore.aio.commit import commit_to
+from memcore.codec.values import plain_json
+from memcore.database import Scope
+from memcore.database.scope import engine_of
+from memcore.errors import InvalidOptionError, UnreadableItemsError
+from memcore.log import CachedSession, SessionTxn
+from memcore.model import ItemKind
+from memcore.session import Changes, SessionReader, SessionRef, start_removal
+from memcore.session.append import Closure
+from memcore.session.read import head_of
+from memcore.session.session import store_of
+from memcore.session.tail import mark_of, marked
+from memcore.state import ScopedChange
+from memcore.state.rows import read_header, value_at
+from memcore.store.interface import ReadTxn, Txn
 from memcore.telemetry import adapts
 
-__all__ = ["MemcoreSession"]
+__all__ = [
+    "Branches",
+    "MemcoreSession",
+    "Notes",
+]
+
+
+# --- Branches of a session: forks that share its history, so that each costs the same at any ------
+# A branch is a session of memcore under a name of its own. Which ids were used is written in the
+# commit of the fork, and stays: no id stands for two branches.
+
+
+class Moved(Exception):  # noqa: N818 - a signal: look again
+    """The turn to branch from is not where it was."""
+
+
+class Seen(NamedTuple):
+    """A branch as a snapshot has it."""
+
+    items: int
+    turns: int
+    created_ms: int
+
+
+class Branches(Usage):
+    """The branches of ``AdvancedSQLiteSession``, under its names."""
+
+    async def create_branch_from_turn(
+        self, turn_number: int, branch_name: str | None = None, *, wrapper: Any = None
+    ) -> str:
+        """Begin a branch with what stands before a turn of the current one, and switch to it.
+
+        Nothing is copied, and the branch and its name are there in one commit.
+
+        Args:
+            turn_number: the user message to branch from, which is not part of the branch.
+            branch_name: an id that no branch of this session ever had; None: one is made.
+            wrapper: the Runner's context wrapper.
+
+        Returns:
+            The branch's id.
+
+        Raises:
+            ValueError: there is no such turn, or the name is blank or was used.
+            RuntimeError: the session is closed.
+        """
+        if branch_name is not None and not branch_name.strip():
+            msg = "Branch name cannot be empty"
+            raise ValueError(msg)
+        scope = self.scope_for(wrapper)
+        while True:
+            bound = self.bound_in(scope)
+            await self.remove_due(bound)
+            if bound.address.passage is not None:
+                bound.address.passage.name(branch_name, "name of a branch")
+            spot = bound.session.sync.reading.run(
+                lambda log, txn: spot_of(log, txn, turn_number), None
+            )
+            if spot is None:
+                msg = (
+                    f"Turn {turn_number} does not contain a user message in branch '{bound.branch}'"
+                )
+                raise ValueError(msg)
+            branching = self._branching(scope, bound, spot, (turn_number, branch_name))
+            try:
+                branch_id, generation = await commit_to(engine_of(scope).store, branching)
+            except (BranchGone, Moved):
+                continue
+            self.enter_branch(scope, branch_id, generation)
+            self._logger.debug(
+                "Created branch '%s' from turn %s in '%s'", branch_id, turn_number, bound.branch
+            )
+            return branch_id
+
+    def _branching(
+        self, scope: Scope, bound: Bound, spot: Spot, wanted: tuple[int, str | None]
+    ) -> Closure[tuple[str, int]]:
+        """The closure that makes a branch; its id and the session's generation."""
+        address, book = bound.address, self.book_of(scope)
+        changes = Changes(address)
+
+        def closure(txn: Txn) -> tuple[str, int]:
+            draft = address.draft(txn, create=False)
+            if (
+                draft is None
+                or draft.log.place != spot.place
+                or draft.position_of(spot.seq) is None
+            ):
+                raise Moved
+            page = book.writing(txn)
+            branch_id = _unused(page, *wanted)
+            target = address.beside(branch_name_of(self.session_id, branch_id), policy=None)
+            changes.fork(target, spot.before)(txn)
+            try:
+                return branch_id, page.add_branch(branch_id, now_us=engine_of(scope).now_us())
+            except BaseException:
+                txn.spoil()
+                raise
+
+        return closure
+
+    async def create_branch_from_content(
+        self, search_term: str, branch_name: str | None = None, *, wrapper: Any = None
+    ) -> str:
+        """As ``create_branch_from_turn``, from the first turn whose text holds a term.
+
+        Raises:
+            ValueError: no turn does, or the name is blank or was used.
+            RuntimeError: the session is closed.
+        """
+        found = await self.find_turns_by_content(search_term, wrapper=wrapper)
+        if not found:
+            msg = f"No user turns found containing '{search_term}'"
+            raise ValueError(msg)
+        return await self.create_branch_from_turn(found[0]["turn"], branch_name, wrapper=wrapper)
+
+    async def switch_to_branch(self, branch_id: str, *, wrapper: Any = None) -> None:
+        """Make another branch the current one of this instance.
+
+        Raises:
+            ValueError: it has no items, or never was.
+            RuntimeError: the session is closed.
+        """
+        scope = self.scope_for(wrapper)
+        book = self.book_of(scope)
+        # The generation first: a clear behind it is found out with the branch's first use.
+        generation = engine_of(scope).store.read(lambda txn: book.reading(txn).generation())
+        if not self._seen(scope, branch_id).items:
+            raise _unknown(branch_id)
+        old = self.branch_in(scope)
+        self.enter_branch(scope, branch_id, generation or 0)
+        self._logger.info("Switched from branch '%s' to '%s'", old, branch_id)
+
+    async def delete_branch(
+        self, branch_id: str, force: bool = False, *, wrapper: Any = None
+    ) -> None:
+        """Delete a branch with its usage; what other branches share with it stays.
+
+        Its id stays taken.
+
+        Args:
+            branch_id: which; never ``"main"``.
+            force: delete the current branch, too, and switch to ``"main"``.
+            wrapper: the Runner's context wrapper.
+
+        Raises:
+            ValueError: there is no such branch, or it may not be deleted.
+            RuntimeError: the session is closed.
+        """
+        if not branch_id or not branch_id.strip():
+            msg = "Branch ID cannot be empty"
+            raise ValueError(msg)
+        if branch_id == MAIN:
+            msg = "Cannot delete the 'main' branch"
+            raise ValueError(msg)
+        scope = self.scope_for(wrapper)
+        if branch_id == self.branch_in(scope):
+            if not force:
+                msg = (
+                    f"Cannot delete current branch '{branch_id}'. "
+                    "Use force=True or switch branches first"
+                )
+                raise ValueError(msg)
+            if not self._seen(scope, branch_id).items:
+                raise _unknown(branch_id)
+            await self.switch_to_branch(MAIN, wrapper=wrapper)
+        deleting = self._deleting(scope, branch_id)
+        usage, rest = await commit_to(engine_of(scope).store, deleting, makes_room=True)
+        self._logger.info("Deleted branch '%s': %s usage entries", branch_id, usage)
+        await finish_removal(self.bound_in(scope), rest)
+
+    def _deleting(self, scope: Scope, branch_id: str) -> Closure[tuple[int, list[bytes]]]:
+        """The closure that deletes a branch; how many usage rows went, what is left to remove."""
+        address, book = self._address_of(scope, branch_id), self.book_of(scope)
+
+        def closure(txn: Txn) -> tuple[int, list[bytes]]:
+            draft = address.draft(txn, create=False)
+            if draft is None or not draft.count:
+                raise _unknown(branch_id)
+            number = draft.log.scope
+            usage = book.writing(txn).delete_usage(branch_id)
+            return usage, start_removal(txn, engine_of(scope), number, address.name)[1]
+
+        return closure
+
+    async def list_branches(self, *, wrapper: Any = None) -> list[dict[str, Any]]:
+        """The branches that have items, oldest first.
+
+        Returns:
+            Dicts of ``branch_id``, ``message_count``, ``user_turns``, ``is_current`` and
+            ``created_at`` (UTC).
+
+        Raises:
+            RuntimeError: the session is closed.
+        """
+        scope = self.scope_for(wrapper)
+        book, current = self.book_of(scope), self.branch_in(scope)
+        used = engine_of(scope).store.read(lambda txn: book.reading(txn).branches())
+        found = []
+        for branch_id in (MAIN, *(branch.branch_id for branch in used)):
+            seen = self._seen(scope, branch_id)
+            await asyncio.sleep(0)
+            if seen.items:
+                found.append(
+                    {
+                        "branch_id": branch_id,
+                        "message_count": seen.items,
+                        "user_turns": seen.turns,
+                        "is_current": branch_id == current,
+                        "created_at": moment_of(seen.created_ms / 1e3),
+                    }
+                )
+        return sorted(found, key=lambda row: (row["created_at"], row["branch_id"]))
+
+    def _seen(self, scope: Scope, branch_id: str) -> Seen:
+        def look(log: CachedSession, txn: ReadTxn) -> Seen:
+            head = head_of(log)
+            ledger = log.full(txn, head).ledger
+            events = ledger.count_of(1 << ItemKind.EVENT, 0)
+            return Seen(head.count - events, ledger.count_of(USERS, 0), head.created_ms)
+
+        return SessionReader(self._address_of(scope, branch_id)).run(look, Seen(0, 0, 0))
+
+    def _address_of(self, scope: Scope, branch_id: str) -> SessionRef:
+        name = branch_name_of(self.session_id, branch_id)
+        return SessionRef(engine_of(scope), scope.app, scope.user, name, options_in(scope))
+
+
+def _unused(page: WritablePage, turn: int, wanted: str | None) -> str:
+    """The id of a new branch.
+
+    Raises:
+        ValueError: a branch had the one that is wanted.
+    """
+    if wanted is not None:
+        if page.is_used(wanted):
+            msg = f"Branch ID '{wanted}' has already been used. Choose a new branch ID."
+            raise ValueError(msg)
+        return wanted
+    base = f"branch_from_turn_{turn}_{int(time.time())}"
+    branch_id, suffix = base, 1
+    while page.is_used(branch_id):
+        suffix += 1
+        branch_id = f"{base}_{suffix}"
+    return branch_id
+
+
+def _unknown(branch_id: str) -> ValueError:
+    return ValueError(f"Branch '{branch_id}' does not exist")
+
+
+# --- What is kept with a session beside its items: title, metadata, and the run that waits in it --
+# They are fields of the session's state, so they go with the session: into exports, backups, forks,
+# erasures. With ``encryption_key`` they are sealed as items are. A run belongs to what it has said:
+# it is remembered with a digest of the last item, and counts as long as that is the last one.
+
+TITLE: Final = "openai_agents.title"
+METADATA: Final = "openai_agents.metadata"
+RUN: Final = "openai_agents.run_state"
+
+
+class Notes(Branches):
+    """Title, metadata and the state of a run."""
+
+    # --- title and metadata -----------------------------------------------------------------------
+
+    async def get_title(self, *, wrapper: Any = None) -> str | None:
+        """The session's title, None if it has none.
+
+        Raises:
+            UnreadableItemsError: it is encrypted otherwise.
+            RuntimeError: the session is closed.
+        """
+        found = self._note(self._first(self.scope_for(wrapper)), TITLE)
+        return found if isinstance(found, str) else None
+
+    async def set_title(self, title: str | None, *, wrapper: Any = None) -> None:
+        """Give the session a title, or take it away (None). A session may have one before items.
+
+        Raises:
+            InvalidOptionError: it is no str.
+            RuntimeError: the session is closed.
+        """
+        if title is not None and not isinstance(title, str):
+            msg = f"title: expected a str or None, got {type(title).__name__}"
+            raise InvalidOptionError(msg)
+        await self._keep(self._first(self.scope_for(wrapper)), TITLE, title)
+
+    async def get_metadata(self, *, wrapper: Any = None) -> dict[str, Any]:
+        """What was set with ``set_metadata``, ``{}`` if nothing was.
+
+        Raises:
+            UnreadableItemsError: it is encrypted otherwise.
+            RuntimeError: the session is closed.
+        """
+        found = self._note(self._first(self.scope_for(wrapper)), METADATA)
+        return dict(found) if isinstance(found, dict) else {}
+
+    async def set_metadata(
+        self, metadata: Mapping[str, Any] | None, *, wrapper: Any = None
+    ) -> None:
+        """Keep values with the session in the place of those that it has; None: none.
+
+        Args:
+            metadata: whatever JSON can say.
+            wrapper: the Runner's context wrapper.
+
+        Raises:
+            InvalidOptionError: it is no mapping.
+            TypeError: a value is nothing that JSON can say.
+            RuntimeError: the session is closed.
+        """
+        if metadata is not None and not isinstance(metadata, Mapping):
+            msg = f"metadata: expected a mapping or None, got {type(metadata).__name__}"
+            raise InvalidOptionError(msg)
+        value = dict(metadata) if metadata else None
+        await self._keep(self._first(self.scope_for(wrapper)), METADATA, value)
+
+    def notes_in(self, scope: Scope) -> tuple[str | None, dict[str, Any]]:
+        """Title and metadata, for lists; none where another key is needed."""
+        bound = self._first(scope)
+        try:
+            title, metadata = self._note(bound, TITLE), self._note(bound, METADATA)
+        except UnreadableItemsError:
+            return None, {}
+        return (
+            title if isinstance(title, str) else None,
+            metadata if isinstance(metadata, dict) else {},
+        )
+
+    def _first(self, scope: Scope) -> Bound:
+        """Where what belongs to all branches lies."""
+        if self.branch_in(scope) == MAIN:
+            return self.bound_in(scope)
+        return self.bound_at(MAIN)
+
+    # --- the run that waits -----------------------------------------------------------------------
+
+    async def save_run_state(
+        self,
+        state: RunState[Any, Any] | None,
+        *,
+        items: Sequence[Any] = (),
+        wrapper: Any = None,
+        **options: Any,
+    ) -> None:
+        """Keep the state of a run that waits (for approvals) with the session, in one commit.
+
+        It belongs to the items that are stored by then: once others are added or the last one is
+        popped, ``load_run_state`` does not give it any more. So a run that went on is not gone on
+        with twice, in the very commit that stores what it did.
+
+        Args:
+            state: ``result.to_state()``, approvals made or not; None: no run waits any more.
+            items: to be added in the same commit; those that the Runner stored are there already.
+            wrapper: the Runner's context wrapper.
+            options: of ``RunState.to_json`` (``context_serializer``, ``strict_context``).
+
+        Raises:
+            UserError: the state cannot be written as JSON.
+            BranchGone: the session was cleared meanwhile, and the branch of the run with it.
+            RuntimeError: the session is closed.
+        """
+        bound = self.bound(wrapper)
+        value = None if state is None else state.to_json(**options)
+        prepared = self.prepared(bound, list(items))
+        append = bound.session.sync.appending.append(prepared) if prepared else None
+        sealed = None if value is None else self._sealed_note(bound, RUN, value)
+
+        def work(draft: SessionTxn) -> None:
+            said = None if sealed is None else {"end": mark_of(draft), "run": sealed}
+            _put(bound, draft, RUN, said)
+
+        keep: Closure[None] = Changes(bound.address).change(
+            work, create=value is not None, revised=False, missing=lambda: None
+        )
+
+        def closure(txn: Txn) -> None:
+            if append is not None:
+                append(txn)
+            try:
+                keep(txn)
+            except BaseException:
+                txn.spoil()
+                raise
+
+        await bound.session.store(prepared, closure)
+        if prepared:
+            bound.known.forget()
+
+    async def load_run_state(
+        self, agent: Any, *, wrapper: Any = None, **options: Any
+    ) -> RunState[Any, Any] | None:
+        """The run that waits in the session; None if there is none, or the session went on.
+
+        Args:
+            agent: the agent that it began with.
+            wrapper: the Runner's context wrapper.
+            options: of ``RunState.from_json`` (``context_override``, ``context_deserializer``,
+                ``strict_context``).
+
+        Raises:
+            UserError: the state is of another version of the SDK, or of other agents.
+            UnreadableItemsError: it is encrypted otherwise.
+            RuntimeError: the session is closed.
+        """
+        bound = self.bound(wrapper)
+
+        def look(log: CachedSession, txn: ReadTxn) -> Any:
+            found = _field(log, txn, RUN)
+            is_there = isinstance(found, dict) and found.get("end") == marked(log, txn)
+            return found.get("run") if is_there else None
+
+        found = bound.session.sync.reading.run(look, None)
+        run = None if found is None else self._opened_note(bound, found)
+        return await RunState.from_json(agent, run, **options) if isinstance(run, dict) else None
+
+    # --- how they are kept ------------------------------------------------------------------------
+
+    async def _keep(self, bound: Bound, name: str, value: Any) -> None:
+        sealed = None if value is None else self._sealed_note(bound, name, value)
+        closure = Changes(bound.address).change(
+            lambda draft: _put(bound, draft, name, sealed),
+            create=value is not None,
+            revised=False,
+            missing=lambda: None,
+        )
+        await commit_to(store_of(bound.session.sync), closure)
+
+    def _note(self, bound: Bound, name: str) -> Any:
+        found = bound.session.sync.reading.run(lambda log, txn: _field(log, txn, name), None)
+        return None if found is None else self._opened_note(bound, found)
+
+    def _sealed_note(self, bound: Bound, name: str, value: Any) -> dict[str, Any]:
+        """The value as it is stored: admitted, and encrypted if items are."""
+        passage = bound.address.passage
+        if passage is not None:
+            value = passage.value(plain_json(value), "state", name=name, under=name)
+        return bound.coder.encode([{"value": value}], None)[0]
+
+    def _opened_note(self, bound: Bound, found: Any) -> Any:
+        """The value; None for what this adapter did not write there."""
+        try:
+            value = bound.coder.decode(found) if isinstance(found, dict) else None
+        except Unreadable as exc:
+            raise unreadable_error(self.session_id, {str(exc): 1}) from exc
+        return value.get("value") if isinstance(value, dict) else None
+
+
+def _put(bound: Bound, draft: SessionTxn, name: str, value: Any) -> None:
+    change = ScopedChange(None, {})
+    if value is None:
+        change.delete([name])
+    else:
+        change.update({name: value})
+    bound.session.sync.state.write(change, draft)
+
+
+def _field(log: CachedSession, txn: ReadTxn, name: str) -> Any:
+    version = value_at(txn, *log.place, name, read_header(txn, *log.place).counter)
+    return None if version is None else version.value()
+
+
+# --- MemcoreSession: a drop-in for the SDK's SQLiteSession ----------------------------------------
 
 
 @stands_for_sqlite

@@ -1,0 +1,705 @@
+"""Append and delete events: one commit with the changes of the state; rewinds, turns.
+
+The rows stay as empty places of their kind, which keeps numbers, prefix hashes, views and forks
+valid, as where items expire: what was said, called and answered is gone from the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, Final, NamedTuple
+
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session as AdkSession
+from google.adk.sessions.session import Session as SessionTurns
+
+from memcore import blobs
+from memcore.adapters.adk.commit import in_thread
+from memcore.adapters.adk.compaction import Span, covered_once, present
+from memcore.adapters.adk.events import (
+    COVERS,
+    EVENT,
+    REST,
+    Copies,
+    Encoded,
+    Stored,
+    encode_event,
+    marker_in,
+    marker_of,
+)
+from memcore.adapters.adk.history import Entry, EventCache, History, lacks_ids, size_of
+from memcore.adapters.adk.names import fields_of, state_of
+from memcore.aio.commit import commit_to, settled
+from memcore.audit import record_event
+from memcore.blobs import StagedBlobLost
+from memcore.codec import keys
+from memcore.codec import values as codec
+from memcore.codec.keys import Row
+from memcore.codec.values import FLAG_PLAIN_JSON, encode_json
+from memcore.errors import CorruptValueError, InvalidItemError, OutpacedError, StorageError
+from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, META_BYTES_MAX
+from memcore.log import CachedSession, Prepared, find_request, record_request, request_of
+from memcore.log.history import StoredRow, sound
+from memcore.log.read import opened
+from memcore.log.rewrite import Rewriting, plan_rewriting
+from memcore.log.session_txn import SessionTxn
+from memcore.model import Envelope, ItemKind
+from memcore.rows.item import split_body
+from memcore.rows.lifecycle import need_free
+from memcore.session import Session
+from memcore.session.append import STAGE_ATTEMPTS, Closure, ItemOptions, Unchanged
+from memcore.session.engine import Engine
+from memcore.session.read import head_of
+from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
+from memcore.session.session import store_of
+from memcore.state import APP, USER, Delete
+from memcore.store.interface import ReadTxn, Txn
+from memcore.wire.expire import expired_event, expired_message
+
+__all__ = [
+    "Appended",
+    "Appending",
+    "Storing",
+    "Turn",
+    "Turns",
+    "View",
+    "delete_invocation",
+    "rewound",
+]
+
+
+# --- Deleting an invocation: its events leave a session in one commit, and no pair is torn --------
+
+_ATTEMPTS: Final = 8
+_EMPTY: Final = "."
+"""What stands in the place of a text: it counts as little as any."""
+_SHARED: Final = (APP, USER, "temp:")
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one snapshot showed of an invocation."""
+
+    scope: int
+    session: int
+    revision: int
+    events: int = 0
+    first: int = 0
+    """The seq of its first row."""
+    rows: dict[int, list[Rewriting]] = field(default_factory=lambda: defaultdict(list))
+    """By the session that owns them."""
+    own: set[str] = field(default_factory=set)
+    """Keys of the session's state that its events changed last."""
+
+
+def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewinds: bool) -> int:
+    """Delete the events of an invocation; how many there were.
+
+    Responses of other invocations to its calls go with it.
+
+    Args:
+        engine: of the open database.
+        session: the session.
+        invocation: the invocation's id.
+        rewinds: the session's own values that it changed last become what they were before it.
+
+    Raises:
+        HeldError: the session is under a legal hold.
+        CorruptValueError: a row of the session is damaged.
+        OutpacedError: others wrote to the session again and again.
+    """
+    for _ in range(_ATTEMPTS):
+        plan = session.reading.run(
+            lambda log, txn: _planned(log, txn, engine.seed, invocation), None
+        )
+        if plan is None or not plan.events:
+            return 0
+        before = session.state.before(plan.first) if rewinds and plan.own else {}
+        done = engine.store.transact(
+            _closure(engine, session, plan, before if rewinds else None), makes_room=True
+        )
+        if done is not None:
+            blobs.finish_leaving(engine.store, done)
+            return plan.events
+    msg = f"others wrote to the session {_ATTEMPTS} times while an invocation was to be deleted"
+    raise OutpacedError(msg)
+
+
+def _closure(
+    engine: Engine, session: Session, plan: _Plan, before: Mapping[str, Any] | None
+) -> Any:
+    """What does it, and returns the contents that are still to go; None: others wrote meanwhile."""
+    change = None
+    if before is not None and plan.own:
+        values = fields_of(dict.fromkeys(plan.own))
+        change = session.state.plan()
+        change.update({name: before.get(name, Delete) for name in values})
+
+    def work(draft: SessionTxn) -> bool:
+        if draft.head.revision != plan.revision:
+            return False
+        need_free(draft.txn, plan.scope, plan.session, what="the invocation")
+        if change is not None:
+            session.state.write(change, draft)
+        return True
+
+    renew = session.changes.change(work, create=False, missing=bool, atomic=True)
+
+    def closure(txn: Txn) -> list[bytes] | None:
+        if not renew(txn):
+            return None
+        leaving: list[bytes] = []
+        for owner, rows in plan.rows.items():
+            leaving += _rewrite(txn, engine, (plan.scope, owner), rows).leaving
+        record_event(txn, plan.scope, "delete", {"session": plan.session, "events": plan.events})
+        return leaving
+
+    return closure
+
+
+def _rewrite(txn: Txn, engine: Engine, place: tuple[int, int], rows: list[Rewriting]) -> Rewritten:
+    seqs = [keys.number_of(each.key) for each in rows]
+    return rewrite_planned(
+        txn,
+        engine,
+        *place,
+        rows,
+        views=lambda stored: shown_instead(
+            stored, place[1], seqs, lambda message: expired_message(message, _EMPTY)
+        ),
+    )
+
+
+def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> _Plan:
+    plan = _Plan(log.scope, log.place[1], head_of(log).revision)
+    calls: dict[str, bool] = {}
+    rest: StoredRow | None = None
+    for found in log.rows(txn, 0, log.history.count):
+        row = sound(found)
+        stored = Stored.of(txn, log.scope, row)
+        if stored.rest() is not None:
+            rest = row
+            continue
+        if not stored.is_event:
+            rest = None
+            continue
+        told = None if rest is None else Stored.of(txn, log.scope, rest).rest()
+        said, pairs = stored.said(told), stored.pairs()
+        is_doomed = said.get("invocationId") == invocation or (
+            pairs.answers_only and all(calls.get(id_, False) for id_ in pairs.answered)
+        )
+        calls.update(dict.fromkeys(pairs.called, is_doomed))
+        delta = (said.get("actions") or {}).get("stateDelta") or {}
+        changed = {key for key in delta if not key.startswith(_SHARED)}
+        plan.own = plan.own | changed if is_doomed else plan.own - changed
+        if is_doomed:
+            plan.events += 1
+            plan.first = plan.first or (row if rest is None else rest)[1]
+            for each in (rest, row):
+                if each is not None:
+                    _plan_row(plan, log, txn, seed, each)
+        rest = None
+    return plan
+
+
+def _plan_row(plan: _Plan, log: CachedSession, txn: ReadTxn, seed: bytes, row: StoredRow) -> None:
+    owner, seq = log.history.locate(row[0])
+    item, _ = opened(txn, log.scope, row)
+    value = txn.get(keys.session_row(log.scope, owner, Row.ITEM, seq))
+    if value is None:
+        msg = f"item {seq} is missing; run 'memcore check'"
+        raise CorruptValueError(msg, key=b"")
+    if item.kind == ItemKind.EVENT:
+        left = expired_event(item.message)
+    else:
+        left = expired_message(item.message, _EMPTY)
+    place = (log.scope, owner, seq)
+    planned = plan_rewriting(place, value, (item.message, left), seed=seed, envelope=_without_meta)
+    plan.rows[owner].append(planned)
+
+
+def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
+    """What stays beside an empty place: that it was redacted, if it was."""
+    found: dict[str, Any] = {"meta": None, "request_id": None}
+    told = envelope.get("envelope") or {}
+    if "redacted" in told:
+        found["envelope"] = {"redacted": told["redacted"]}
+    return found
+
+
+# --- What a rewind does to the state: it becomes what it was, initial values included -------------
+# ADK computes the change from the events alone, so it sets every key to None that was there from
+# the beginning. memcore knows the state before each item.
+
+_SHARED_REWINDING: Final = ("app:", "user:", "temp:")
+
+
+def rewound(
+    delta: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The change of the state that a rewind asks for, with the values that ADK did not find.
+
+    Args:
+        delta: what ADK computed; None is how it says that there was no value.
+        before: the session's own state before the invocation.
+        now: the state as it is.
+    """
+    right = dict(delta)
+    for key, value in delta.items():
+        then = None if value is not None or key.startswith(_SHARED_REWINDING) else before.get(key)
+        if then is None:
+            continue
+        if key in now and encode_json(now[key]) == encode_json(then):
+            del right[key]
+        else:
+            right[key] = then
+    return right
+
+
+# --- What is to be known of the log before an event is stored, and of it when it is shown ---------
+
+
+class Storing:
+    """One event on its way into the log."""
+
+    __slots__ = (
+        "closure", "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows",
+        "session",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, event: Event, *, merges: bool = False) -> None:
+        if not math.isfinite(event.timestamp):
+            msg = f"the timestamp of event {event.id} is {event.timestamp}: expected a finite one"
+            raise InvalidItemError(msg)
+        self.session = session
+        self.event = event
+        self.encoded = encode_event(event)
+        self.merges = merges and self.encoded.is_state_only
+        """Whether a writer may store it who does not know the whole log."""
+        self.is_stale = False
+        """Whether its writer did not."""
+        self.covered: Span | None = None
+        """Of a compaction the indexes of the events of the writer's object that it covers."""
+        self.delta: dict[str, Any] | None = None
+        """What of the state a rewind changes, in place of what its event says."""
+        self.done: Appended | None = None
+        """What becomes of it, if the commit succeeds in which it stands."""
+        self.rows: list[Prepared] = []
+        self.closure: Closure[Appended]
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether what is stored depends on what the log holds."""
+        actions = self.event.actions
+        return actions.compaction is not None or bool(actions.rewind_before_invocation_id)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether content of it may have to be staged ahead."""
+        return any(row.payload for row in self.rows)
+
+    async def look(self, shown: AdkSession, cache: EventCache) -> None:
+        """Find in the log what a compaction covers, and what a rewind leads back to."""
+        history = History(self.session, cache)
+        if self.event.actions.compaction is not None:
+            await self._cover(shown, history)
+        if self.event.actions.rewind_before_invocation_id:
+            await self._rewind(history)
+
+    def plan(self, shown: AdkSession) -> None:
+        """Make the closure that stores it; ``shown`` is the writer's object."""
+        appending = Appending(self.session)
+        self.rows = appending.prepare(self.encoded)
+        self.closure = appending.closure(self, View.of(shown))
+
+    async def _cover(self, shown: AdkSession, history: History) -> None:
+        """Say with a compaction which seqs it covers."""
+        self.covered = covered_once(shown.events, self.event)
+        found = history.look(len(shown.events)) if self.covered else None
+        if found is None or self.covered is None:
+            return
+        entries = await history.entries(found)
+        seqs = {entry.event.id: entry.seq for entry in entries if entry.event is not None}
+        first, last = self.covered
+        covered = (seqs.get(event.id) for event in shown.events[first : last + 1])
+        lo = next((seq for seq in covered if seq is not None), None)  # a window may have gaps
+        hi = seqs.get(shown.events[last].id)
+        chain = None if hi is None else history.chain_at(hi)
+        if lo is not None and chain is not None:
+            self._identify(self.encoded.rest)
+            self.encoded.rest[COVERS] = [lo, hi, f"{chain:016x}"]
+
+    async def _rewind(self, history: History) -> None:
+        """Put in the values that ADK did not find."""
+        found = history.look(None)
+        if found is None:
+            return
+        entries = await history.entries(found)
+        events = [(entry.seq, entry.event) for entry in entries if entry.event is not None]
+        goal = self.event.actions.rewind_before_invocation_id
+        at = next((seq for seq, event in events if event.invocation_id == goal), None)
+        actions = dict(self.encoded.rest["actions"])
+        self._identify({**self.encoded.rest, "actions": {**actions, "stateDelta": {}}})
+        if at is None:
+            return
+        before = state_of(self.session.state.before(at))
+        self.delta = rewound(self.encoded.delta, before, found.state)
+        actions["stateDelta"] = self.delta
+        self.encoded = self.encoded._replace(
+            rest={**self.encoded.rest, "actions": actions}, delta=self.delta
+        )
+
+    def _identify(self, rest: dict[str, Any]) -> None:
+        """What memcore adds or corrects is no part of what the event is known by."""
+        if not self.encoded.identity:
+            identity = encode_json([self.encoded.content, rest])[0]
+            self.encoded = self.encoded._replace(identity=identity)
+
+    async def commit_large(self) -> Appended:
+        """Store it; what is very large is staged ahead in a thread."""
+        for _ in range(STAGE_ATTEMPTS):
+            await settled(in_thread(self.session.appending.stage, self.rows))
+            with suppress(StagedBlobLost):
+                return await commit_to(store_of(self.session), self.closure, large=True)
+        msg = "large content was collected again and again before it could be referred to"
+        raise StorageError(msg)
+
+    async def is_last(self, cache: EventCache) -> bool:
+        """Whether it is what the log ends with."""
+        history = History(self.session, cache)
+        found = history.look(1)
+        if found is None or self.done is None or found.marker != self.done.marker:
+            return False
+        events = [entry.event for entry in await history.entries(found) if entry.event is not None]
+        return bool(events) and events[-1].id == self.event.id
+
+    async def is_stored(self, cache: EventCache) -> bool:
+        """Whether the event of this id that is stored says the same, or is shown so."""
+        history = History(self.session, cache)
+        found = history.look(None)
+        read = [] if found is None else await history.entries(found)
+        entries = [entry for entry in read if entry.event is not None]
+        events = [entry.event for entry in entries if entry.event is not None]
+        given = self.encoded.event()
+        if given in events:
+            return True
+        present(events, entries, mend=True)
+        return given in events
+
+    def remember(self, copies: Copies, cache: EventCache) -> None:
+        """Keep a copy of the event for the next reader, if it is sure what that would read."""
+        done = self.done
+        if done is None or len(self.rows) != 1 or self.event.actions.compaction is not None:
+            return
+        if self.session.is_admitting:  # what a reader gets may say less than the event
+            return
+        row = self.rows[0]
+        if row.flags & FLAG_PLAIN_JSON:  # half of a surrogate pair is read otherwise
+            return
+        copied = copies.as_stored(self.event, self.encoded)
+        if copied is not None:
+            size = size_of(copied, len(row.body) + len(row.payload or b""))
+            entry = Entry(done.seq, copied, copied.timestamp, size, None, lacks_ids(copied))
+            cache.add(done.place, done.epoch, done.items - 1, entry)
+
+
+# --- Storing an event: one commit with what it changes of the state -------------------------------
+
+_STALE: Final = (
+    "The session has been modified in storage since it was loaded: reload it before appending more "
+    "events."
+)
+
+
+class Appended(NamedTuple):
+    """What became of an event."""
+
+    place: tuple[int, int]
+    epoch: int
+    revision: int
+    """Where the session is at now."""
+    seq: int
+    items: int
+    """Live items, this one included."""
+    is_new: bool
+    """Whether the writer's object is to show it now; False: it was stored before."""
+
+    @property
+    def marker(self) -> str:
+        """What the writer's object is to remember."""
+        return marker_of(self.place, self.revision)
+
+
+class View(NamedTuple):
+    """What a Session object shows of the log: it says whose changes its writer knows."""
+
+    marker: str | None
+    last_event_id: str | None
+
+    @classmethod
+    def of(cls, session: AdkSession) -> View:
+        """The view of an object now."""
+        marker = marker_in(session)
+        return cls(marker, session.events[-1].id if marker is None and session.events else None)
+
+    def again(self, draft: SessionTxn, revision: int) -> Appended:
+        """What became of an event that was stored as that revision.
+
+        Whoever tries again after an outcome that was never told still shows the log before it.
+        """
+        before = marker_of(draft.log.place, revision - 1)
+        return _done(draft, is_new=revision == draft.head.revision and self.marker == before)
+
+    def is_current(self, draft: SessionTxn) -> bool:
+        """Whether its writer knows the whole log: nobody wrote since, and it is this session's."""
+        if self.marker is not None:
+            return self.marker == marker_of(draft.log.place, draft.head.revision)
+        return self.last_event_id == _last_event_id(draft)
+
+    def is_of(self, draft: SessionTxn) -> bool:
+        """Whether it is this session's, and not that of another one of the same name."""
+        return self.marker is None or self.marker.startswith(marker_of(draft.log.place, 0)[:-1])
+
+
+class Appending:
+    """Makes the closures that store events in one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def prepare(self, encoded: Encoded) -> list[Prepared]:
+        """The rows of an event.
+
+        Raises:
+            InvalidItemError: it is too large.
+        """
+        appending = self._session.appending
+        content, rest = encoded.content, encoded.rest
+        told = _told(rest)
+        if content is None:
+            return [appending.prepare_event(EVENT, rest, ItemOptions(None, *told))]
+        try:
+            return appending.prepare([content], ItemOptions({"adk": rest}, *told))
+        except InvalidItemError:
+            if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
+                raise
+        first = appending.prepare_event(REST, rest, ItemOptions())
+        *before, item = appending.prepare([content], ItemOptions({"adk": None}, *told))
+        return [*before, first, item]
+
+    def closure(self, storing: Storing, view: View) -> Closure[Appended]:
+        """What stores the rows and the changes of the state, if the writer's view is current.
+
+        Raises (when it runs):
+            SessionNotFoundError, StaleSessionError
+            DuplicateRequestError: another event has this id.
+        """
+        session, rows, encoded = self._session, storing.rows, storing.encoded
+        content = [encoded.identity] if encoded.identity else _content(rows)
+        request = request_of(storing.event.id, content, seed=store_of(session).seed, ttl_ms=None)
+        change = session.state.plan() if encoded.delta else None
+        if change is not None:
+            change.update(fields_of(encoded.delta))
+
+        def work(draft: SessionTxn) -> Any:
+            first = find_request(draft, request, now_ms=0)
+            if first is not None:
+                return Unchanged(view.again(draft, first.revision))
+            storing.is_stale = not view.is_current(draft)
+            if storing.is_stale and not (storing.merges and view.is_of(draft)):
+                raise StaleSessionError(_STALE)
+            if change is not None:
+                session.state.write(change, draft, ahead=len(rows))
+            draft.append(rows, orphans="keep")
+            return None
+
+        def after(draft: SessionTxn) -> Appended:
+            record_request(draft, request, draft.receipt(len(rows)), now_ms=0)
+            storing.done = _done(draft, is_new=True)
+            return storing.done
+
+        return session.changes.change(
+            work, create=False, missing=self._missing, after=after, atomic=True
+        )
+
+    def _missing(self) -> Any:
+        msg = f"Session {self._session.id} not found."
+        raise SessionNotFoundError(msg)
+
+
+def _told(rest: dict[str, Any]) -> tuple[str | None, Envelope | None]:
+    """The request id and the envelope of an event; nothing if its names do not fit one."""
+    author, invocation = rest.get("author"), rest.get("invocationId")
+    if not (author and invocation) or len(author) > ENVELOPE_TEXT_CHARS_MAX:
+        return None, None
+    return invocation, Envelope(author=author)
+
+
+def _done(draft: SessionTxn, *, is_new: bool) -> Appended:
+    head = draft.head
+    return Appended(
+        draft.log.place, head.epoch, head.revision, draft.last_seq, head.count, is_new=is_new
+    )
+
+
+def _content(rows: list[Prepared]) -> list[bytes]:
+    """What of an event must be the same when it comes again."""
+    content: list[bytes] = []
+    for row in rows:
+        _, _, envelope, rest = split_body(row.body)
+        content += (envelope, rest if row.payload is None else row.payload)
+    return content
+
+
+def _last_event_id(draft: SessionTxn) -> str | None:
+    """The id of the last event that is stored, None if there is none."""
+    count = 2
+    while True:
+        found = draft.last_rows(min(count, draft.count))
+        rows = [Stored.of(draft.txn, draft.log.scope, row) for row in found]
+        for at in range(len(rows) - 1, -1, -1):
+            if rows[at].is_event and (at or not rows[at].is_split):
+                rest = rows[at - 1].rest() if at else None
+                return str(rows[at].said(rest).get("id"))
+        if count >= draft.count:
+            return None
+        count *= 8
+
+
+# --- Who appends with the same Session object waits for its turn: it shows what came before it ----
+
+_LOOK_SECONDS: Final = 0.1
+"""How often a waiter looks whether the holder's loop was closed: nothing tells of that."""
+
+
+class Turn:
+    """One holder of an object, or one that waits for it, in the loop that it is made in."""
+
+    __slots__ = ("_loop", "inherited", "left", "storing", "waiting", "woken")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.woken: asyncio.Future[None] | None = None
+        self.waiting: deque[Turn] = deque()
+        """Who waits for the holder."""
+        self.left: weakref.ref[SessionTurns] | None = None
+        """The object, if the holder was destroyed before it learned what became of its event."""
+        self.storing: Storing | None = None
+        """The holder's event while the object does not show its outcome yet."""
+        self.inherited: Storing | None = None
+        """As ``storing``, of a holder before it that never runs again."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its holder never runs again."""
+        return self.left is not None or self._loop.is_closed()
+
+    def wake(self) -> bool:
+        """Give it the turn; False if its loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            return False
+        return True
+
+    def _settle(self) -> None:
+        if self.woken is not None and not self.woken.done():
+            self.woken.set_result(None)
+
+
+class Turns:
+    """At most one holder an object, whatever thread or loop it is in; first come, first served.
+
+    The holder keeps the object alive, so its id stands for it. A holder whose loop was closed never
+    gives its turn: the next one takes it, with the event that the holder was about to store.
+    """
+
+    __slots__ = ("_held", "_lock")
+
+    def __init__(self) -> None:
+        self._held: dict[int, Turn] = {}
+        """The holder of every object that is held."""
+        self._lock = RLock()
+        """Reentrant: a task that is destroyed while it waits leaves from wherever that happens."""
+
+    def try_take(self, session: SessionTurns) -> Turn | None:
+        """The turn if nobody has it."""
+        mine = Turn()
+        return mine if self._held.setdefault(id(session), mine) is mine else None
+
+    async def take(self, session: SessionTurns) -> Turn:
+        """Wait until all who came before are done with the object, and hold it."""
+        mine = Turn()
+        mine.woken = asyncio.get_running_loop().create_future()
+        with self._lock:
+            holder = self._held.setdefault(id(session), mine)
+            if holder is mine:
+                return mine
+            holder.waiting.append(mine)
+            self._take_over(session)
+        try:
+            while not (await asyncio.wait((mine.woken,), timeout=_LOOK_SECONDS))[0]:
+                self._take_over(session)
+        except BaseException:
+            self._withdraw(session, mine)
+            raise
+        return mine
+
+    def give(self, session: SessionTurns, turn: Turn) -> None:
+        """Let the next one have it; a turn that was left or taken over is nobody's to give."""
+        with self._lock:
+            if self._held.get(id(session)) is turn and turn.left is None:
+                self._pass_on(session, turn)
+
+    def leave(self, session: SessionTurns, turn: Turn) -> None:
+        """As ``give``, by a holder that is destroyed before its event was decided.
+
+        It may be destroyed wherever garbage is collected, so nothing is read or awaited here.
+        """
+        with self._lock:
+            if self._held.get(id(session)) is turn:
+                self._pass_on(session, turn)
+
+    def _take_over(self, session: SessionTurns) -> None:
+        """Pass on the turn of a holder that never runs again."""
+        with self._lock:
+            holder = self._held.get(id(session))
+            if holder is not None and holder.is_dead:
+                self._pass_on(session, holder)
+
+    def _pass_on(self, session: SessionTurns, holder: Turn) -> None:
+        """Under the lock: wake the next one that can run, with what the holder leaves to it."""
+        key = id(session)
+        unshown = holder.inherited or holder.storing
+        while holder.waiting:
+            heir = holder.waiting.popleft()
+            heir.waiting, heir.inherited = holder.waiting, unshown
+            self._held[key] = holder = heir
+            if heir.wake():
+                return
+        if unshown is None:
+            del self._held[key]
+            return
+        # Nobody waits: who comes next shows the event first. The entry goes with the object.
+        holder.inherited = unshown
+        holder.left = weakref.ref(session, lambda _: self._held.pop(key, None))
+
+    def _withdraw(self, session: SessionTurns, mine: Turn) -> None:
+        """A waiter gives up."""
+        with self._lock:
+            holder = self._held.get(id(session))
+            if holder is mine:
+                self._pass_on(session, mine)
+            elif holder is not None and mine in holder.waiting:
+                holder.waiting.remove(mine)  # if not, its loop was closed before its turn

@@ -1,0 +1,155 @@
+"""Commits of rows with large contents: stored ahead in short commits, then referred to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeAlias, TypeVar
+
+from google.genai import types
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from memcore.aio.commit import settled
+from memcore.blobs import BlobRef, StagedBlobLost
+from memcore.errors import MemcoreError, StoreLockedError
+from memcore.kv import KeyValue, KeyValueTxn
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.privacy.write_filter import ScopeFilter
+
+__all__ = [
+    "Content",
+    "admitted_content",
+    "admitted_metadata",
+    "admitted_part",
+    "commit_with",
+    "in_thread",
+]
+
+
+# --- Commits of rows with contents: large ones are stored ahead, in a thread and in short commits -
+
+T = TypeVar("T")
+Content: TypeAlias = bytes | BlobRef | None
+_ATTEMPTS: Final = 8
+
+
+def in_thread(fn: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """What ``fn`` returns, run in a thread."""
+    return asyncio.ensure_future(asyncio.to_thread(fn, *args))
+
+
+async def commit_with(
+    kv: KeyValue,
+    contents: Sequence[bytes | None],
+    closure_of: Callable[[Sequence[Content]], Callable[[KeyValueTxn], T]],
+    *,
+    large: bool = False,
+    is_choosy: bool = False,
+    once_by: tuple[str, bytes] | None = None,
+) -> T:
+    """Run the closure for these contents in one commit; what it returned.
+
+    Args:
+        kv: where the closure writes.
+        contents: those up to 192 KiB are written by the closure, larger ones are staged.
+        closure_of: makes the closure of the contents as it is to put them, before all else.
+        large: the closure computes for more than a millisecond.
+        is_choosy: the closure may pass contents over.
+        once_by: an idempotency key with its content: the closure is run once by it.
+
+    Raises:
+        StoreLockedError: staged contents were collected again and again.
+    """
+    for _ in range(_ATTEMPTS):
+        held: list[Content] = []
+        try:
+            for content in contents:
+                is_large = content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX
+                held.append(await _staged(kv, content) if is_large else content)
+            loop = asyncio.get_running_loop()
+            future = kv.submit(closure_of(held), loop, large=large, once_by=once_by)
+            result = await settled(future)
+        except StagedBlobLost:
+            continue  # collected, or freed by its last entry, before the commit
+        except BaseException:
+            await _unstaged(kv, held)
+            raise
+        if is_choosy:
+            with suppress(MemcoreError):  # it is stored all the same
+                await _unstaged(kv, held)
+        return result
+    msg = f"a staged content was collected {_ATTEMPTS} times before it was put: try again"
+    raise StoreLockedError(msg)
+
+
+async def _unstaged(kv: KeyValue, held: Sequence[Content]) -> None:
+    """Remove what was staged and has no entry."""
+    for each in held:
+        if isinstance(each, BlobRef):
+            await settled(in_thread(kv.unstage, each))
+
+
+async def _staged(kv: KeyValue, content: bytes | None) -> BlobRef:
+    staging = in_thread(kv.stage, content or b"")
+    try:
+        return await settled(staging)
+    except asyncio.CancelledError:
+        if not staging.cancelled() and staging.exception() is None:
+            await settled(in_thread(kv.unstage, staging.result()))
+        raise
+
+
+# --- Parts and memories at the border of the file -------------------------------------------------
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def admitted_part(passage: ScopeFilter, part: types.Part) -> types.Part:
+    """A part as it may be stored; what was given is not changed.
+
+    Raises:
+        BlockedError: a guard refuses it.
+    """
+    part = _admitted(passage, part, "artifact", exclude={"inline_data": {"data"}})
+    inline = part.inline_data
+    if inline is None or not inline.data:
+        return part
+    data = passage.bytes(inline.data, "artifact")
+    if data is inline.data:
+        return part
+    return part.model_copy(update={"inline_data": inline.model_copy(update={"data": data})})
+
+
+def admitted_content(passage: ScopeFilter, content: types.Content) -> types.Content:
+    """The content of a memory as it may be stored, and found; raises what ``admitted_part`` does.
+
+    Inline data of it are left as they are.
+    """
+    return _admitted(passage, content, "memory")
+
+
+def admitted_metadata(passage: ScopeFilter, metadata: Mapping[str, Any] | None) -> Any:
+    """Metadata as they may be stored; what is no JSON is refused where it is encoded."""
+    if not metadata:
+        return metadata
+    with suppress(PydanticSerializationError, TypeError, ValueError, RecursionError):
+        return passage.value(to_jsonable_python(dict(metadata)), "memory")
+    return metadata
+
+
+def _admitted(passage: ScopeFilter, model: M, kind: str, exclude: Any = None) -> M:
+    dumped = model.model_dump(mode="json", exclude_none=True, exclude=exclude)
+    made = passage.value(dumped, kind)
+    if made is dumped:
+        return model
+    if exclude is None:
+        return type(model).model_validate(made)
+    found = type(model).model_validate(_without(made, exclude))
+    kept = {name: getattr(model, name) for name in exclude if getattr(model, name) is not None}
+    return found.model_copy(update=kept)
+
+
+def _without(made: dict[str, Any], names: Any) -> dict[str, Any]:
+    return {name: value for name, value in made.items() if name not in names}

@@ -1,0 +1,203 @@
+"""Legal model requests: a plugin and a callback that mend contents right before the model.
+
+Summaries, windows and cancelled turns leave calls without responses, responses without calls and
+histories that the model begins. What is sent is rendered by the rules that memcore's own contexts
+obey (``gemini``), and changed only where it breaks them; what is stored stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+from google.genai import types
+from typing_extensions import override
+
+from memcore.model import Message
+from memcore.wire import WireItem, get_policy, lead_in_message, render
+
+__all__ = [
+    "MemcorePlugin",
+    "mend_contents",
+    "mend_request",
+]
+
+
+logger = logging.getLogger("memcore.adk")
+
+_POLICY: Final = get_policy("gemini")
+_PART: Final = "memcore_part"
+"""Key of a rendered part that holds the part of ADK it stands for."""
+_NAMELESS: Final = "\0"
+_PENDING: Final = {"status": "pending"}
+_ASKS_PEOPLE: Final = "adk_request_"
+_END: Final[Message] = {"role": "user", "parts": [{"text": "."}]}
+"""What every request is rendered in front of: so a call that ends it is answered, too."""
+
+
+class MemcorePlugin(BasePlugin):
+    """Mends each request right before it goes to the model: ``App(plugins=[MemcorePlugin()])``.
+
+    Works with any session service and any compaction. List it last, so that it sees what other
+    plugins made of the request.
+
+    Args:
+        name: the name under which the app knows the plugin.
+    """
+
+    def __init__(self, name: str = "memcore") -> None:
+        super().__init__(name)
+
+    @override
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Mend the request's contents; the model is asked in any case."""
+        return mend_request(callback_context, llm_request)
+
+
+def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:
+    """Mend the contents of a request in place: ``LlmAgent(before_model_callback=mend_request)``.
+
+    Args:
+        callback_context: not used; ADK hands it to every callback.
+        llm_request: the request. A legal one is not touched.
+
+    Returns:
+        None: the model is to be asked.
+    """
+    del callback_context
+    slow = [name for name, tool in llm_request.tools_dict.items() if tool.is_long_running]
+    llm_request.contents = mend_contents(llm_request.contents, pending=slow)
+    return None
+
+
+def mend_contents(
+    contents: list[types.Content], *, pending: Collection[str] = ()
+) -> list[types.Content]:
+    """Contents that Gemini accepts: the given list itself if it is legal.
+
+    The user begins; the responses to all calls of a content stand together in the one behind it,
+    one for each call; responses without a call, and those that newer ones replace, are left out;
+    calls without a response are answered with a note; contents of the model that follow each other
+    become one. Parts stay as they are; only ids that calls of one content share are told apart.
+
+    Args:
+        contents: a history, whole or a part of one.
+        pending: names of tools that take long: the note to a call of one says that it is pending.
+    """
+    given, entries = _entries(contents)
+    rendered = render([*entries, WireItem(len(entries), _END)], _POLICY)
+    made = []
+    for message, source in zip(rendered.messages[:-1], rendered.sources, strict=False):
+        kept = None if source is None else given[source]
+        made.append(kept or _content(message, pending))
+    shown = _joined(made)
+    if shown and shown[0].role == "model":
+        shown.insert(0, types.Content.model_validate(lead_in_message(_POLICY)))
+    if len(shown) == len(contents) and all(map(_is, shown, contents)):
+        return contents
+    actions = Counter(repair.action for repair in rendered.repairs)
+    logger.info("a request was mended before it went to the model: %s", dict(actions) or "order")
+    return shown
+
+
+def _entries(
+    contents: Sequence[types.Content],
+) -> tuple[list[types.Content | None], list[WireItem]]:
+    """What is rendered, and for each entry the content that it is; None: it has to be changed.
+
+    Of parts only what pairs them is told, so nothing large is copied or encoded.
+    """
+    given: list[types.Content | None] = []
+    entries: list[WireItem] = []
+    several: dict[str, int] = {}
+    for content in contents:
+        parts = content.parts or []
+        results = [part for part in parts if part.function_response is not None]
+        others = [part for part in parts if part.function_response is None]
+        is_split = bool(results) and (
+            content.role == "model" or any(part.function_call is not None for part in others)
+        )
+        runs = [("user", results), ("model", others)] if is_split else [(content.role, parts)]
+        for role, run in runs:
+            if run:
+                known = "model" if role == "model" else "user"
+                stubs, is_renamed = _stubs(run, several, known)
+                entries.append(WireItem(len(entries), {"role": known, "parts": stubs}))
+                given.append(None if is_split or is_renamed else content)
+    return given, entries
+
+
+def _stubs(
+    parts: Sequence[types.Part], several: dict[str, int], role: str
+) -> tuple[list[Message], bool]:
+    """What is told of parts, and whether an id had to be changed to tell two calls apart.
+
+    ``several`` knows how many calls of one content an id was given to.
+    """
+    seen: Counter[str] = Counter()
+    found: list[Message] = []
+    is_renamed = False
+    for part in parts:
+        told = part.function_call or part.function_response
+        if told is None or (part.function_call is not None and role == "user"):
+            found.append({_PART: part, "text": "."})
+            continue
+        name = "functionResponse" if part.function_call is None else "functionCall"
+        stub = {"name": told.name or _NAMELESS}
+        if told.id:
+            number = seen[told.id]
+            seen[told.id] += 1
+            if part.function_call is None:
+                number = min(number, several.get(told.id, 1) - 1)
+            stub["id"] = f"{told.id}-{number + 1}" if number else told.id
+            if number:
+                is_renamed = True
+                field = "function_response" if part.function_call is None else "function_call"
+                renamed = told.model_copy(update={"id": stub["id"]})
+                part = part.model_copy(update={field: renamed})  # noqa: PLW2901 - the one that is shown
+        found.append({_PART: part, name: stub})
+    if role == "model":
+        several.update(seen)
+    return found, is_renamed
+
+
+def _content(message: Message, pending: Collection[str]) -> types.Content:
+    """A content that rendering made: of the parts that it holds, and of notes."""
+    parts = [part.get(_PART) or _note(part, pending) for part in message["parts"]]
+    return types.Content(role=message["role"], parts=parts)
+
+
+def _note(part: Message, pending: Collection[str]) -> types.Part:
+    told: dict[str, Any] = part["functionResponse"]
+    name = told["name"]
+    is_pending = name in pending or name.startswith(_ASKS_PEOPLE)
+    response = types.FunctionResponse(
+        id=told.get("id"),
+        name=name,
+        response=dict(_PENDING) if is_pending else told["response"],
+    )
+    return types.Part(function_response=response)
+
+
+def _joined(contents: Sequence[types.Content]) -> list[types.Content]:
+    """The contents, those of the model that follow each other as one."""
+    found: list[types.Content] = []
+    for content in contents:
+        if found and content.role == found[-1].role == "model":
+            parts = [*(found[-1].parts or ()), *(content.parts or ())]
+            found[-1] = types.Content(role="model", parts=parts)
+        else:
+            found.append(content)
+    return found
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other

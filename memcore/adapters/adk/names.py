@@ -1,0 +1,207 @@
+"""Names of apps, users and sessions of ADK as scopes and sessions of memcore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from memcore.adapters.source import Source
+from memcore.codec.keys import pack_text
+from memcore.database import Database, Scope
+from memcore.database.scope import need_access
+from memcore.errors import InvalidOptionError
+from memcore.limits import STATE_FIELD_BYTES_MAX
+from memcore.options import need_known
+from memcore.session import Session
+from memcore.state import prefix_of
+from memcore.telemetry.observer import Place
+
+__all__ = [
+    "END",
+    "Handles",
+    "fields_of",
+    "id_of",
+    "is_name",
+    "label",
+    "located",
+    "name_of",
+    "place_of",
+    "state_of",
+]
+
+
+# --- What the services stand on: the file, the memcore sessions behind ADK's, and names -----------
+
+_HANDLES_MAX: Final = 1024
+_ESCAPE: Final = "\0"
+
+
+def name_of(given: str) -> str:
+    """The name in memcore of an app or a user: its own, but for the empty one, which has none."""
+    return given if given and given[0] != _ESCAPE else _ESCAPE + given
+
+
+def id_of(name: str) -> str:
+    """What ``name_of`` was given."""
+    return name[1:] if name[:1] == _ESCAPE else name
+
+
+def located(
+    source: Source | None, uri: str | None, options: Mapping[str, Any]
+) -> tuple[Source, dict[str, Any]]:
+    """The file that a service is for, and its options, of which a URI's query may give some.
+
+    A URI is what ADK's ``services.yaml`` knows of a service. As in ADK's own for SQLite, one slash
+    stands before the path: ``memcore:///agent.memcore`` is relative, ``memcore:////data/x`` is not.
+
+    Args:
+        source: where the service was given a database or a path.
+        uri: where it was given a URI, of any scheme.
+        options: those that the query may change, as the service was given them.
+
+    Raises:
+        InvalidOptionError: there are both or none, the URI has no path, or an option is unknown.
+    """
+    if (source is None) == (uri is None):
+        msg = "give a database or a path, or else uri=: one of the two"
+        raise InvalidOptionError(msg)
+    if source is not None:
+        return source, dict(options)
+    if not isinstance(uri, str):
+        msg = f"uri: expected a string, got {type(uri).__name__}"
+        raise InvalidOptionError(msg)
+    parts = urlsplit(uri)
+    path = unquote(parts.netloc + parts.path if parts.netloc else parts.path[1:])
+    if not parts.scheme or not path:
+        msg = f"uri: expected scheme:///path, got {uri!r:.80}"
+        raise InvalidOptionError(msg)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    given = {name: _value(said) for name, said in query}
+    need_known("the query of uri", given, options)
+    return path, {**options, **given}
+
+
+def _value(said: str) -> Any:
+    """What stands in a query: true, false, a number, or a text."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return said
+    return found if isinstance(found, bool | int) else said
+
+
+class Handles:
+    """Handles of the sessions used last: each remembers what its log is like. For any thread."""
+
+    __slots__ = ("_database", "_kept", "_lock")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept: dict[tuple[str, str, str], Session] = {}
+        self._lock = Lock()
+
+    def scope(self, app: str, user: str) -> Scope:
+        """The scope of a user."""
+        return self._database.scope(app=name_of(app), user=name_of(user))
+
+    def get(self, app: str, user: str, session_id: str) -> Session:
+        """The handle of a session, whether there is one or not.
+
+        Raises:
+            AccessDeniedError: the authorizer refused it; it is asked each time.
+        """
+        key = (app, user, session_id)
+        found = self._kept.get(key)
+        if found is not None and self._database.engine.access is not None:
+            need_access(self.scope(app, user), "session", session_id)
+        if found is None:
+            found = self.scope(app, user).session(session_id, orphans="keep")
+            with self._lock:
+                if len(self._kept) >= _HANDLES_MAX:
+                    for old in list(self._kept)[: _HANDLES_MAX // 2]:
+                        del self._kept[old]
+                self._kept[key] = found
+        return found
+
+
+# --- Whom telemetry is told of: application, user and session of a call, as ADK names them --------
+
+
+def place_of(args: tuple[Any, ...], options: dict[str, Any]) -> Place:
+    """From the names among the arguments, or from the Session that is one of them."""
+    session = options.get("session", args[0] if args else None)
+    app = options.get("app_name", getattr(session, "app_name", None))
+    user = options.get("user_id", getattr(session, "user_id", None))
+    return app, user, options.get("session_id", getattr(session, "id", None))
+
+
+# --- Names of any length and any characters as parts of a key, and as fields of a state -----------
+
+END: Final = "\x00"
+"""What stands behind a label: none holds it."""
+_WRAPPED: Final = "\0adk\0"
+"""How the name of a field begins that stands for a key which no field can be called."""
+
+
+def label(name: str, bytes_max: int) -> str:
+    """``=`` and the name, or ``#`` and a digest of one that is longer or holds a NUL."""
+    packed = name.encode("utf-8", "surrogatepass")
+    if END in name or len(packed) > bytes_max:
+        return "#" + blake2b(packed, digest_size=32).hexdigest()
+    return "=" + name
+
+
+def is_name(part: str) -> bool:
+    """Whether a label tells the name."""
+    return part[:1] == "="
+
+
+def fields_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of memcore's state in which an ADK state lies: mostly its keys themselves.
+
+    A field has a name of 1 to 480 bytes behind its prefix. A key that has none, or a longer one, is
+    the field of a digest of the name, and the list of the name and the value lies there.
+    """
+    if all(map(_is_field, state)):
+        return state
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        if _is_field(key):
+            found[key] = value
+        else:
+            prefix = prefix_of(key)
+            name = key[len(prefix) :]
+            found[prefix + _wrapped(name)] = [name, value]
+    return found
+
+
+def state_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """What ``fields_of`` was given."""
+    if not any(_WRAPPED in key for key in fields):
+        return fields
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        prefix = prefix_of(key)
+        match value:
+            case [str() as name, held] if key == prefix + _wrapped(name):
+                found[prefix + name] = held
+            case _:
+                found[key] = value
+    return found
+
+
+def _wrapped(name: str) -> str:
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32)
+    return _WRAPPED + digest.hexdigest()
+
+
+def _is_field(key: str) -> bool:
+    name = key[len(prefix_of(key)) :]
+    if not name or name.startswith(_WRAPPED):
+        return False
+    # A character takes four bytes at most, and one is behind the name.
+    return len(name) < STATE_FIELD_BYTES_MAX // 4 or len(pack_text(name)) <= STATE_FIELD_BYTES_MAX

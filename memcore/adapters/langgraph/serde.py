@@ -1,0 +1,391 @@
+"""Serializers of LangGraph for the graph store, with the allow-list of types that a file may build.
+
+A msgpack value of LangGraph's names Python objects to import and call. A type is built only if it
+is one of LangGraph's own safe ones, was allowed by the caller, or this process itself has stored
+values of it; anything else is refused before it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from threading import local
+from typing import Any, Final, Literal
+
+import ormsgpack
+from langgraph._internal._serde import collect_allowlist_from_schemas
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import (
+    EXT_DELTA_SNAPSHOT,
+    EXT_NUMPY_ARRAY,
+    JsonPlusSerializer,
+)
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Send
+
+from memcore.errors import (
+    CorruptValueError,
+    InvalidOptionError,
+    MemcoreError,
+    UndecodableError,
+    UntrustedTypeError,
+)
+from memcore.graph import Typed, Wrapper
+
+__all__ = [
+    "ALL_TYPES",
+    "AllowedTypes",
+    "SerdeCoder",
+    "TypeNames",
+    "coder_of",
+    "default_serde",
+    "type_names",
+]
+
+
+TypeName = tuple[str, ...]
+"""Module and name of a type, as LangGraph's lists have them."""
+TypeNames = frozenset[TypeName] | Literal["all"]
+ALL_TYPES: Final = "all"
+AllowedTypes = Collection[type | TypeName] | Literal["all"] | None
+"""Of the option ``allowed_types``: classes, schemas of states, ``(module, name)``; or ``"all"``."""
+
+_log = logging.getLogger(__name__)
+_MSGPACK: Final = "msgpack"
+_JSON: Final = "json"
+_PICKLE: Final = "pickle"
+_OWN_CONSTRUCTOR: Final = 2
+"""LangGraph's; 1 is LangChain's, which imports by tables of its own."""
+_ATOMS: Final = frozenset((str, int, float, bool, bytes, bytearray, type(None)))
+"""Values that name no type."""
+
+_WRAPPERS: Final = {
+    Send: (
+        "send",
+        Wrapper(
+            lambda send: [send.node, send.arg, send.timeout],
+            lambda fields: Send(fields[0], fields[1], timeout=fields[2]),
+        ),
+    ),
+    _DeltaSnapshot: (
+        "delta",
+        Wrapper(lambda snapshot: [snapshot.value], lambda fields: _DeltaSnapshot(fields[0])),
+    ),
+}
+_SEALED: Final = "+"
+"""Between the type and the cipher's name, as EncryptedSerializer writes it."""
+_OURS: Final = frozenset(("node", "page", "writes"))
+"""Types of the graph store's own content that no serialiser has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SerdeCoder:
+    """A serialiser; with ``cipher``, content is sealed after it was addressed by its plaintext.
+
+    ``guard`` decides which types are built; None: the serialiser, which is the caller's own.
+    """
+
+    serde: SerializerProtocol
+    identity: object
+    splits: bool
+    cipher: CipherProtocol | None = None
+    guard: _TypeGuard | None = None
+
+    @property
+    def secret(self) -> bool:
+        """Whether content is encrypted."""
+        return self.cipher is not None
+
+    @property
+    def wrappers(self) -> Mapping[type, tuple[str, Wrapper]]:
+        """Send and the snapshots of delta channels."""
+        return _WRAPPERS if self.splits else {}
+
+    def encode(self, value: Any) -> Typed:
+        """As ``dumps_typed``; the types that it names may be read in this process from now on."""
+        typed = self.serde.dumps_typed(value)
+        if self.guard is not None and typed[0] == _MSGPACK and type(value) not in _ATOMS:
+            self.guard.note_stored(typed[1])
+        return typed
+
+    def loads(self, typed: Typed) -> Any:
+        """As ``loads_typed``.
+
+        Raises:
+            UntrustedTypeError: the value names a type that is not allowed.
+            NotImplementedError: the serialiser does not know its type.
+        """
+        return self.serde.loads_typed(typed) if self.guard is None else self.guard.loads(typed)
+
+    def decode(self, typed: Typed) -> Any:
+        """The value.
+
+        Raises:
+            UntrustedTypeError: it names a type that is not allowed.
+            UndecodableError: the serialiser cannot read it.
+        """
+        try:
+            return self.loads(typed)
+        except MemcoreError:
+            raise
+        except Exception as exc:  # whatever a serialiser raises
+            msg = (
+                f"a stored value of type {typed[0][:40]!r} cannot be read by this serialiser "
+                f"({type(exc).__name__}: {exc!s:.200}): open the thread with the one that wrote it"
+            )
+            raise UndecodableError(msg, key=b"") from exc
+
+    def seal(self, typed: Typed) -> Typed:
+        """Encrypt, if there is a cipher."""
+        if self.cipher is None:
+            return typed
+        name, content = self.cipher.encrypt(typed[1])
+        return f"{typed[0]}{_SEALED}{name}", content
+
+    def open(self, typed: Typed) -> Typed:
+        """Decrypt, if there is a cipher; what was stored in clear is refused.
+
+        Raises:
+            CorruptValueError: it was stored in clear though there is a cipher, or under another.
+        """
+        kind, _, name = typed[0].partition(_SEALED)
+        if self.cipher is None:
+            if name and (self.splits or kind in _OURS):
+                raise _refused(f"is encrypted ({name[:40]!r}), and this saver's serialiser is not")
+            return typed
+        if not name:
+            raise _refused("was stored in clear, and this saver's serialiser encrypts")
+        try:
+            return kind, self.cipher.decrypt(name, typed[1])
+        except Exception as exc:  # whatever a cipher raises
+            raise _refused(f"cannot be decrypted with this key ({exc})") from exc
+
+
+def _refused(what: str) -> CorruptValueError:
+    msg = f"the stored value {what}: open the thread with the serialiser that wrote it"
+    return CorruptValueError(msg, key=b"")
+
+
+def default_serde() -> JsonPlusSerializer:
+    """The serialiser of a saver or cache that was given none: nothing but safe types, no pickle."""
+    return _STRICT
+
+
+_STRICT: Final = JsonPlusSerializer(allowed_msgpack_modules=None)
+
+
+def coder_of(serde: SerializerProtocol, allowed: TypeNames = frozenset()) -> SerdeCoder:
+    """The coder for a serialiser.
+
+    Values are stored by their parts if it is LangGraph's own, encrypted or not; of another one
+    nothing is known, so each value is stored whole, and which types it builds is its own business.
+
+    Args:
+        serde: the serialiser.
+        allowed: types that may be built besides the safe ones and those that ``serde`` lists.
+
+    Raises:
+        InvalidOptionError: types are allowed to a serialiser that is not LangGraph's.
+    """
+    inner, cipher = serde, None
+    if isinstance(serde, EncryptedSerializer) and _is_own(serde, EncryptedSerializer):
+        inner, cipher = serde.serde, serde.cipher
+    # What one coder decodes must not be handed out by another that may build less.
+    identity = object() if allowed else serde
+    if isinstance(inner, JsonPlusSerializer) and _is_own(inner, JsonPlusSerializer):
+        own_hook = getattr(inner, "_custom_unpack_ext_hook", False)
+        guard = None if own_hook else _TypeGuard(inner, allowed)
+        return SerdeCoder(inner, identity, splits=True, cipher=cipher, guard=guard)
+    if allowed:
+        msg = (
+            "allowed_types: goes with LangGraph's JsonPlusSerializer, alone or inside an "
+            f"EncryptedSerializer; {type(inner).__name__} decides for itself what it builds"
+        )
+        raise InvalidOptionError(msg)
+    return SerdeCoder(inner, identity, splits=False, cipher=cipher)
+
+
+def _is_own(serde: object, kind: type) -> bool:
+    """Whether a subclass left the methods as they are."""
+    return all(
+        getattr(type(serde), name) is getattr(kind, name) for name in ("dumps_typed", "loads_typed")
+    )
+
+
+# --- which types may be built ---------------------------------------------------------------------
+
+
+def type_names(allowed: AllowedTypes) -> TypeNames:
+    """The types that the option ``allowed_types`` names, with those of the fields of schemas.
+
+    Raises:
+        InvalidOptionError: an entry is neither a class nor ``(module, name)``.
+    """
+    if allowed is None:
+        return frozenset()
+    if allowed == ALL_TYPES:
+        return ALL_TYPES
+    if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+        msg = f"allowed_types: expected a list of types, or 'all', got {allowed!r:.80}"
+        raise InvalidOptionError(msg)
+    found: set[TypeName] = set()
+    for entry in allowed:
+        if isinstance(entry, type):
+            found.add((entry.__module__, entry.__name__))
+            found |= collect_allowlist_from_schemas(schemas=[entry])
+        elif _is_name(entry):
+            found.add(tuple(entry))
+        else:
+            msg = f"allowed_types: expected a class or (module, name), got {entry!r:.80}"
+            raise InvalidOptionError(msg)
+    return frozenset(found)
+
+
+def _is_name(entry: Any) -> bool:
+    return (
+        isinstance(entry, tuple | list)
+        and len(entry) == 2  # noqa: PLR2004 - module and name
+        and all(isinstance(part, str) and part for part in entry)
+    )
+
+
+class _TypeGuard:
+    """Decodes as a JsonPlusSerializer does, and builds nothing that is not allowed.
+
+    LangGraph's own hook decides, and hands out the raw content of what it does not build; that
+    would be a wrong value in silence, so here it is an error.
+    """
+
+    def __init__(self, serde: JsonPlusSerializer, allowed: TypeNames) -> None:
+        self._serde = serde
+        self._allowed = allowed
+        # True is also what LangGraph's serialiser has if nobody said anything: no list.
+        listed = getattr(serde, "_allowed_msgpack_modules", None)
+        self._listed = frozenset(() if listed in (None, True) else listed)
+        self._reader: JsonPlusSerializer | None = None
+        self._names: frozenset[TypeName] = frozenset()
+        self._stored = -1
+
+    def loads(self, typed: Typed) -> Any:
+        """As ``loads_typed``.
+
+        Raises:
+            UntrustedTypeError: a type that is not allowed is named, or it is a pickle.
+            NotImplementedError: the serialiser does not know the type of the value.
+        """
+        kind, content = typed
+        if kind == _PICKLE and not self._serde.pickle_fallback:
+            msg = (
+                "a stored value is a pickle, and to read it is to run what the file says: it was "
+                "not read; serde=JsonPlusSerializer(pickle_fallback=True) reads it, for files that "
+                "nobody else can write"
+            )
+            raise UntrustedTypeError(msg, module="pickle", name="loads")
+        reader = self._current_reader()
+        if kind == _JSON and self._allowed != ALL_TYPES:
+            json.loads(content, object_hook=self._need_allowed)
+        # A type that is built may read another value: each reading has a list of its own.
+        before = getattr(_blocked, "types", None)
+        blocked: list[TypeName] = []
+        _blocked.types = blocked
+        try:
+            value = reader.loads_typed(typed)
+        finally:
+            _blocked.types = before
+        if blocked:
+            raise _untrusted(*blocked[0])
+        return value
+
+    def note_stored(self, content: bytes) -> None:
+        """Allow the types that a value names which this process has just serialised."""
+        if not any(map(content.__contains__, _EXTENSIONS)):
+            return  # most bodies and metadata, at a tenth of the time
+
+        def note(code: int, data: bytes) -> None:
+            found = ormsgpack.unpackb(data, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
+            if code in (EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY):
+                return
+            name = (found[0], found[1])
+            if name not in SAFE_MSGPACK_TYPES and name not in _stored_types:
+                self._note_type(name)
+
+        ormsgpack.unpackb(content, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
+
+    def _note_type(self, name: TypeName) -> None:
+        if self._allowed == ALL_TYPES or name in self._listed or name in self._allowed:
+            return
+        _stored_types.add(name)
+        # Otherwise the first restart of the program would be the first to tell.
+        _log.warning(
+            "values of type %s.%s are stored, which no option allows: this process reads them, "
+            "another one needs allowed_types=[(%r, %r)], the class, or the schema of the state",
+            *name, *name,
+        )  # fmt: skip
+
+    def _current_reader(self) -> JsonPlusSerializer:
+        """The serialiser with all that is allowed by now."""
+        reader = self._reader
+        # Types of this process only come, so their number tells whether there are new ones.
+        if reader is None or self._stored != len(_stored_types):
+            count = len(_stored_types)
+            if self._allowed == ALL_TYPES:
+                reader = self._made(True)
+            else:
+                self._names = self._listed | self._allowed | _stored_types.copy()
+                reader = self._made(self._names)
+            self._reader = reader
+            self._stored = count  # last: other threads look at it before they take the reader
+        return reader
+
+    def _made(self, names: frozenset[TypeName] | Literal[True]) -> JsonPlusSerializer:
+        constructors: Any = True
+        if names is not True:
+            constructors = [(*name[0].split("."), *name[1:]) for name in names]
+        return JsonPlusSerializer(
+            pickle_fallback=self._serde.pickle_fallback,
+            allowed_json_modules=constructors,
+            allowed_msgpack_modules=names,
+        )
+
+    def _need_allowed(self, found: dict[str, Any]) -> None:
+        """Refuse constructors in the JSON that LangGraph wrote before it had msgpack."""
+        if "lc" not in found or found.get("type") not in ("constructor", "secret"):
+            return
+        path = found.get("id")
+        parts = [str(part) for part in path] if isinstance(path, list) else [str(path)]
+        name = (".".join(parts[:-1]), parts[-1])
+        is_listed = name in SAFE_MSGPACK_TYPES or name in self._names
+        if found["lc"] != _OWN_CONSTRUCTOR or not is_listed:
+            raise _untrusted(*name)
+
+
+_stored_types: Final[set[TypeName]] = set()
+"""Types of values that this process has stored: it uses them itself, so they are imported."""
+_EXTENSIONS: Final = tuple(bytes((byte,)) for byte in (0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
+"""What msgpack's extensions begin with; each type stands in one."""
+_blocked: Final = local()
+"""``types``: what was refused while this thread reads a value; None or not there: it reads none."""
+
+
+def _note_blocked(event: SerdeEvent) -> None:
+    found: list[TypeName] | None = getattr(_blocked, "types", None)
+    if found is not None and event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
+        found.append((event["module"], event["name"]))
+
+
+# LangGraph says nowhere else what it did not build; it calls this in the thread that decodes.
+register_serde_event_listener(_note_blocked)
+
+
+def _untrusted(module: object, name: object) -> UntrustedTypeError:
+    msg = (
+        f"a stored value names the type {module!s:.200}.{name!s:.200}, which is not allowed: "
+        f"nothing of it was imported or run; if it is yours, open the file with "
+        f"allowed_types=[({module!r:.200}, {name!r:.200})] (classes and schemas of states do, too)"
+    )
+    return UntrustedTypeError(msg, module=str(module), name=str(name))

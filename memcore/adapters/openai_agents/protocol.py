@@ -1,0 +1,467 @@
+"""Methods of the SDK's session protocol, atomic replacement hooks and compaction on write."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MethodType
+from typing import Any, Final, TypeVar
+
+from agents.memory.session import _CompactionSnapshot
+from agents.memory.session_settings import resolve_session_limit
+from agents.memory.sqlite_session import SQLiteSession
+
+import memcore
+from memcore.adapters.openai_agents.branch_rows import BranchGone, Current, clearing
+from memcore.adapters.openai_agents.history import (
+    Bound,
+    Unreadable,
+    finish_removal,
+    unreadable_error,
+)
+from memcore.aio.commit import commit_to
+from memcore.compaction import compaction_policy
+from memcore.database.scope import engine_of
+from memcore.errors import ContextOverflowError, CorruptValueError, MemcoreError
+from memcore.model import Context, Message
+from memcore.options import checked_optional_int, checked_optional_seconds
+from memcore.session.compact import AnySummarizer, checked_summarizer
+from memcore.session.session import AnyPolicy, store_of
+from memcore.session.tail import Tail, message_of
+from memcore.telemetry import seen_compacting
+from memcore.wire.render import SUMMARY_PREFIX
+
+__all__ = [
+    "Compacting",
+    "Hooks",
+    "Methods",
+    "stands_for_sqlite",
+]
+
+
+# --- The four methods of the SDK's session protocol -----------------------------------------------
+
+
+class _Refused(Exception):  # noqa: N818 - a signal
+    """What a check raised, whatever it is: the store takes an OSError for the device's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Methods(Current):
+    """get, add, pop and clear, over a session's place."""
+
+    async def get_items(
+        self, limit: int | None = None, branch_id: str | None = None, *, wrapper: Any = None
+    ) -> list[Any]:
+        """The latest ``limit`` items, oldest first.
+
+        Damaged items are left out with a warning in the log, and do not count. A session with
+        ``compaction`` or ``budget_tokens`` gives a legal window of at most so many, the summary
+        among them, for the limit of ``session_settings``, and the exact tail for any other one.
+
+        Args:
+            limit: None: that of ``session_settings``, else all; 0: none; negative: all. The Runner
+                passes that of ``session_settings`` itself.
+            branch_id: of which branch; None: of the current one.
+            wrapper: the Runner's context wrapper.
+
+        Raises:
+            RuntimeError: the session is closed.
+            UnreadableItemsError: some are encrypted otherwise.
+        """
+        bound = self.bound_at(branch_id, wrapper)
+        bound.known.read(bound.session.sync.ending)
+        usual = resolve_session_limit(None, self.session_settings)
+        if limit is None or limit == usual:
+            return await self.shown(bound, usual)
+        return await self.read(bound, limit)
+
+    async def add_items(
+        self, items: Sequence[Any], *, wrapper: Any = None, idempotency_key: str | None = None
+    ) -> None:
+        """Store items behind the others, all of them or none.
+
+        Args:
+            items: whatever ``json.dumps`` writes.
+            wrapper: the Runner's context wrapper.
+            idempotency_key: a name for this batch: it is stored once, however often it is added.
+
+        Raises:
+            TypeError: an item is nothing that JSON can say; nothing is stored.
+            DuplicateRequestError: the key was used for another batch.
+            RuntimeError: the session is closed.
+        """
+        bound = self.bound(wrapper)
+        if not items:
+            return
+        prepared = self.prepared(bound, list(items), idempotency_key)
+        closure = bound.session.sync.appending.append(prepared, idempotency_key=idempotency_key)
+        try:
+            receipt = await bound.session.store(prepared, closure)
+        except BranchGone:
+            await self.add_items(items, wrapper=wrapper, idempotency_key=idempotency_key)
+        else:
+            log = bound.address.log
+            if log is not None:
+                bound.known.wrote(log.session, receipt.revision)
+
+    async def pop_item(self, *, wrapper: Any = None) -> Any:
+        """Remove and return the latest item; None if there is none.
+
+        Damaged items behind it go with it.
+
+        Raises:
+            UnreadableItemsError: it is encrypted otherwise; it stays.
+            RuntimeError: the session is closed.
+        """
+        return await self.pop(wrapper=wrapper)
+
+    async def pop(self, check: Callable[[Any], None] | None = None, *, wrapper: Any = None) -> Any:
+        """As ``pop_item``, once ``check`` has let the item pass inside the transaction."""
+        while True:
+            try:
+                return await self._popped(self.bound(wrapper), check)
+            except BranchGone:
+                continue  # to the branch that is the current one now
+
+    async def _popped(self, bound: Bound, check: Callable[[Any], None] | None) -> Any:
+        await self.remove_due(bound)
+        decode = bound.coder.decode
+
+        def look(message: dict[str, Any]) -> None:
+            try:
+                item = decode(message)
+            except Unreadable as exc:
+                raise unreadable_error(self.session_id, {str(exc): 1}) from exc
+            if check is not None:
+                try:
+                    check(item)
+                except Exception as exc:
+                    raise _Refused(exc) from exc
+
+        store = store_of(bound.session.sync)
+        try:
+            closure = self.beside(bound, bound.session.sync.ending.take(look))
+            taken = await commit_to(store, closure, makes_room=True)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
+        bound.known.forget()
+        return None if taken is None else decode(taken)
+
+    async def clear_session(self, *, wrapper: Any = None) -> None:
+        """Remove all that is stored of this session from the file, its branches included.
+
+        What was ever the name of a branch stays taken.
+        """
+        scope = self.scope_for(wrapper)
+        self.leave_branch(scope)
+        closure = clearing(scope, self.session_id)
+        _, rest = await commit_to(engine_of(scope).store, closure, makes_room=True)
+        self.leave_branch(scope)
+        bound = self.bound_in(scope)
+        bound.known.forget()
+        await finish_removal(bound, rest)
+
+
+# --- What the SDK's wrappers look for on a session, by name: atomic replacement and guarded pops --
+# With these ``OpenAIResponsesCompactionSession`` replaces what it compacted in one commit, and only
+# if nobody wrote meanwhile, and ``EncryptedSession`` authenticates an item before it is removed.
+
+C = TypeVar("C", bound=type)
+
+
+class _Pop:
+    """A session's ``pop_item``; asked of the class, that of the SDK's SQLiteSession.
+
+    It is the same: that one does nothing but call ``_pop_item_with_validation``, which is here.
+    ``EncryptedSession`` has an item authenticated inside the transaction that pops it, so that a
+    wrong key takes nothing away, if and only if it finds that very function on an SQLiteSession.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, session: Any, owner: type) -> Any:
+        return SQLiteSession.pop_item if session is None else MethodType(self._method, session)
+
+
+def stands_for_sqlite(cls: C) -> C:
+    """Have the SDK's wrappers use the hooks of a class as they do those of SQLiteSession.
+
+    A subclass with a ``pop_item`` of its own is passed over, as one of SQLiteSession is.
+    """
+    cls.pop_item = _Pop(cls.pop_item)  # type: ignore[attr-defined]
+    SQLiteSession.register(cls)
+    return cls
+
+
+class Hooks(Methods):
+    """The hooks of ``SQLiteSession``, under its names."""
+
+    _ignore_ids_for_matching = False
+
+    async def _pop_item_with_validation(self, validate: Callable[[Any], None] | None = None) -> Any:
+        """As ``pop_item``; what ``validate`` raises leaves the item where it is."""
+        return await self.pop(validate)
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None
+    ) -> _CompactionSnapshot | None:
+        """The last ``limit`` items, with a function that replaces their end if nobody wrote.
+
+        None if a subclass transforms what goes in or out: it must bring a snapshot of its own.
+        """
+        if not self._is_untransformed():
+            return None
+        bound = self.bound()
+        tail = bound.session.sync.ending.read(limit, since_us=self.since_us())
+        items: list[Any] = []
+        places: list[int] = []
+        decode = bound.coder.decode
+        for at, row in enumerate(tail.rows):
+            if type(row) is not tuple:
+                return None
+            try:
+                message = message_of(row)
+                if message is None:
+                    continue
+                items.append(decode(message))
+            except (CorruptValueError, Unreadable):
+                return None
+            places.append(at)
+
+        async def replace_suffix(start: int, output: list[Any]) -> bool:
+            if start >= len(places):
+                return False
+            return await self._replace(bound, tail, places[start], output, prune_prefix)
+
+        return _CompactionSnapshot(items, tail.complete, replace_suffix)
+
+    async def _replace(
+        self,
+        bound: Bound,
+        tail: Tail,
+        start: int,
+        output: Sequence[Any],
+        prune: Callable[[Any], bool] | None,
+    ) -> bool:
+        self.need_open()
+        decode = bound.coder.decode
+
+        def expired(message: dict[str, Any]) -> bool:
+            try:
+                return prune is not None and prune(decode(message))
+            except Unreadable:
+                return False
+
+        prepared = self.prepared(bound, output)
+        closure = bound.session.sync.ending.replace(
+            tail,
+            start,
+            prepared,
+            expired=None if prune is None else expired,
+            renewed=self.moves(bound),
+        )
+        try:
+            done, rest = await bound.session.store(prepared, self.beside(bound, closure))
+        except BranchGone:
+            return False
+        bound.known.forget()
+        await finish_removal(bound, rest)
+        return done
+
+    async def _atomic_replace_items(self, output: Sequence[Any]) -> bool:
+        """Put ``output`` in the place of the whole history in one commit.
+
+        Raises:
+            RevisionConflict: somebody else changed the session since this instance first read it;
+                nothing is lost or changed, and it may be compacted again.
+        """
+        if not self._is_untransformed():
+            return False
+        bound = self.bound()
+        prepared = self.prepared(bound, output)
+        closure = bound.session.sync.ending.overwrite(prepared, seen=bound.known.seen)
+        try:
+            await bound.session.store(prepared, self.beside(bound, closure))
+        finally:
+            bound.known.forget()
+        return True
+
+    @property
+    def _read_compaction_items(
+        self,
+    ) -> Callable[[int | None], Awaitable[tuple[list[Any], bool]]]:
+        """Reads what compaction may see; there is one only if that changes by itself, with age."""
+        if self._ttl_us is None:
+            msg = "a session without ttl_seconds has no such method"
+            raise AttributeError(msg)
+        return self._read_unexpired
+
+    async def _read_unexpired(self, limit: int | None) -> tuple[list[Any], bool]:
+        items = await self.get_items(limit)
+        return items, limit is not None and len(items) < limit
+
+    def _is_untransformed(self) -> bool:
+        """Whether items are stored as they are given, so that the hooks may go past the methods.
+
+        As for ``SQLiteSession``, a subclass may transform them or keep an index, and has no such
+        hooks unless it says in its own body that they serve it, too.
+        """
+        return bool(type(self).__dict__.get("_is_as_stored"))
+
+
+# --- What a session's owner may ask for beside the protocol: compaction by itself, legal reads ----
+# The Runner calls any method named ``run_compaction`` after it saved a turn, so there is one only
+# if it was asked for. It adds a view to the session and takes nothing from the log. A run begins
+# with a read without a limit, or with that of the session's settings: these give a legal window. A
+# read with any other limit stays the exact tail that the Runner compares with what it wrote.
+
+_POLICY: Final = "openai_responses"
+_STAGES: Final = 8
+"""So many stages one call goes through; each is due only if the one before did too little."""
+
+
+class Compacting(Hooks):
+    """A session with ``compaction`` or ``budget_tokens``; ``MemcoreSession`` documents them."""
+
+    def __init__(
+        self,
+        *args: Any,
+        compaction: AnyPolicy | bool | None = None,
+        summarize: AnySummarizer | None = None,
+        summarize_timeout_seconds: float | None = None,
+        budget_tokens: int | None = None,
+        **options: Any,
+    ) -> None:
+        asked = None if compaction is False else compaction
+        preset = None if asked is True else asked
+        self._policy = None if asked is None else compaction_policy(preset)
+        self._budget = checked_optional_int("budget_tokens", budget_tokens)
+        self._timeout = checked_optional_seconds(
+            "summarize_timeout_seconds", summarize_timeout_seconds
+        )
+        checked_summarizer(summarize, awaits=True)
+        self._summarize = summarize
+        if self._policy is None and summarize is not None:
+            msg = "summarize: only compaction asks for summaries; pass compaction=True, too"
+            raise ValueError(msg)
+        if self.is_windowed and options.get("encryption_key") is not None:
+            msg = (
+                "compaction, budget_tokens: they read what is stored, which encryption_key= hides; "
+                "leave one of them out, or use safe_session_input_callback"
+            )
+            raise ValueError(msg)
+        super().__init__(*args, **options)
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether a read that names no limit gives what a model may see, not all that is stored."""
+        return self._policy is not None or self._budget is not None
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def shown(self, bound: Bound, limit: int | None = None) -> list[Any]:
+        """As ``History.shown``; a legal window of at most so many items, if one was asked for."""
+        if limit == 0 or not self.is_windowed:
+            return await super().shown(bound, limit)
+        since_us = self.since_us()
+        if since_us:
+            await self._remove_expired(bound, since_us)
+        try:
+            context = await self._legal(bound.session.context)
+        except CorruptValueError:  # told by the read, which leaves it out
+            items = await self.read(bound)
+
+            async def window(budget: int | None) -> Context:
+                return memcore.fit(items, budget, policy=_POLICY)
+
+            context = await self._legal(window)
+        most = None if limit is None or limit < 0 else limit
+        try:
+            return [bound.coder.decode(message) for message in _last(context, most)]
+        except Unreadable as exc:
+            raise unreadable_error(self.session_id, {str(exc): 1}) from exc
+
+    async def _legal(self, ask: Callable[[int | None], Awaitable[Context]]) -> Context:
+        """The context within the budget, or the smallest there is: a run must not end for it."""
+        try:
+            return await ask(self._budget)
+        except ContextOverflowError as exc:
+            self._logger.warning(
+                "session %r: the smallest legal window has %d tokens, more than the budget of %d",
+                self.session_id,
+                exc.needed_tokens,
+                exc.budget_tokens,
+            )
+            return await ask(exc.needed_tokens)
+
+    # --- compaction -------------------------------------------------------------------------------
+
+    @property
+    def run_compaction(self) -> Callable[..., Awaitable[None]]:
+        """Compact the session if its policy says that it is due; the Runner calls it after a turn.
+
+        Raises:
+            AttributeError: the session was made without ``compaction``.
+        """
+        if self._policy is None:
+            msg = f"{type(self).__name__} was made without compaction=: it has no run_compaction"
+            raise AttributeError(msg)
+        return self._run_compaction
+
+    async def _run_compaction(
+        self, args: Mapping[str, Any] | None = None, *, wrapper: Any = None
+    ) -> None:
+        """Run what is due.
+
+        What fails is logged: the turn is stored, and its result must not be lost for a summary.
+
+        Args:
+            args: as the SDK's ``OpenAIResponsesCompactionArgs``; only ``force`` counts, which
+                compacts whether it is due or not.
+            wrapper: the Runner's context wrapper.
+        """
+        session = self.bound(wrapper).session
+        forced = bool((args or {}).get("force"))
+        for _ in range(_STAGES):
+            if not (forced or session.needs_compaction(policy=self._policy)):
+                return
+            try:
+                with seen_compacting(self) as seen:
+                    done = await session.compact(
+                        self._summarize,
+                        policy=self._policy,
+                        force=forced,
+                        timeout_seconds=self._timeout,
+                    )
+                    seen.append(done)
+            except MemcoreError as exc:
+                reason = type(exc).__name__  # its text may hold content
+                self._logger.error("session %r was not compacted: %s", self.session_id, reason)  # noqa: TRY400
+                return
+            if done.error is not None or done.view is None:
+                reason = "refused" if done.error is None else type(done.error).__name__
+                level = self._logger.info if done.error is None else self._logger.warning
+                level("compaction of session %r: %s (%s)", self.session_id, done.status, reason)
+            if done.view is None:
+                return
+            forced = False
+
+
+def _last(context: Context, most: int | None) -> list[Message]:
+    """The last messages of a context, its summary before them; at most so many, and legal."""
+    messages = context.messages
+    if most is None or len(messages) <= most:
+        return messages
+    head = [message for message in messages if most > 1 and _tells(message, context.summary)][:1]
+    rest = messages[messages.index(head[0]) + 1 :] if head else messages
+    first = len(rest) - most + len(head)
+    cuts = memcore.safe_cuts(rest, policy=_POLICY)
+    return head + rest[next((cut for cut in cuts if cut >= first), len(rest)) :]
+
+
+def _tells(message: Message, summary: str | None) -> bool:
+    return summary is not None and message.get("content") == SUMMARY_PREFIX + summary

@@ -1,0 +1,129 @@
+"""Database of an adapter: one that the caller opened, or a file that the adapter opens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+from memcore.aio.handles import AsyncDatabase
+from memcore.database import Database, Scope, open_database
+from memcore.errors import InvalidOptionError
+from memcore.telemetry import plain
+
+__all__ = [
+    "Done",
+    "Opened",
+    "Source",
+    "database_of",
+    "scope_of",
+]
+
+
+Source = Database | AsyncDatabase | Scope | str | os.PathLike[str]
+"""What an adapter is made of."""
+
+
+class Done:
+    """The result of a method that has nothing left to do, for callers that await it and others."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None]:
+        yield from ()
+
+
+class Opened:
+    """Closes the file that it opened, and no other; for ``with`` and ``async with``."""
+
+    __slots__ = ()
+    _owned: Database | None
+
+    def close(self) -> None:
+        """Close the file, if it was opened here. Idempotent."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def database_of(
+    source: Any, *, durability: str | None = None, allow_unsafe: bool = False
+) -> tuple[Database, Database | None]:
+    """The database to work in, and the same again if it was opened here and is to be closed.
+
+    Args:
+        source: a database, or the path of a file, made if it is missing; ``":memory:"`` is a
+            private one that is gone when it is closed.
+        durability: of a file that is made here, as in ``memcore.open``.
+        allow_unsafe: consent to ``durability="none"``.
+
+    Raises:
+        InvalidOptionError: the source is neither, or consent is missing.
+    """
+    if isinstance(source, AsyncDatabase):
+        source = source.sync
+    if isinstance(source, Database):
+        return plain(source), None  # what an adapter does is told as its own
+    if not isinstance(source, str | os.PathLike):
+        msg = f"expected a memcore database, a scope or a path, got {type(source).__name__}"
+        raise InvalidOptionError(msg)
+    database = open_database(source, durability=durability, allow_unsafe=allow_unsafe)
+    return database, database
+
+
+def scope_of(
+    source: Any,
+    *,
+    app: str | None,
+    user: str | None,
+    durability: str | None = None,
+    allow_unsafe: bool = False,
+) -> tuple[Scope, Database | None]:
+    """The scope to work in, and the database if it was opened here and is to be closed.
+
+    Args:
+        source: as ``database_of``, or a scope of a database.
+        app: the application; None: ``"default"``. A scope has its own.
+        user: the user; as ``app``.
+        durability: as ``database_of``.
+        allow_unsafe: as ``database_of``.
+
+    Raises:
+        InvalidOptionError: the source is none of these, or a scope came with an app or user.
+    """
+    if isinstance(source, Scope):
+        if app is not None or user is not None:
+            msg = f"{source!r} has its app and user: leave them out, or pass the database"
+            raise InvalidOptionError(msg)
+        return plain(source), None
+    database, owned = database_of(source, durability=durability, allow_unsafe=allow_unsafe)
+    at = {"app": "default" if app is None else app, "user": "default" if user is None else user}
+    try:
+        return database.scope(**at), owned
+    except BaseException:
+        if owned is not None:
+            owned.close()
+        raise

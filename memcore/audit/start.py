@@ -1,0 +1,486 @@
+"""Audit options, the events that a chain records, and the first entry of a chain."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from memcore.audit.anchors import AnchorFile, AnchorLines
+from memcore.codec import keys
+from memcore.codec.audit_entry import (
+    FIRST_MAC,
+    KEY_BYTES_MIN,
+    MAC_BYTES,
+    Chainer,
+    ChainPage,
+    Op,
+    head_digest_of,
+    unpack_entry,
+    unpack_event,
+    unpack_page,
+)
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import HEADER_BYTES
+from memcore.errors import AuditError, InvalidOptionError, uncopied
+from memcore.store import LmdbStore
+from memcore.store.audit_log import (
+    DATABASE,
+    HEAD,
+    Place,
+    Recorder,
+    chain_of,
+    read_tip,
+    told_digest,
+    told_row,
+)
+from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
+from memcore.store.environment import Environment
+from memcore.store.interface import ReadTxn, Txn
+from memcore.store.transaction import WriteTxn, stored, stored_rows
+
+__all__ = [
+    "Audit",
+    "anchor_all",
+    "chainer_for",
+    "checked_seconds",
+    "end_scope",
+    "end_session",
+    "is_audited",
+    "key_in",
+    "record_event",
+    "start_audit",
+]
+
+
+# --- What a caller says of the audit of a database ------------------------------------------------
+
+KEY_VARIABLE: Final = "MEMCORE_AUDIT_KEY"
+KEY_FILE_VARIABLE: Final = "MEMCORE_AUDIT_KEY_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Chain every write under a key, so that whoever changes the file without it is found out.
+
+    Args:
+        key: at least 32 secret bytes, or a callable that gives them when a file is opened. Not
+            kept in the file; without it an audited file can be read and not written.
+        anchor: a file outside of the database to which the heads of changed chains are appended,
+            or a callable that is given each line of it. None: a chain that is cut off at its end,
+            rows and all, reads as if the rest had never been.
+        every_seconds: anchor at the first commit so long after the last anchor.
+        every_entries: or at the first commit after so many entries.
+        on_failure: what if it cannot be anchored: ``"raise"``: what was committed stays, and
+            every further write is an AuditError until it can; ``"log"``: write on and try later.
+        keep_seconds: how long entries are kept when ``Database.cut_audit`` is not told.
+
+    Raises:
+        InvalidOptionError: an option is of a wrong type or out of range.
+    """
+
+    key: bytes | Callable[[], bytes] = field(repr=False)
+    anchor: str | os.PathLike[str] | Callable[[str], Any] | None = None
+    every_seconds: float = 60.0
+    every_entries: int = 1000
+    on_failure: str = "raise"
+    keep_seconds: float | None = None
+
+    __reduce_ex__ = uncopied
+
+    def __post_init__(self) -> None:
+        if not callable(self.key):
+            _check_key(self.key)
+        if not (self.anchor is None or callable(self.anchor)) and not isinstance(
+            self.anchor, str | os.PathLike
+        ):
+            msg = f"anchor: expected a path, a callable or None, got {type(self.anchor).__name__}"
+            raise InvalidOptionError(msg)
+        if self.on_failure not in ("raise", "log"):
+            msg = f"on_failure: expected 'raise' or 'log', got {self.on_failure!r}"
+            raise InvalidOptionError(msg)
+        if type(self.every_entries) is not int or self.every_entries < 1:
+            msg = f"every_entries: expected an int of at least 1, got {self.every_entries!r}"
+            raise InvalidOptionError(msg)
+        checked_seconds("every_seconds", self.every_seconds)
+        if self.keep_seconds is not None:
+            checked_seconds("keep_seconds", self.keep_seconds)
+
+    def key_bytes(self) -> bytes:
+        """The key itself.
+
+        Raises:
+            InvalidOptionError: the callable gave none.
+        """
+        key = self.key() if callable(self.key) else self.key
+        _check_key(key)
+        return bytes(key)
+
+    @classmethod
+    def from_environment(cls, **options: Any) -> Audit | None:
+        """With the key of ``MEMCORE_AUDIT_KEY`` (hex) or of the file ``MEMCORE_AUDIT_KEY_FILE``.
+
+        None if neither is set. Options are those of the class.
+
+        Raises:
+            InvalidOptionError: what is set is no key.
+            AuditError: the key's file cannot be read.
+        """
+        text = os.environ.get(KEY_VARIABLE)
+        file = os.environ.get(KEY_FILE_VARIABLE)
+        if text:
+            return cls(key=_from_hex(text), **options)
+        return cls(key=key_in(file), **options) if file else None
+
+
+def key_in(file: str) -> bytes:
+    """The key in a file: 64 or more hexadecimal digits, or else its bytes as they are.
+
+    Raises:
+        InvalidOptionError: it holds no key.
+        AuditError: it cannot be read.
+    """
+    try:
+        found = Path(file).read_bytes()
+    except OSError as exc:
+        raise AuditError(f"{file}: the audit key cannot be read: {exc.strerror}") from exc
+    with suppress(ValueError):
+        found = bytes.fromhex(found.decode("ascii"))
+    _check_key(found)
+    return found
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError as exc:
+        raise InvalidOptionError(f"{KEY_VARIABLE}: expected hexadecimal digits") from exc
+    _check_key(key)
+    return key
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, bytes | bytearray) or len(key) < KEY_BYTES_MIN:
+        what = f"{len(key)} of them" if isinstance(key, bytes) else type(key).__name__
+        raise InvalidOptionError(
+            f"the audit key: expected at least {KEY_BYTES_MIN} bytes, got {what}; "
+            "os.urandom(32) makes one"
+        )
+
+
+def checked_seconds(name: str, seconds: object) -> float:
+    """A span of time.
+
+    Raises:
+        InvalidOptionError: it is no number, or below 0.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidOptionError(f"{name}: expected a number, got {type(seconds).__name__}")
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidOptionError(f"{name}: expected 0 or more, got {seconds}")
+    return float(seconds)
+
+
+# --- Things that happen to a scope or to the database, chained beside their rows ------------------
+# Each of these does nothing where the file is not audited, and is a part of its transaction.
+
+
+def record_event(txn: Txn, scope: int, what: str, details: Mapping[str, Any]) -> None:
+    """Chain an event of a scope, 0: of the database.
+
+    Args:
+        txn: the transaction that it is a part of.
+        scope: whose event it is.
+        what: a few words, always the same for the same sort of event.
+        details: JSON; never content.
+    """
+    if txn.audit is not None:
+        txn.audit.event(scope, what, dict(details))
+
+
+def end_session(txn: Txn, scope: int, session: int) -> None:
+    """The rows of a session are about to be deleted: its chain ends, and the scope's says where.
+
+    May be called again; its entries may be deleted from here on.
+    """
+    if txn.audit is not None:
+        txn.audit.end((scope, session))
+
+
+def end_scope(txn: Txn, scope: int) -> None:
+    """All that a scope holds is about to be deleted: its own chain ends; the database's says where.
+
+    Its sessions have ended before. Its entries (``keys.audit_care``) may be deleted from here on.
+    """
+    if txn.audit is not None:
+        txn.audit.end((scope, 0))
+
+
+# --- Beginning to audit: the key of a file, its first entries, what it held before, its anchor ----
+
+BEGINS: Final = "audit begins"
+COVERED: Final = "audit covers all"
+_PAGE_ROWS: Final = 256
+_PIECE_ROWS: Final = 2048
+_PIECE_BYTES: Final = 8 * 1024**2
+_FIRST_LOOKED_AT: Final = 4
+
+
+def is_audited(txn: ReadTxn, path: str) -> bool:
+    """Whether the file's record says that every write is noted."""
+    record = Format.unpack(stored(txn).get(FORMAT_KEY), path)
+    return bool(record.features & AUDITED)
+
+
+def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:
+    """The audit's key, made ready for this file."""
+    return Chainer(audit.key_bytes(), store.file_id)
+
+
+def start_audit(store: LmdbStore, audit: Audit | None) -> None:
+    """What the opening of a database does about its audit.
+
+    Raises:
+        AuditError: the file is audited and the key is missing or another one; or somebody took
+            the file's flag away.
+        StoreLockedError: auditing begins on a file that holds something, and others have it open.
+    """
+    if store.read_only or store.environment().leader.poison:
+        return  # neither writes
+    flagged = store.read(lambda txn: is_audited(txn, store.path))
+    if audit is None:
+        if flagged:
+            raise AuditError(
+                f"{store.path}: is audited: open it with audit=Audit(key=...) to write to it, or "
+                "with read_only=True"
+            )
+        return
+    chainer = chainer_for(store, audit)
+    begun = store.read(lambda txn: read_tip(txn, DATABASE).number > 0)
+    if flagged and not begun:
+        raise AuditError(
+            f"{store.path}: is audited, but the database's own chain is gone: somebody removed it; "
+            "open it with read_only=True and see verify_audit()"
+        )
+    if begun and not flagged:
+        raise AuditError(
+            f"{store.path}: has an audit, but its record says that it has none: somebody changed "
+            "it; open it with read_only=True and see verify_audit()"
+        )
+    env = store.environment()
+    if env.audit is not None and env.audit.chainer.sign(b"") != chainer.sign(b""):
+        raise AuditError(f"{store.path}: is open in this process with another audit key")
+    recorder = env.audit or _recorder(env, audit, chainer)
+    if not (begun and store.read(_is_covered)):
+        _begin(store, recorder)
+    store.read(lambda txn: _need_key(txn, chainer, store.path))
+    if env.audit is None:
+        env.audit = recorder
+    if audit.anchor is not None:
+        owed = store.read(_marked)
+        env.queue.call(lambda _: recorder.owe(owed), job=True)
+
+
+def _recorder(env: Environment, audit: Audit, chainer: Chainer) -> Recorder:
+    anchorage: AnchorLines | None = None
+    file_id = b"" if env.format is None else env.format.seed
+    if callable(audit.anchor):
+        anchorage = AnchorLines(chainer, file_id, audit.anchor)
+    elif audit.anchor is not None:
+        anchorage = anchor_file(chainer, file_id, audit.anchor)
+    return Recorder(
+        env,
+        chainer,
+        anchorage=anchorage,
+        every_entries=audit.every_entries,
+        every_seconds=audit.every_seconds,
+        strict=audit.on_failure == "raise",
+    )
+
+
+def anchor_file(chainer: Chainer, file_id: bytes, path: str | os.PathLike[str]) -> AnchorFile:
+    """The anchor at a path, every link resolved now: a process may change its directory."""
+    return AnchorFile(chainer, file_id, os.path.realpath(os.fsdecode(os.fspath(path))))
+
+
+def _need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
+    """Prove the key by one of the first entries of the database's chain."""
+    rows = keys.audit_rows(*DATABASE)
+    before = FIRST_MAC
+    for key, value in stored_rows(txn, rows, keys.after(rows), limit=_FIRST_LOOKED_AT):
+        whole = value[HEADER_BYTES:]
+        if chainer.is_sealed(DATABASE, keys.number_of(key), before, whole):
+            return
+        before = whole[-MAC_BYTES:]
+        try:
+            entry = unpack_entry(whole)
+            if entry.op is Op.CUT:
+                before = unpack_page(entry.said).resume
+        except ValueError:
+            continue
+    raise AuditError(
+        f"{path}: is audited with another key than the one given, or the beginning of its audit "
+        "was changed; nothing was written"
+    )
+
+
+# --- what was there before -----------------------------------------------------------------------
+
+
+def _is_covered(txn: ReadTxn) -> bool:
+    """Whether an audit has begun, and has got through what was there before."""
+    rows = keys.audit_rows(*DATABASE)
+    for _, value in stored_rows(txn, rows, keys.after(rows)):
+        try:
+            entry = unpack_entry(value[HEADER_BYTES:])
+            if entry.op is Op.CUT or (
+                entry.op is Op.EVENT and unpack_event(entry.said)[0] == COVERED
+            ):
+                return True
+        except ValueError:
+            return True  # begun, and damaged since: for the verification to name
+    return False
+
+
+def _begin(store: LmdbStore, recorder: Recorder) -> None:
+    if store.transact(lambda txn: _begin_empty(txn, store, recorder)):
+        return
+    with nullcontext() if store.path == ":memory:" else store.exclusive():
+        store.transact(lambda txn: _flag(txn, store, recorder))
+        start: bytes | None = b"\x01"
+        while start is not None:
+            start = store.transact(lambda txn, start=start: _cover(txn, recorder.chainer, start))  # type: ignore[misc]
+        store.transact(lambda txn: record_event(txn, 0, COVERED, {}))
+
+
+def _begin_empty(txn: Txn, store: LmdbStore, recorder: Recorder) -> bool:
+    """Begin on a file that holds nothing yet; another process may be doing so, too."""
+    if read_tip(txn, DATABASE).number:
+        return _is_covered(txn)
+    if next(_noted(txn, b"\x01"), None) is not None:
+        return False
+    _flag(txn, store, recorder)
+    record_event(txn, 0, COVERED, {})
+    return True
+
+
+def _flag(txn: Txn, store: LmdbStore, recorder: Recorder) -> None:
+    """Note all writes from here on: this transaction's, and behind it those of all handles."""
+    env = store.environment()
+    record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
+    record = record._replace(features=record.features | AUDITED)
+    writing = cast("WriteTxn", txn)
+    writing.audit = writing.audit or recorder.begin(writing, stored(txn).id())
+    writing.put_own(FORMAT_KEY, record.pack())
+    if not read_tip(txn, DATABASE).number:
+        record_event(txn, 0, BEGINS, {})
+
+    def attach() -> None:
+        env.format, env.audit = record, recorder
+
+    txn.on_commit(attach)
+
+
+class _Noted(NamedTuple):
+    place: Place
+    key: bytes
+    value: bytes
+
+
+def _noted(txn: ReadTxn, start: bytes) -> Iterator[_Noted]:
+    """The rows from ``start`` on that chains note."""
+    for key, value in stored_rows(txn, start, bytes((Kind.CARE + 1,))):
+        place = chain_of(key)
+        if place is not None:
+            yield _Noted(place, key, value)
+
+
+def _cover(txn: Txn, chainer: Chainer, start: bytes) -> bytes | None:
+    """Append pages that cover the next rows; where to go on, None: that was all."""
+    page: list[tuple[bytes, bytes | None]] = []
+    at: Place | None = None
+    found: list[tuple[Place, list[tuple[bytes, bytes | None]]]] = []
+    rows = size = 0
+    following: bytes | None = None
+    for place, key, value in _noted(txn, start):
+        if rows == _PIECE_ROWS or size > _PIECE_BYTES:
+            following = key
+            break
+        if place != at or len(page) == _PAGE_ROWS:
+            page = []
+            at = place
+            found.append((place, page))
+        rows, size = rows + 1, size + len(value)
+        rest = told_row(chainer, place, key)
+        if not (place[1] and rest == HEAD):
+            page.append((rest, told_digest(chainer, place, value)))
+    for place, covered in found:
+        head = stored(txn).get(keys.session_row(*place, Row.HEAD, 0)) if place[1] else None
+        digest = b"" if head is None else head_digest_of(head)
+        txn.audit.page(place, Op.COVER, ChainPage(0, FIRST_MAC, covered), digest)
+    return following
+
+
+# --- what no anchor covers -----------------------------------------------------------------------
+
+
+def _marked(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
+    """Where the chains stand that have grown since they were last anchored."""
+    found: dict[Place, tuple[int, bytes]] = {}
+    start, stop = bytes((Kind.CARE,)), bytes((Kind.CARE + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope = keys.split_scoped(row[0])[0]
+        first = keys.audit_mark(scope, 0)
+        for key, _ in txn.scan(first, keys.after(first[:-8])):
+            place = scope, keys.number_of(key)
+            tip = read_tip(txn, place)
+            if tip.number:
+                found[place] = tip.number, tip.mac
+        start = keys.after(keys.scoped(Kind.CARE, scope))
+
+
+def all_tips(txn: ReadTxn) -> dict[Place, tuple[int, bytes]]:
+    """Where all chains stand."""
+    found: dict[Place, tuple[int, bytes]] = {}
+    for place in chains(txn):
+        tip = read_tip(txn, place)
+        found[place] = tip.number, tip.mac
+    return found
+
+
+def chains(txn: ReadTxn) -> Iterator[Place]:
+    """Every chain that has an entry: the database's, the scopes', the sessions'."""
+    start = bytes((Kind.CARE,))
+    while (row := next(iter(txn.scan(start, bytes((Kind.CARE + 1,)), limit=1)), None)) is not None:
+        scope = keys.split_scoped(row[0])[0]
+        if read_tip(txn, (scope, 0)).number:
+            yield scope, 0
+        start = keys.after(keys.scoped(Kind.CARE, scope))
+    start = bytes((Kind.SESSION,))
+    while row := next(iter(txn.scan(start, bytes((Kind.SESSION + 1,)), limit=1)), None):
+        place = keys.split_session_prefix(row[0])
+        if read_tip(txn, place).number:
+            yield place
+        start = keys.after(keys.session_prefix(*place))
+
+
+def anchor_all(store: LmdbStore, anchorage: AnchorLines, *, reset: bool = False) -> int:
+    """Put down where all chains stand, whether they have grown or not; how many there are.
+
+    ``reset``: what was anchored before does not bind any more (a backup was put in place).
+
+    Raises:
+        AuditError: it cannot be done.
+    """
+    if not store.read_only:
+        store.flush()
+    tips = store.read(all_tips)
+    anchorage.write(tips, reset=reset)
+    return len(tips)

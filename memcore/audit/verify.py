@@ -1,0 +1,651 @@
+"""Verify the chains of a file, one read transaction a chain, and report differences."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final, NamedTuple
+
+from memcore.audit.anchors import Anchored, matches
+from memcore.audit.start import is_audited
+from memcore.codec import keys
+from memcore.codec.audit_entry import (
+    FIRST_MAC,
+    AuditEntry,
+    Chainer,
+    Op,
+    digest_of,
+    head_digest_of,
+    unpack_entry,
+    unpack_page,
+    unpack_put,
+    unpack_range,
+    unpack_tip,
+)
+from memcore.codec.keys import Care, Kind, Row, u64
+from memcore.codec.values import HEADER_BYTES, is_proven, seal_value
+from memcore.errors import AuditError
+from memcore.rows.lifecycle import is_erased
+from memcore.store import LmdbStore
+from memcore.store.audit_log import (
+    BEGUN,
+    DATABASE,
+    DATABASE_KINDS,
+    HEAD,
+    NAME_KINDS,
+    OF_SCOPE,
+    OF_SESSION,
+    SCOPE_KINDS,
+    SESSION_ROWS,
+    Place,
+    told_digest,
+    told_row,
+)
+from memcore.store.interface import ReadTxn
+from memcore.store.transaction import stored, stored_rows
+
+__all__ = [
+    "AuditFinding",
+    "AuditReport",
+    "AuditedEntry",
+    "ChainWalk",
+    "Comparison",
+    "Latest",
+    "Suspicion",
+    "Verification",
+    "Why",
+    "Word",
+    "entries",
+    "noted_rows",
+]
+
+
+# --- What a chain says that there is: the last that it says of each row, in bounded memory --------
+# The last word on a row may stand anywhere behind the first, so a chain of more rows than fit is
+# gone through several times, each time for the next rows in the order of their keys.
+
+ROWS_MAX: Final = 200_000
+
+Word = tuple[int, bytes | None]
+"""The number of the entry that tells, and the digest that the row has then; None: it is deleted."""
+
+
+class Latest:
+    """The last words on the rows from one key on; ``until`` is where the next part begins."""
+
+    def __init__(self, *, is_database: bool, after: bytes = b"", limit: int = ROWS_MAX) -> None:
+        self._chain = OF_SCOPE if is_database else OF_SESSION
+        self._limit = limit
+        self.after = after
+        self.until: bytes | None = None
+        self.rows: dict[bytes, Word] = {}
+        self._spans: dict[tuple[bytes, bytes], int] = {}
+
+    def take(self, number: int, entry: AuditEntry) -> None:
+        """Take the next entry in.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        op, said = entry.op, entry.said
+        if op is Op.PUT:
+            rest, digest = unpack_put(said)
+            self._tell(rest, number, digest)
+        elif op is Op.DELETE:
+            self._tell(said, number, None)
+        elif op is Op.RANGE:
+            self._span(unpack_range(said), number)
+        elif op in (Op.BEGIN, Op.END):
+            named = self._chain + u64(unpack_tip(said)[0])
+            self._tell(named, number, BEGUN if op is Op.BEGIN else None)
+        elif op in (Op.COVER, Op.CUT):
+            page = unpack_page(said)
+            for span in page.spans:
+                self._span(span, number)
+            for rest, digest_or_none in page.rows:
+                self._tell(rest, number, digest_or_none)
+
+    def _tell(self, rest: bytes, number: int, digest: bytes | None) -> None:
+        if rest < self.after or (self.until is not None and rest >= self.until):
+            return
+        self.rows[rest] = number, digest
+        if len(self.rows) > self._limit:
+            order = sorted(self.rows)
+            self.until = order[self._limit // 2]
+            for later in order[self._limit // 2 :]:
+                del self.rows[later]
+
+    @property
+    def spans(self) -> list[tuple[bytes, bytes]]:
+        """The ranges of keys that were deleted."""
+        return list(self._spans)
+
+    def _span(self, span: tuple[bytes, bytes], number: int) -> None:
+        start, stop = max(span[0], self.after), span[1]
+        if start >= stop or (self.until is not None and start >= self.until):
+            return
+        self._spans[span] = number
+
+    def settle(self) -> None:
+        """Let the deletions of ranges count for the rows that were written before them."""
+        spans = sorted((start, -number, stop) for (start, stop), number in self._spans.items())
+        active: list[tuple[int, bytes]] = []
+        at = 0
+        for rest in sorted(self.rows) if spans else ():
+            while at < len(spans) and spans[at][0] <= rest:
+                heapq.heappush(active, (spans[at][1], spans[at][2]))
+                at += 1
+            while active and active[0][1] <= rest:
+                heapq.heappop(active)
+            if active and -active[0][0] > self.rows[rest][0]:  # the newest range that holds it
+                self.rows[rest] = -active[0][0], None
+
+
+# --- What the verification of an audit has found --------------------------------------------------
+
+
+class Why(StrEnum):
+    """What was done to an entry, or to the row that it tells of."""
+
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    INSERTED = "inserted"
+    REORDERED = "reordered"
+    SWAPPED = "swapped"
+    """The rows of two entries hold each other's content."""
+    RESTORED = "restored"
+    """A row is there again that was deleted."""
+    ROLLED_BACK = "rolled back"
+    """The head of the session is an older one."""
+    TRUNCATED = "truncated"
+    """Entries are missing at the end of the chain."""
+    REWRITTEN = "rewritten"
+    """The chain holds, but it is another one than was anchored: somebody has the key."""
+    UNAUDITED = "unaudited"
+    """Rows that no entry tells of: written without audit, or their entries were cut off."""
+
+
+class Suspicion(NamedTuple):
+    """The first thing that is wrong with one chain."""
+
+    place: Place
+    number: int
+    why: Why
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """The first entry of a chain that does not hold, and why."""
+
+    app: str | None
+    user: str | None
+    session: str | None
+    """None: the chain of the user's scope, or, if ``user`` is None, too, the database's."""
+    scope_number: int
+    session_number: int
+    entry: int
+    """The number of the first bad entry; one behind the last if what is wrong lies behind it."""
+    why: Why
+    what: str
+
+    def __str__(self) -> str:
+        if self.session_number:
+            name = f"{self.session!r}" if self.session is not None else f"{self.session_number}"
+            whose = f"session {name} of user {self.user!r} in app {self.app!r}"
+        elif self.scope_number:
+            whose = f"user {self.user!r} in app {self.app!r}"
+        else:
+            whose = "the database"
+        return f"{whose}: entry {self.entry}: {self.why}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What ``Database.verify_audit`` has found; ``ok`` if nothing."""
+
+    findings: tuple[AuditFinding, ...]
+    """One for each chain that does not hold."""
+    anchor_problems: tuple[str, ...]
+    """What is wrong with the anchor itself."""
+    chains: int
+    entries: int
+    """Entries whose mac proves them."""
+    rows: int
+    """Rows that are what their entries say."""
+    anchors: int
+    """Lines of the anchor."""
+    resets: int
+    """How often the anchor was begun anew on purpose."""
+    is_anchored: bool
+    """False: no anchor was given, so chains that were cut off at the end do not show."""
+    needs_recovery: bool
+    """The last commit waits for an opening for writing: it may read as truncated until then."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds."""
+        return not (self.findings or self.anchor_problems)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedEntry:
+    """One entry of a chain, for the eye."""
+
+    number: int
+    at_ms: int
+    operation: str
+    row: str
+    """What it tells of, in words or as hexadecimal digits."""
+    mac: str
+
+
+# --- One pass over a chain: is every entry the one that was made for its place? -------------------
+
+_LOW: Final = 0xFFFFFFFF
+
+
+def entries(
+    txn: ReadTxn, place: Place, *, after: int = 0, limit: int = 0
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """``(number, key, stored value)`` of the entries of a chain behind a number."""
+    rows = keys.audit_rows(*place)
+    start = keys.numbered(rows, after + 1) if after else rows
+    for key, value in stored_rows(txn, start, keys.after(rows), limit=limit):
+        yield keys.number_of(key), key, value
+
+
+class ChainWalk:
+    """The state of a walk. Behind the first break entries are still read, and prove nothing."""
+
+    def __init__(self, chainer: Chainer, place: Place, anchored: Mapping[int, str]) -> None:
+        self._chainer = chainer
+        self.place = place
+        self._anchored = anchored
+        self._before = FIRST_MAC
+        self._expected = 1
+        self._doubted: tuple[int, bytes] | None = None
+        self.broken: Suspicion | None = None
+        self.proven = 0
+        self.last = 0
+        """The number of the last entry that there is."""
+        self.closed = False
+        self.head: tuple[int, bytes] | None = None
+        """The last entry that tells of the session's head, and its digest."""
+
+    def run(self, txn: ReadTxn, take: Callable[[int, AuditEntry], None]) -> None:
+        """Go through the chain; ``take`` is given every entry that can be read."""
+        for number, key, value in entries(txn, self.place):
+            whole = value[HEADER_BYTES:]
+            self._look_back(whole)
+            entry = None
+            try:
+                entry = unpack_entry(whole)
+                if self.broken is None:
+                    self._prove(number, key, value, entry)
+                self._read(number, entry, take)
+            except ValueError:
+                if self.broken is None:
+                    self._break(self._expected, Why.MODIFIED, "the entry cannot be read")
+            self.last = number
+        most = max(self._anchored, default=0)
+        if self._doubted is not None and 0 < most < self._doubted[0]:
+            self._break(self._doubted[0], Why.INSERTED, "nobody with the key made it")
+        if self.broken is None and most > self.last:
+            what = f"the chain was anchored at entry {most}, and ends at {self.last}"
+            self._break(self.last + 1, Why.TRUNCATED, what)
+
+    def _read(
+        self, number: int, entry: AuditEntry, take: Callable[[int, AuditEntry], None]
+    ) -> None:
+        take(number, entry)
+        if entry.head:
+            self.head = number, entry.head
+        self.closed = entry.op is Op.CLOSED
+
+    def _prove(self, number: int, key: bytes, value: bytes, entry: AuditEntry) -> None:
+        whole = value[HEADER_BYTES:]
+        page = unpack_page(entry.said) if entry.op is Op.CUT else None
+        first = number if page is None else page.first
+        if first != self._expected:
+            missing = first > self._expected
+            what = f"the chain goes on with entry {first}"
+            why = Why.DELETED if missing else Why.REORDERED
+            self._break(self._expected, why, what)
+        elif not self._chainer.is_sealed(self.place, number, self._before, whole):
+            if entry.low != number & _LOW:
+                what = f"it was made as entry {entry.low}"
+                self._break(number, Why.REORDERED, what)
+            else:
+                self._doubted = number, self._before
+                self._break(number, Why.MODIFIED, "its mac does not prove it")
+        elif not is_proven(key, value):
+            self._break(number, Why.MODIFIED, "its checksum was changed")
+        else:
+            self.proven += 1
+            self._expected = number + 1
+            self._before = entry.mac if page is None else page.resume
+            anchored = self._anchored.get(number)
+            if anchored is not None and not matches(self._before, anchored):
+                what = "another entry was anchored here: the chain was made anew with its key"
+                self._break(number, Why.REWRITTEN, what)
+
+    def _look_back(self, whole: bytes) -> None:
+        """Whether the entry that was not proven was put in before this one."""
+        if self._doubted is not None:
+            number, before = self._doubted
+            self._doubted = None
+            if self.broken is not None and self._chainer.is_sealed(
+                self.place, number, before, whole
+            ):
+                what = "the entry behind it is the one that was made for its place"
+                self.broken = Suspicion(self.place, number, Why.INSERTED, what)
+
+    def _break(self, number: int, why: Why, what: str) -> None:
+        self.broken = Suspicion(self.place, number, why, what)
+
+
+# --- The rows that there are against what their chain says of them --------------------------------
+
+_SWAPS_MAX: Final = 64
+_ITEM: Final = bytes((Row.ITEM,))
+_WORDS: Final = {
+    Row.ITEM: "item", Row.VIEW: "view", Row.SEGMENTS: "block of segments", Row.CHILD: "fork",
+    Row.CHECKPOINT: "checkpoint", Row.STATE: "value of the state", Row.MOMENT: "moment",
+    Row.HEAD: "the head",
+}  # fmt: skip
+_KIND_WORDS: Final = {
+    Kind.SCOPE: "the names of a user", Kind.SCOPE_NAME: "the name of a user",
+    Kind.SESSION_NAME: "the name of a session", Kind.BLOB_CHUNK: "a piece of a blob",
+    Kind.BLOB_ADDRESS: "the address of a blob", Kind.KV_NAMESPACE: "the name of a namespace",
+    Kind.KV: "an entry", Kind.THREAD_NAME: "the name of a thread", Kind.THREAD: "a row of a graph",
+    Kind.CHUNK: "a piece of a graph", Kind.STATE: "a value of the shared state",
+    Kind.CARE: "a row of care",
+}  # fmt: skip
+
+
+def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
+    """Key and stored value of every row that a chain notes, but a session's head."""
+    if place[1]:
+        starts = [keys.session_rows(*place, row) for row in SESSION_ROWS]
+    elif place == DATABASE:
+        starts = [bytes((kind,)) for kind in DATABASE_KINDS]
+        starts.append(keys.scoped(Kind.CARE, 0))
+    else:
+        starts = [keys.scoped(kind, place[0]) for kind in SCOPE_KINDS]
+    for start in starts:
+        for key, value in stored_rows(txn, start, keys.after(start)):
+            if key[0] != Kind.CARE or key[9:10] != bytes((Care.AUDIT,)):
+                yield key, value
+
+
+def word_for(place: Place, rest: bytes) -> str:
+    """What a chain's name for a row means."""
+    if place[1]:
+        what = _WORDS.get(rest[0], f"row {rest[0]:02x}")
+        numbered = rest[0] not in (Row.STATE, Row.HEAD) and len(rest) == 9  # noqa: PLR2004
+        return f"{what} {int.from_bytes(rest[1:], 'big')}" if numbered else what
+    what = _KIND_WORDS.get(rest[0], f"kind {rest[0]:02x}")
+    return what if rest[0] in NAME_KINDS else f"{what} ({rest[1:25].hex()})"
+
+
+class Comparison:
+    """One chain and its rows, on one snapshot."""
+
+    def __init__(
+        self, txn: ReadTxn, chainer: Chainer, walk: ChainWalk, *, limit: int = ROWS_MAX
+    ) -> None:
+        self._txn = txn
+        self._chainer = chainer
+        self._walk = walk
+        self._place = walk.place
+        self._limit = limit
+        self.found: list[Suspicion] = []
+        self.rows = 0
+        self._wrong: list[tuple[bytes, int, bytes, bytes]] = []
+        """Rows that hold something else: name, number, digest that was told, value."""
+
+    def run(self) -> None:
+        """Walk the chain and compare; what is wrong is in ``found``."""
+        latest = self._latest(b"")
+        self._walk.run(self._txn, latest.take)
+        self._compare(latest)
+        while latest.until is not None:
+            latest = self._latest(latest.until)
+            for number, _, value in entries(self._txn, self._place):
+                try:
+                    latest.take(number, unpack_entry(value[HEADER_BYTES:]))
+                except ValueError:
+                    continue  # the walk has named it
+            self._compare(latest)
+        self._judge_wrong()
+        if self._place[1] and self._walk.broken is None and not self._walk.closed:
+            self._judge_head()
+        broken = self._walk.broken
+        if broken is not None:
+            # Where entries are missing, rows that are written again and again prove nothing.
+            self.found = [s for s in self.found if self._is_final(s)] + [broken]
+
+    def first(self) -> Suspicion | None:
+        """What is wrong first, in the order of the chain."""
+        broken = self._walk.broken
+        return min(self.found, key=lambda s: (s.number, s is not broken), default=None)
+
+    def _latest(self, after: bytes) -> Latest:
+        return Latest(is_database=self._place == DATABASE, after=after, limit=self._limit)
+
+    def _is_final(self, found: Suspicion) -> bool:
+        return found.what.startswith("item ") and found.why is not Why.UNAUDITED
+
+    def _compare(self, latest: Latest) -> None:
+        latest.settle()
+        rows, place, chainer = latest.rows, self._place, self._chainer
+        if not self._walk.closed:
+            for key, value in noted_rows(self._txn, place):
+                rest = told_row(chainer, place, key)
+                if rest < latest.after or (latest.until is not None and rest >= latest.until):
+                    continue
+                number, digest = rows.pop(rest, (0, None))
+                if digest is not None and digest == told_digest(chainer, place, value):
+                    self.rows += 1
+                elif digest is not None:
+                    self._wrong.append((rest, number, digest, value))
+                    del self._wrong[_SWAPS_MAX:]
+                elif number:
+                    self._suspect(number, Why.RESTORED, rest, "was deleted, and is there again")
+                else:
+                    what = "no entry tells of it: written without audit, or its entry was cut off"
+                    self._suspect(self._walk.last + 1, Why.UNAUDITED, rest, what)
+            for rest, (number, digest) in rows.items():
+                if rest[:1] in (OF_SESSION, OF_SCOPE) and not place[1]:
+                    self._judge_chain(rest, number, digest is not None)
+                elif digest is not None and not (place[1] and rest == HEAD):
+                    self._suspect(number, Why.DELETED, rest, "is missing")
+
+    def _suspect(self, number: int, why: Why, rest: bytes, what: str) -> None:
+        found = Suspicion(self._place, number, why, f"{word_for(self._place, rest)}: {what}")
+        if len(self.found) > _SWAPS_MAX:  # only the first counts
+            self.found = [min(self.found, key=lambda s: s.number)]
+        self.found.append(found)
+
+    def _judge_wrong(self) -> None:
+        for rest, number, digest, value in self._wrong:
+            twin = next((r for r, _, told, _ in self._wrong if self._holds(r, told, value)), None)
+            mirrored = any(self._holds(rest, digest, other) for _, _, _, other in self._wrong)
+            if twin is not None and mirrored:
+                what = f"holds what {word_for(self._place, twin)} held"
+                self._suspect(number, Why.SWAPPED, rest, what)
+            else:
+                self._suspect(number, Why.MODIFIED, rest, "is not what was stored")
+
+    def _holds(self, rest: bytes, told: bytes, value: bytes) -> bool:
+        """Whether a value, moved with or without a new checksum, is that of a row."""
+        if digest_of(value) == told:
+            return True
+        key = keys.session_prefix(*self._place) + rest
+        return bool(self._place[1]) and told == digest_of(
+            seal_value(key, value[HEADER_BYTES:], value[1] if len(value) > 1 else 0)
+        )
+
+    def _judge_chain(self, rest: bytes, number: int, stands: bool) -> None:
+        """A session that a scope's chain tells of, or a scope that the database's does."""
+        named = int.from_bytes(rest[1:], "big")
+        place = (self._place[0], named) if rest[:1] == OF_SESSION else (named, 0)
+        has_chain = next(entries(self._txn, place), None) is not None
+        if stands and not has_chain:
+            what = "its chain is missing as a whole"
+            self.found.append(Suspicion(place, 1, Why.TRUNCATED, what))
+        elif not stands and place[1]:
+            prefix = keys.session_prefix(*place)
+            is_there = next(stored_rows(self._txn, prefix, keys.after(prefix), limit=1), None)
+            leaving = stored(self._txn).get(keys.removal_row(prefix)) is not None
+            if is_there is not None and not (leaving or is_erased(self._txn, place[0])):
+                what = f"session {named} was deleted, and is there again"
+                self.found.append(Suspicion(self._place, number, Why.RESTORED, what))
+
+    def _judge_head(self) -> None:
+        head = stored(self._txn).get(keys.session_prefix(*self._place) + HEAD)
+        told = self._walk.head
+        if told is None:
+            return
+        number, digest = told
+        if head is None:
+            self._suspect(number, Why.DELETED, HEAD, "is missing")
+        elif head_digest_of(head) != digest:
+            older = self._told_before(head_digest_of(head))
+            if older:
+                what = f"is that of entry {older}: what was done since is taken back"
+                self._suspect(older + 1, Why.ROLLED_BACK, HEAD, what)
+            elif all(s.why is not Why.UNAUDITED for s in self.found):  # else it is of their time
+                what = "is not what was stored, or entries were cut off the end of the chain"
+                self._suspect(number, Why.MODIFIED, HEAD, what)
+
+    def _told_before(self, digest: bytes) -> int:
+        """The number of an entry that told of this head."""
+        found = 0
+        for number, _, value in entries(self._txn, self._place):
+            if unpack_entry(value[HEADER_BYTES:]).head == digest:
+                found = number
+        return found
+
+
+# --- Verifying the chains of a whole file, one read transaction a chain ---------------------------
+
+
+@dataclass(slots=True)
+class Verification:
+    """The verification of one file."""
+
+    store: LmdbStore
+    chainer: Chainer
+    anchored: Anchored
+    rows_max: int = ROWS_MAX
+    """Rows of one chain that are held in memory at once."""
+    chains: int = 0
+    entries: int = 0
+    rows: int = 0
+    found: dict[Place, Suspicion] = field(default_factory=dict)
+    """The first thing that is wrong with each chain."""
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Verify all chains.
+
+        Raises:
+            AuditError: the file has no audit.
+        """
+        places = self.store.read(self._places)
+        for done, place in enumerate(places):
+            self.store.read(partial(self._judge, place=place))
+            if progress is not None:
+                progress(done + 1, len(places))
+        known = set(places)
+        for place in self.anchored.places():
+            if place not in known and self.store.read(partial(self._fell, place=place)):
+                what = "it was anchored, and is missing as a whole"
+                self._suspect(Suspicion(place, 1, Why.TRUNCATED, what))
+
+    def _places(self, txn: ReadTxn) -> list[Place]:
+        flagged = is_audited(txn, self.store.path)
+        if next(entries(txn, DATABASE), None) is None:
+            if not flagged:
+                raise AuditError(
+                    f"{self.store.path}: is not audited; open it with audit=Audit(key=...) once"
+                )
+            what = "the database's chain is missing as a whole"
+            self._suspect(Suspicion(DATABASE, 1, Why.TRUNCATED, what))
+        elif not flagged:
+            what = "the file's record says that it is not audited"
+            self._suspect(Suspicion(DATABASE, 1, Why.MODIFIED, what))
+        scopes = {keys.number_of(key) for key, _ in _leaps(txn, Kind.SCOPE, 9)}
+        for kind in (Kind.SESSION_NAME, Kind.SESSION, Kind.CARE):
+            scopes.update(int.from_bytes(key[1:9], "big") for key, _ in _leaps(txn, kind, 9))
+        sessions = [keys.split_session_prefix(key) for key, _ in _leaps(txn, Kind.SESSION, 17)]
+        return [DATABASE, *((scope, 0) for scope in sorted(scopes - {0})), *sessions]
+
+    def _judge(self, txn: ReadTxn, *, place: Place) -> None:
+        if next(entries(txn, place), None) is None:
+            self._judge_chainless(txn, place)
+            return
+        self.chains += 1
+        walk = ChainWalk(self.chainer, place, self.anchored.of(place))
+        comparison = Comparison(txn, self.chainer, walk, limit=self.rows_max)
+        comparison.run()
+        self.entries += walk.proven
+        self.rows += comparison.rows
+        if comparison.found and not (place[1] and _is_leaving(txn, place)):
+            first = comparison.first()
+            if first is not None and first.place == place:
+                self._suspect(first)
+            for other in comparison.found:
+                if other.place != place:
+                    self._suspect(other)
+
+    def _judge_chainless(self, txn: ReadTxn, place: Place) -> None:
+        head = stored(txn).get(keys.session_prefix(*place) + HEAD) if place[1] else None
+        if head is None and next(noted_rows(txn, place), None) is None:
+            return
+        if not (place[1] and _is_leaving(txn, place)):
+            what = "it has rows and no chain: written without audit, or the chain was removed"
+            self._suspect(Suspicion(place, 1, Why.UNAUDITED, what))
+
+    def _fell(self, txn: ReadTxn, *, place: Place) -> bool:
+        """Whether an anchored chain that is not there did not end: the chain above tells."""
+        if place[1] and _has_ended(txn, (place[0], 0)):
+            return False
+        return not _has_ended(txn, place)
+
+    def _suspect(self, found: Suspicion) -> None:
+        known = self.found.get(found.place)
+        if known is None or found.number < known.number or known.why is Why.UNAUDITED:
+            self.found[found.place] = found
+
+
+def _leaps(txn: ReadTxn, kind: int, prefix_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+    """The first row behind each prefix of that length."""
+    start, stop = bytes((kind,)), bytes((kind + 1,))
+    while (row := next(stored_rows(txn, start, stop, limit=1), None)) is not None:
+        yield row
+        start = keys.after(row[0][:prefix_bytes])
+
+
+def _is_leaving(txn: ReadTxn, place: Place) -> bool:
+    """Whether a session's rows are being deleted, and its scope's chain says so."""
+    marked = stored(txn).get(keys.removal_row(keys.session_prefix(*place))) is not None
+    return (marked or is_erased(txn, place[0])) and _has_ended(txn, place)
+
+
+def _has_ended(txn: ReadTxn, place: Place) -> bool:
+    above = keys.audit_rows(*((place[0], 0) if place[1] else DATABASE))
+    named = OF_SESSION + keys.u64(place[1]) if place[1] else OF_SCOPE + keys.u64(place[0])
+    for _, value in stored_rows(txn, above, keys.after(above), reverse=True):
+        with suppress(ValueError):
+            entry = unpack_entry(value[HEADER_BYTES:])
+            if entry.op is Op.END and unpack_tip(entry.said)[0] == (place[1] or place[0]):
+                return True
+            if entry.op is Op.CUT and (named, None) in unpack_page(entry.said).rows:
+                return True
+    return False

@@ -1,0 +1,139 @@
+"""``memcore export``: sessions as JSON lines, for another store or for a provider."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+import memcore
+from memcore.cli.options import App, ExitCode, Redact, StorePath, User, find_session, reading
+from memcore.cli.output import complain, progress, warn
+from memcore.exchange.lines import FORMATS
+from memcore.files import sync_directory
+from memcore.store.copy import beside
+from memcore.store.datafile import publish
+
+__all__ = [
+    "export_sessions",
+]
+
+
+_REPORT_PIECES: Final = 200
+
+
+def export_sessions(
+    store: StorePath,
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="SESSION", help="The sessions' names.")
+    ] = None,
+    *,
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="The file to make; - for standard output.")
+    ],
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")
+    ] = "jsonl",
+    user: User = None,
+    app: App = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All sessions (of --user and --app, if given).")
+    ] = False,
+    undone: Annotated[
+        bool, typer.Option("--undone", help="Items that were undone, too (jsonl only).")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="What the format cannot hold may stay out: exit code 0.")
+    ] = False,
+    redact: Redact = None,
+) -> None:
+    """Write sessions as JSON lines. 'memcore import' reads them all.
+
+    jsonl holds everything of a session: seqs, times, meta, events, compactions. The other formats
+    are one line {"id": ..., "metadata": ..., "messages": [...]} a session, with the messages as
+    they were appended; what such a list has no place for is listed on stderr, and the exit code is
+    1 then, unless --lossy says that it may stay out. Nothing is converted: a session of another
+    format is refused. The file gets its name when it is complete.
+    """
+    if bool(sessions) == everything:
+        msg = "name the sessions to export, or give --all: one of the two"
+        raise memcore.InvalidOptionError(msg)
+    left_out: list[str] = []
+    with reading(store) as db:
+        found = [
+            find_session(db, name, user=user, app=app) for name in dict.fromkeys(sessions or [])
+        ]
+        chosen: list[tuple[str | None, str | None, str | None]] = [(None, user, app)]
+        if found:
+            chosen = [(one.id, one.user, one.app) for one in found]
+        total = sum(map(len, found)) or sum(
+            entry.items for entry in db.sessions(user=user, app=app)
+        )
+        with (
+            _target(to, store, overwrite=overwrite) as target,
+            progress("exporting") as report,
+        ):
+            pieces = chain.from_iterable(
+                db.export(
+                    name,
+                    user=its,
+                    app=of,
+                    format=form,
+                    undone=undone,
+                    left_out=left_out.append,
+                    redact=redact,
+                )
+                for name, its, of in chosen
+            )
+            for done, piece in enumerate(pieces):
+                target.write(piece)
+                if report is not None and not done % _REPORT_PIECES:
+                    report(min(done, total), total)
+    for text in left_out:
+        warn(text)
+    if to != "-":
+        warn(f"{to}: {os.path.getsize(to):,} bytes")
+    if left_out and not lossy:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@contextmanager
+def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Standard output, or a file that gets its name when all is written."""
+    if to == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
+    if problem:
+        complain(f"{to}: {problem}")
+        raise typer.Exit(ExitCode.REFUSED)
+    with beside(to) as (temporary, fd):
+        with open(fd, "wb", closefd=False) as target:
+            yield target
+            target.flush()
+            os.fsync(fd)
+        if overwrite:
+            Path(temporary).replace(to)
+            sync_directory(to)
+        else:
+            publish(temporary, to)
+
+
+def _why_not(to: str, store: str, *, overwrite: bool) -> str:
+    """Why what is there must not be replaced; empty if it may be."""
+    if not overwrite:
+        return "exists; --overwrite replaces it"
+    if os.path.exists(to):
+        if not os.path.isfile(to):
+            return "is no regular file; export to - and redirect that"
+        if os.path.samefile(to, store) or os.path.realpath(to) == f"{os.path.realpath(store)}-lock":
+            return "is the database itself; name another file"
+    return ""

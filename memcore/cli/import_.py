@@ -1,0 +1,188 @@
+"""``memcore import``: conversations, one a line, or the output of ``memcore export``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+import memcore
+from memcore.cli.options import ExitCode, Redact, key_options, store_path
+from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn
+from memcore.exchange.lines import FORMATS, Title
+from memcore.exchange.load import Imported, ImportOptions
+from memcore.wire import get_policy
+
+__all__ = [
+    "import_file",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """Where sessions go, if not where they came from."""
+
+    user: str | None
+    app: str | None
+    prefix: str
+
+    def __call__(self, title: Title) -> Title:
+        """The title with its new names."""
+        return replace(
+            title,
+            user=title.user if self.user is None else self.user,
+            app=title.app if self.app is None else self.app,
+            session=self.prefix + title.session,
+        )
+
+
+def import_file(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .jsonl file; - for standard input.")
+    ],
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            envvar="MEMCORE_STORE",
+            metavar="PATH",
+            help="The database; made if missing.",
+            callback=store_path,
+        ),
+    ],
+    *,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"auto, {', '.join(FORMATS)}.")
+    ] = "auto",
+    user: Annotated[
+        str | None, typer.Option(help="The user who owns the sessions (as exported, or default).")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option(help="The application they belong to (as exported, or default).")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Pair policy of conversations (as exported, or openai_chat).")
+    ] = None,
+    counter: Annotated[
+        str | None, typer.Option(help="What new sessions count tokens with (o200k_base).")
+    ] = None,
+    redact: Redact = None,
+    prefix: Annotated[str, typer.Option(help="Put before every session's name.")] = "",
+    orphans: Annotated[
+        str, typer.Option(help="Results of conversations without their call: keep or raise.")
+    ] = "keep",
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict", help="If another session has the name: error, skip, rename or append."
+        ),
+    ] = "error",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as one JSON object.")
+    ] = False,
+) -> None:
+    """Load sessions: conversations, one a line, or what 'memcore export' wrote.
+
+    A conversation is {"id": ..., "messages": [...]} or a list of messages; one without an id makes
+    a session named after the file and the line. An export's sessions come back with their users,
+    policies, seqs, times, events and compactions.
+
+    A session that is there already, the same, is counted as skipped, so an import that was
+    interrupted can be started again. If another session has the name: error reports the line, skip
+    leaves it out, rename makes NAME (2), append adds the messages that the session lacks. What
+    cannot be loaded or is left out is reported with its line, the rest is loaded; the exit code is
+    1 if anything failed.
+    """
+    _check_places(store, user=user, app=app)
+    by = None if counter is None else memcore.get_counter(counter)
+    options: dict[str, Any] = {
+        "rename": Renaming(user, app, prefix),
+        "counter": by,
+        "format": form,
+        "policy": _policy(form, policy),
+        "orphans": orphans,
+        "on_conflict": on_conflict,
+        "unnamed": "stdin" if file == "-" else Path(file).stem,
+    }
+    ImportOptions(**options)  # wrong ones fail before a file is made
+    started = time.perf_counter()
+    with (
+        _lines(file) as (source, total),
+        memcore.open(store, counter=counter, redact=redact, **key_options()) as db,
+        progress("importing") as report,
+    ):
+        read = _Counted(source, total, report)
+        done = db.import_(read, **options)
+    _summarize(
+        done, file, as_json=as_json, bytes=read.bytes, file_bytes=os.path.getsize(store),
+        seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _check_places(store: str, **owner: str | None) -> None:
+    if store == ":memory:":
+        msg = "--store: an import into ':memory:' would be gone at once; name a file"
+        raise memcore.InvalidOptionError(msg)
+    for what, name in owner.items():
+        if name == "":  # an unset variable of a script must not mean: whoever the file says
+            msg = f"--{what}: is empty; give a name, or leave the option out"
+            raise memcore.InvalidOptionError(msg)
+
+
+def _policy(form: str, policy: str | None) -> str | None:
+    """The pair policy of new sessions: as asked, or the one that the format is named after."""
+    if policy is None and form in FORMATS and form != "jsonl":
+        policy = form.replace("-", "_")
+    if policy is not None:
+        get_policy(policy)
+    return policy
+
+
+def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
+    """Say what was done, and end with what could not be loaded."""
+    for text in (*done.left_out, *done.failures):
+        warn(f"{file}: {text}")
+    shown: dict[str, Any] = asdict(done) | {"left_out": len(done.left_out)}
+    del shown["failures"]
+    shown |= {"failed": len(done.failures), **figures}
+    if as_json:
+        emit_json("import", shown)
+    else:
+        shown["seconds"] = f"{figures['seconds']:.2f}"
+        print_pairs((name.replace("_", " "), value) for name, value in shown.items())
+    if done.failures:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[tuple[BinaryIO, int]]:
+    """The file's lines and its size in bytes, as far as it is known."""
+    if file == "-":
+        yield sys.stdin.buffer, 0
+        return
+    with Path(file).open("rb") as source:
+        yield source, os.fstat(source.fileno()).st_size
+
+
+class _Counted:
+    """Lines whose bytes are counted and reported while they are read."""
+
+    def __init__(self, lines: BinaryIO, total: int, report: Progress | None) -> None:
+        self.bytes = 0
+        self._lines = lines
+        self._total = total
+        self._report = report
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.bytes += len(line)
+            if self._report is not None:
+                self._report(self.bytes, max(self._total, self.bytes))
+            yield line

@@ -1,0 +1,278 @@
+"""Audit entry byte by byte, and the key that chains entries.
+
+``op u8 | flags u8 | low half of its number u32 | time ms u64 | digest of the head 20, if flagged |
+what the operation says | mac 32``. The mac is HMAC-SHA256 under the audit key over version, file,
+scope, session, number, the mac before, and all of the entry but its mac. An entry holds hashes of
+rows as they are stored and their keys, never content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import IntEnum
+from hashlib import sha256
+from hmac import compare_digest
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from memcore.errors import uncopied
+
+__all__ = [
+    "AuditEntry",
+    "ChainPage",
+    "Chainer",
+    "Op",
+    "digest_of",
+    "head_digest_of",
+    "unpack_entry",
+]
+
+
+MAC_BYTES: Final = 32
+DIGEST_BYTES: Final = 32
+HEAD_DIGEST_BYTES: Final = 20
+KEY_BYTES_MIN: Final = 32
+FIRST_MAC: Final = bytes(MAC_BYTES)
+"""What stands for the mac before the first entry of a chain."""
+
+_VERSION: Final = b"\x01"
+_FRONT = Struct(">BBIQ")
+_PLACE = Struct(">QQQ")
+_LENGTH = Struct(">H")
+_U64 = Struct(">Q")
+_LOW: Final = 0xFFFFFFFF
+_HAS_HEAD: Final = 1
+_BLOCK_BYTES: Final = 64
+_GONE: Final = b"\x00"
+_STANDS: Final = b"\x01"
+_SPAN: Final = b"\x02"
+
+
+class Op(IntEnum):
+    """What an entry says."""
+
+    PUT = 1
+    """A row was written: the digest of its stored value, then its key."""
+    DELETE = 2
+    """A row was deleted: its key."""
+    RANGE = 3
+    """The rows from one key up to another were deleted."""
+    HEAD = 4
+    """The head of the session changed, and no row with it."""
+    EVENT = 5
+    """Something happened: its name and details in JSON."""
+    FORK = 6
+    """A chain begins with another one's number and mac: its session was forked from that one's."""
+    BEGIN = 7
+    """A chain begins, of a session or, in the database's, of a scope."""
+    END = 8
+    """A chain ended with this number and mac: what it covered was deleted."""
+    CLOSED = 9
+    """The chain ends here: what it covers is being deleted."""
+    COVER = 10
+    """The digests of rows that were there before."""
+    CUT = 11
+    """What is left to say of entries that were cut: the last digests of their rows."""
+
+
+class ChainPage(NamedTuple):
+    """What a COVER or CUT says: the chain goes on with ``resume`` behind it."""
+
+    first: int
+    """The number of the first entry that it stands for; its own if it stands for none."""
+    resume: bytes
+    rows: Sequence[tuple[bytes, bytes | None]]
+    """Keys of rows with their digests, None: deleted."""
+    spans: Sequence[tuple[bytes, bytes]] = ()
+    """Ranges of keys that were deleted before any of ``rows`` was written."""
+
+
+class AuditEntry(NamedTuple):
+    """An entry as it was read; what its operation does not have is empty."""
+
+    op: Op
+    low: int
+    """The low half of the number that it was made with."""
+    time_ms: int
+    head: bytes
+    """Digest of the session's head behind this change, empty: it is not told."""
+    said: bytes
+    """The rest, as its operation has it."""
+    mac: bytes
+
+
+def digest_of(value: bytes) -> bytes:
+    """The digest of a row's value as it is stored."""
+    return sha256(value).digest()
+
+
+def head_digest_of(value: bytes) -> bytes:
+    """The digest of a session's head as it is stored: half the room, still beyond any forger."""
+    return sha256(value).digest()[:HEAD_DIGEST_BYTES]
+
+
+class Chainer:
+    """The audit key of one file, ready to be used many times."""
+
+    __slots__ = ("_file", "_inner", "_outer")
+    __reduce_ex__ = uncopied
+
+    def __init__(self, key: bytes, file_id: bytes) -> None:
+        block = (sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(
+            _BLOCK_BYTES, b"\0"
+        )
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        self._file = _VERSION + file_id
+
+    def sign(self, message: bytes) -> bytes:
+        """HMAC-SHA256, with the two blocks of the key hashed once: a third of ``hmac.digest``."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.digest()
+
+    def seal(self, place: tuple[int, int], number: int, before: bytes, body: bytes) -> bytes:
+        """The mac of an entry whose bytes up to the mac are ``body``."""
+        return self.sign(b"".join((self._file, _PLACE.pack(*place, number), before, body)))
+
+    def is_sealed(self, place: tuple[int, int], number: int, before: bytes, whole: bytes) -> bool:
+        """Whether a whole entry is the one that was made for this place of the chain."""
+        body, mac = whole[:-MAC_BYTES], whole[-MAC_BYTES:]
+        return compare_digest(self.seal(place, number, before, body), mac)
+
+    def sign_line(self, text: bytes) -> str:
+        """What an anchor's line ends with."""
+        return self.sign(b"anchor" + self._file + text).hex()
+
+
+# --- making --------------------------------------------------------------------------------------
+
+
+def pack_front(op: Op, number: int, time_ms: int, head: bytes) -> bytes:
+    """The beginning of an entry; what its operation says follows."""
+    return _FRONT.pack(op, _HAS_HEAD if head else 0, number & _LOW, time_ms) + head
+
+
+def pack_range(start: bytes, stop: bytes) -> bytes:
+    """What a RANGE says."""
+    return _LENGTH.pack(len(start)) + start + stop
+
+
+def pack_event(what: str, details: dict[str, Any]) -> bytes:
+    """What an EVENT says."""
+    name = what.encode()
+    text = json.dumps(details, separators=(",", ":"), sort_keys=True)
+    return _LENGTH.pack(len(name)) + name + text.encode()
+
+
+def pack_tip(session: int, number: int, mac: bytes) -> bytes:
+    """What BEGIN, FORK and END say: a chain, and where it stood."""
+    return _U64.pack(session) + _U64.pack(number) + mac
+
+
+def pack_page(page: ChainPage) -> bytes:
+    """What COVER and CUT say."""
+    parts = [_U64.pack(page.first), page.resume]
+    for start, stop in page.spans:
+        said = pack_range(start, stop)
+        parts += (_LENGTH.pack(len(said)), said, _SPAN)
+    for rest, digest in page.rows:
+        parts += (_LENGTH.pack(len(rest)), rest, _GONE if digest is None else _STANDS + digest)
+    return b"".join(parts)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def unpack_entry(body: bytes) -> AuditEntry:
+    """The entry of a row's body.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if len(body) < _FRONT.size:
+        raise ValueError("too short for an entry of an audit")
+    code, flags, low, time_ms = _FRONT.unpack_from(body)
+    at = _FRONT.size
+    head = body[at : at + HEAD_DIGEST_BYTES] if flags & _HAS_HEAD else b""
+    at += len(head)
+    if flags & ~_HAS_HEAD or len(body) < at + MAC_BYTES:
+        raise ValueError("no entry of an audit")
+    return AuditEntry(Op(code), low, time_ms, head, body[at:-MAC_BYTES], body[-MAC_BYTES:])
+
+
+def unpack_put(said: bytes) -> tuple[bytes, bytes]:
+    """``(key, digest)`` of a PUT."""
+    return said[DIGEST_BYTES:], said[:DIGEST_BYTES]
+
+
+def unpack_range(said: bytes) -> tuple[bytes, bytes]:
+    """``(start, stop)`` of a RANGE.
+
+    Raises:
+        ValueError: it is none.
+    """
+    start, at = _part(said, 0)
+    return start, said[at:]
+
+
+def unpack_event(said: bytes) -> tuple[str, dict[str, Any]]:
+    """``(what, details)`` of an EVENT.
+
+    Raises:
+        ValueError: it is none.
+    """
+    name, at = _part(said, 0)
+    details = json.loads(said[at:])
+    if not isinstance(details, dict):
+        raise ValueError("an event without details")  # noqa: TRY004 - bytes, not an argument
+    return name.decode(), details
+
+
+def unpack_tip(said: bytes) -> tuple[int, int, bytes]:
+    """``(session, number, mac)`` of a BEGIN, FORK or END.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if len(said) != 2 * _U64.size + MAC_BYTES:
+        raise ValueError("no end of a chain")
+    return _U64.unpack_from(said)[0], _U64.unpack_from(said, _U64.size)[0], said[2 * _U64.size :]
+
+
+def unpack_page(said: bytes) -> ChainPage:
+    """What a COVER or CUT says.
+
+    Raises:
+        ValueError: it is none.
+    """
+    at = _U64.size + MAC_BYTES
+    if len(said) < at:
+        raise ValueError("no page of an audit")
+    rows: list[tuple[bytes, bytes | None]] = []
+    spans: list[tuple[bytes, bytes]] = []
+    first, resume = _U64.unpack_from(said)[0], said[_U64.size : at]
+    while at < len(said):
+        rest, at = _part(said, at)
+        tag, at = said[at : at + 1], at + 1
+        if tag == _SPAN:
+            spans.append(unpack_range(rest))
+        elif tag == _STANDS:
+            rows.append((rest, said[at : at + DIGEST_BYTES]))
+            at += DIGEST_BYTES
+        else:
+            rows.append((rest, None))
+        if at > len(said):
+            raise ValueError("a page of an audit that is cut")
+    return ChainPage(first, resume, rows, spans)
+
+
+def _part(said: bytes, at: int) -> tuple[bytes, int]:
+    if len(said) < at + _LENGTH.size:
+        raise ValueError("an entry of an audit that is cut")
+    end = at + _LENGTH.size + _LENGTH.unpack_from(said, at)[0]
+    if len(said) < end:
+        raise ValueError("an entry of an audit that is cut")
+    return said[at + _LENGTH.size : end], end

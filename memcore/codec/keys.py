@@ -1,0 +1,496 @@
+"""Order-preserving binary keys: the only place that knows key bytes.
+
+Every key starts with a kind byte. Integers are big-endian u64, so byte order is number order.
+Strings are UTF-8 (lone surrogates kept) with ``00`` written as ``00 FF`` and closed by ``00``, so
+byte order is code point order, also in front of a next part that does not start with ``FF`` (the
+tuple encoding of FoundationDB). The key of a string is still a byte prefix of the key of the same
+string with a NUL behind it: ``after(key)`` is not the next key, ``behind(key)`` is.
+``docs/architecture.md`` draws the whole table.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from memcore.errors import CorruptValueError
+from memcore.limits import KEY_BYTES_MAX
+
+__all__ = [
+    "KIND_U64_2",
+    "LONG_NAME",
+    "U32",
+    "U64",
+    "Care",
+    "Counter",
+    "Kind",
+    "Row",
+    "ThreadRow",
+    "after",
+    "audit_care",
+    "audit_mark",
+    "audit_rows",
+    "behind",
+    "blob_chunk",
+    "care_rows",
+    "chunk_prefix",
+    "counter",
+    "expiry_row",
+    "graph_rows",
+    "kv_prefix",
+    "malformed",
+    "name_key",
+    "number_of",
+    "numbered",
+    "pack_text",
+    "removal_row",
+    "request_row",
+    "row_of",
+    "scoped",
+    "session_prefix",
+    "session_row",
+    "session_rows",
+    "split_expiry_row",
+    "split_removal_row",
+    "split_scoped",
+    "split_session_prefix",
+    "split_session_row",
+    "split_state_row",
+    "split_token_page",
+    "state_field",
+    "state_place",
+    "state_rows",
+    "text_fits",
+    "text_prefix",
+    "thread_prefix",
+    "thread_rows",
+    "token_page",
+    "token_pages",
+    "u64",
+    "unpack_text",
+    "unpack_texts",
+]
+
+
+# --- Which rows there are: the bytes that tell them apart -----------------------------------------
+
+
+class Kind:
+    """First byte of a key. ``00`` is reserved for the store itself."""
+
+    COUNTER: Final = 0x01
+    SCOPE: Final = 0x02
+    SCOPE_NAME: Final = 0x03
+    SESSION_NAME: Final = 0x04
+    SESSION: Final = 0x05
+    BLOB: Final = 0x06
+    BLOB_CHUNK: Final = 0x07
+    BLOB_REFS: Final = 0x08
+    BLOB_ADDRESS: Final = 0x09
+    KV_NAMESPACE: Final = 0x0A
+    KV: Final = 0x0B
+    EXPIRY: Final = 0x0C
+    REMOVAL: Final = 0x0D
+    THREAD_NAME: Final = 0x0E
+    THREAD: Final = 0x0F
+    CHUNK: Final = 0x10
+    STATE: Final = 0x11
+    CARE: Final = 0x12
+
+
+class Care:
+    """Which row of a scope's care: the byte behind the scope. Scope 0 is the database."""
+
+    HOLD: Final = 0x01
+    ERASURE: Final = 0x02
+    TERMS: Final = 0x03
+    AUDIT: Final = 0x04
+    QUARANTINE: Final = 0x05
+    MEMORY: Final = 0x06
+    DEMAND: Final = 0x07
+    SECRET: Final = 0x08
+
+
+class Row:
+    """Row byte of a session's key: the rows of one session lie together."""
+
+    HEAD: Final = 0x01
+    INDEX: Final = 0x02
+    ITEM: Final = 0x03
+    VIEW: Final = 0x04
+    SEGMENTS: Final = 0x05
+    CHILD: Final = 0x06
+    REQUEST: Final = 0x07
+    TOKENS: Final = 0x08
+    USAGE: Final = 0x09
+    CHECKPOINT: Final = 0x0A
+    STATE: Final = 0x0B
+    MOMENT: Final = 0x0C
+    AUDIT: Final = 0x0D
+    LEASE: Final = 0x0E
+    USES: Final = 0x0F
+    TERMS: Final = 0x10
+
+
+class ThreadRow:
+    """Row byte of a thread's key: the rows of one thread of a graph lie together."""
+
+    HEAD: Final = 0x01
+    NAMESPACE: Final = 0x02
+    CHECKPOINT: Final = 0x03
+    VALUE: Final = 0x04
+    WRITES: Final = 0x05
+
+
+class Counter:
+    """Second byte of a counter's key: the last number that was given out."""
+
+    SCOPE: Final = 0x01
+    SESSION: Final = 0x02
+    NAMESPACE: Final = 0x03
+    THREAD: Final = 0x04
+    POOL: Final = 0x05
+    GRAPH_NAMESPACE: Final = 0x06
+    DATA_KEY: Final = 0x07
+    """Not given out here: the newest key of the key file that the file has seen (`Vault.note`)."""
+
+
+# --- Numbers in keys: big-endian u64, so that byte order is number order --------------------------
+
+U32: Final = Struct(">I")
+U64: Final = Struct(">Q")
+KIND_U64_2: Final = Struct(">BQQ")  # most rows begin with a kind, a scope and what is in it
+
+
+def u64(number: int) -> bytes:
+    """Eight big-endian bytes."""
+    return U64.pack(number)
+
+
+def numbered(rows: bytes, number: int) -> bytes:
+    """One of the rows that begin with ``session_rows``: the same key as ``session_row``'s."""
+    return rows + U64.pack(number)
+
+
+def number_of(key: bytes) -> int:
+    """The last number of a key, as the seq of an item's row."""
+    return int.from_bytes(key[-8:], "big")
+
+
+# --- Rows of a scope, and those that belong to none -----------------------------------------------
+
+
+def scoped(kind: int, scope: int, *parts: bytes) -> bytes:
+    """``kind | scope u64 | parts``: every row that belongs to one scope is made here."""
+    return b"".join((bytes((kind,)), U64.pack(scope), *parts))
+
+
+def split_scoped(key: bytes) -> tuple[int, bytes]:
+    """``(scope, parts)`` of a key that ``scoped`` made."""
+    return int.from_bytes(key[1:9], "big"), key[9:]
+
+
+def counter(which: int) -> bytes:
+    """``01 | which u8``."""
+    return bytes((Kind.COUNTER, which))
+
+
+def blob_chunk(scope: int, slot: bytes, number: int) -> bytes:
+    """``07 | scope u64 | slot | number u32``; ``slot`` is a blob's digest and disambiguator."""
+    return scoped(Kind.BLOB_CHUNK, scope, slot, U32.pack(number))
+
+
+def kv_prefix(scope: int, namespace: int) -> bytes:
+    """``0B | scope u64 | namespace u64``: the packed key of an entry follows."""
+    return KIND_U64_2.pack(Kind.KV, scope, namespace)
+
+
+def expiry_row(expires_ms: int, key: bytes) -> bytes:
+    """``0C | expires_ms u64 | the full key of the row that expires``."""
+    return b"".join((bytes((Kind.EXPIRY,)), U64.pack(expires_ms), key))
+
+
+def split_expiry_row(row: bytes) -> tuple[int, bytes]:
+    """``(expires_ms, full key)`` of an expiry row."""
+    return int.from_bytes(row[1:9], "big"), row[9:]
+
+
+def removal_row(prefix: bytes) -> bytes:
+    """``0D | scope u64 | kind u8 | rest``: the rows under ``kind | scope | rest`` are to go."""
+    return b"".join((bytes((Kind.REMOVAL,)), prefix[1:9], prefix[:1], prefix[9:]))
+
+
+def split_removal_row(row: bytes) -> bytes:
+    """The prefix that ``removal_row`` was given."""
+    return b"".join((row[9:10], row[1:9], row[10:]))
+
+
+# --- Strings in keys: order and identity are their own; and where scans of them begin and end -----
+
+LONG_NAME: Final = b"\xff"  # sorts behind every packed text: UTF-8 never holds FF
+_DIGEST_BYTES: Final = 32
+
+
+def pack_text(text: str) -> bytes:
+    """UTF-8 with ``00`` escaped and closed by ``00``: order and identity are the string's own."""
+    return text.encode("utf-8", "surrogatepass").replace(b"\x00", b"\x00\xff") + b"\x00"
+
+
+def unpack_text(packed: bytes) -> str:
+    """The string of ``pack_text``.
+
+    Raises:
+        CorruptValueError: it is no packed text.
+    """
+    if packed and packed.find(b"\x00") == len(packed) - 1:  # nothing is escaped, as in most
+        try:
+            return packed[:-1].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as exc:
+            raise malformed(packed) from exc
+    texts = unpack_texts(packed)
+    if len(texts) != 1:
+        raise malformed(packed)
+    return texts[0]
+
+
+def unpack_texts(packed: bytes) -> tuple[str, ...]:
+    """The strings of several ``pack_text`` in a row.
+
+    Raises:
+        CorruptValueError: they are no packed texts.
+    """
+    # FE stands in for an escaped 00 while the terminators are split: UTF-8 never holds it, and
+    # no packed text starts with FF, so a terminator is never taken for an escape.
+    *parts, rest = packed.replace(b"\x00\xff", b"\xfe").split(b"\x00")
+    if rest or b"\xfe" in packed:
+        raise malformed(packed)
+    try:
+        return tuple(p.replace(b"\xfe", b"\x00").decode("utf-8", "surrogatepass") for p in parts)
+    except UnicodeDecodeError as exc:
+        raise malformed(packed) from exc
+
+
+def text_prefix(text: str) -> bytes:
+    """The bytes with which the packed form of every string that starts with ``text`` starts."""
+    return pack_text(text)[:-1]
+
+
+def text_fits(prefix_bytes: int, packed: bytes) -> bool:
+    """Whether a packed text can stand behind a prefix of that length in one key."""
+    return prefix_bytes + len(packed) <= KEY_BYTES_MAX
+
+
+def name_key(prefix: bytes, *names: str) -> bytes:
+    """A key for any names of any length.
+
+    Names that do not fit a key are represented by ``FF`` and a 32-byte BLAKE2b digest of their
+    packed form; the value behind the key holds the full names and the reader compares them.
+    """
+    packed = b"".join(map(pack_text, names))
+    if text_fits(len(prefix), packed):
+        return prefix + packed
+    return prefix + LONG_NAME + blake2b(packed, digest_size=_DIGEST_BYTES).digest()
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all keys that start with ``prefix`` (``prefix`` holds a byte < FF)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def behind(key: bytes) -> bytes:
+    """The first key behind ``key`` itself: where a scan goes on.
+
+    Nothing can follow a key of full length but its prefix's end, and one byte more would be no
+    legal bound.
+    """
+    return key + b"\x00" if len(key) < KEY_BYTES_MAX else after(key)
+
+
+def malformed(key: bytes) -> CorruptValueError:
+    """The error for bytes that are no key or name of this package."""
+    msg = f"the key or name {key[:80].hex()} is malformed; run 'memcore check'"
+    return CorruptValueError(msg, key=key)
+
+
+# --- Rows of a session: they lie together ---------------------------------------------------------
+
+_SESSION_ROW: Final = Struct(">BQQBQ")
+_TOKEN_PAGE: Final = Struct(">BQQBQQ")
+
+
+def session_prefix(scope: int, session: int) -> bytes:
+    """The prefix of all rows of a session."""
+    return KIND_U64_2.pack(Kind.SESSION, scope, session)
+
+
+def session_rows(scope: int, session: int, row: int) -> bytes:
+    """The prefix of one session's rows of one sort."""
+    return session_prefix(scope, session) + bytes((row,))
+
+
+def session_row(scope: int, session: int, row: int, number: int) -> bytes:
+    """``05 | scope u64 | session u64 | row u8 | number u64``."""
+    return _SESSION_ROW.pack(Kind.SESSION, scope, session, row, number)
+
+
+def request_row(scope: int, session: int, digest: bytes) -> bytes:
+    """``05 | scope u64 | session u64 | 07 | digest``: an idempotency key's row."""
+    return session_rows(scope, session, Row.REQUEST) + digest
+
+
+def token_pages(scope: int, session: int, number: int) -> bytes:
+    """The prefix of the token pages of one recount."""
+    return session_row(scope, session, Row.TOKENS, number)
+
+
+def token_page(scope: int, session: int, number: int, first: int) -> bytes:
+    """``05 | scope u64 | session u64 | 08 | recount u64 | first position u64``."""
+    return token_pages(scope, session, number) + U64.pack(first)
+
+
+def split_token_page(key: bytes) -> tuple[int, int]:
+    """``(recount, first position)`` of a token page.
+
+    Raises:
+        CorruptValueError: the key is none of a token page.
+    """
+    if len(key) != _TOKEN_PAGE.size:
+        msg = f"the token counts under key {key.hex()} are of no recount; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    _, _, _, _, number, first = _TOKEN_PAGE.unpack(key)
+    return number, first
+
+
+def split_session_prefix(key: bytes) -> tuple[int, int]:
+    """``(scope, session)`` of any row of a session.
+
+    Raises:
+        CorruptValueError: the key is too short for one.
+    """
+    if len(key) < KIND_U64_2.size:
+        raise malformed(key)
+    _, scope, session = KIND_U64_2.unpack_from(key)
+    return scope, session
+
+
+def split_session_row(key: bytes) -> tuple[int, int, int, int]:
+    """``(scope, session, row, number)`` of a session's row.
+
+    Raises:
+        CorruptValueError: the key is none of a session's numbered rows.
+    """
+    if len(key) != _SESSION_ROW.size:
+        raise malformed(key)
+    _, scope, session, row, number = _SESSION_ROW.unpack(key)
+    return scope, session, row, number
+
+
+def row_of(key: bytes) -> int:
+    """Which sort of a session's rows this is."""
+    return key[17]
+
+
+# --- Rows of the care of a scope or of the database: holds, erasures, terms, audits, quarantine ---
+
+_AUDIT: Final = bytes((Care.AUDIT,))
+_AUDIT_ENTRIES: Final = _AUDIT + b"\x01"
+_AUDIT_MARKS: Final = _AUDIT + b"\x02"
+
+
+def care_rows(scope: int, which: int) -> bytes:
+    """``12 | scope u64 | which u8``: rows of the care of a scope; scope 0: of the database."""
+    return scoped(Kind.CARE, scope, bytes((which,)))
+
+
+def audit_rows(scope: int, session: int) -> bytes:
+    """The prefix of an audit chain's entries; session 0: the scope's own, scope 0: the database's.
+
+    ``05 | scope | session | 0D`` or ``12 | scope | 04 | 01``; the number of the entry follows.
+    """
+    if session:
+        return session_rows(scope, session, Row.AUDIT)
+    return scoped(Kind.CARE, scope, _AUDIT_ENTRIES)
+
+
+def audit_mark(scope: int, session: int) -> bytes:
+    """``12 | scope u64 | 04 | 02 | session u64``: the chain has entries that no anchor covers."""
+    return scoped(Kind.CARE, scope, _AUDIT_MARKS, U64.pack(session))
+
+
+def audit_care(scope: int) -> bytes:
+    """The prefix of what a scope keeps of its audit: its own chain, and marks of all its chains."""
+    return scoped(Kind.CARE, scope, _AUDIT)
+
+
+# --- Rows of graphs: threads, their checkpoints, and pools of chunks ------------------------------
+
+
+def thread_prefix(scope: int, thread: int) -> bytes:
+    """The prefix of all rows of a thread of a graph."""
+    return KIND_U64_2.pack(Kind.THREAD, scope, thread)
+
+
+def thread_rows(scope: int, thread: int, row: int) -> bytes:
+    """The prefix of one thread's rows of one sort."""
+    return thread_prefix(scope, thread) + bytes((row,))
+
+
+def graph_rows(scope: int, thread: int, row: int, namespace: int) -> bytes:
+    """``0F | scope u64 | thread u64 | row u8 | namespace u32``: checkpoints, values, writes."""
+    return thread_rows(scope, thread, row) + U32.pack(namespace)
+
+
+def chunk_prefix(scope: int, pool: int) -> bytes:
+    """``10 | scope u64 | pool u64``: the row of the pool itself, and before an id, a chunk's."""
+    return KIND_U64_2.pack(Kind.CHUNK, scope, pool)
+
+
+# --- Rows of a state: of a session, or of what a scope's sessions share ---------------------------
+
+_SCOPED_BYTES: Final = 9
+
+
+def state_rows(scope: int, session: int) -> bytes:
+    """The prefix of the rows of a session's state; session 0: of the scope's own."""
+    if session:
+        return session_rows(scope, session, Row.STATE)
+    return scoped(Kind.STATE, scope)
+
+
+def state_place(key: bytes) -> tuple[int, int]:
+    """``(scope, session)`` of a row of a state, as ``state_rows`` takes them.
+
+    Raises:
+        CorruptValueError: the key is too short for one.
+    """
+    if key[:1] != bytes((Kind.STATE,)):
+        return split_session_prefix(key)
+    if len(key) < _SCOPED_BYTES:
+        raise malformed(key)
+    return split_scoped(key)[0], 0
+
+
+def state_field(rows: bytes, packed: bytes) -> bytes:
+    """The prefix of the versions of a state's field, behind ``state_rows``.
+
+    A longer name that has a NUL there goes on with ``FF``, with which no counter begins.
+    """
+    return rows + packed
+
+
+def split_state_row(key: bytes) -> tuple[str, int]:
+    """``(field, counter)`` of a version of a state's field.
+
+    Raises:
+        CorruptValueError: the key is none of a version.
+    """
+    rows = _SCOPED_BYTES if key[:1] == bytes((Kind.STATE,)) else KIND_U64_2.size + 1
+    field = unpack_text(key[rows:-8])
+    if len(key) < rows + 10 or not field:
+        raise malformed(key)
+    return field, number_of(key)
+
+
+# --- Order-preserving binary keys: the only place that knows key bytes ----------------------------

@@ -1,0 +1,296 @@
+"""Values to bytes and back: header, checksum, body; lossless JSON; clocks of rows.
+
+A sealed value is ``format u8 | flags u8 | checksum u64 BE | body``. The checksum is xxh3_64 over
+``key length u16 LE | format | flags | key | body``: with the key inside, a row that LMDB serves
+from a stale or misdirected page is found out as surely as a flipped bit. In an encrypted database
+the store seals a sealed value once more, under another format (``store/encryption.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from struct import error as StructError  # noqa: N812 - a class
+from typing import Any, Final
+
+import orjson
+from xxhash import xxh3_64_digest
+
+from memcore._fast import scan_json
+from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
+from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
+
+__all__ = [
+    "check_json",
+    "clock_ms",
+    "clock_us",
+    "decode_json",
+    "decoding",
+    "encode_json",
+    "open_number",
+    "open_value",
+    "plain_json",
+    "seal_value",
+]
+
+
+HEADER_BYTES: Final = 10
+_HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
+_ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
+CLEAR_FORMAT: Final = 0
+"""Stands in the place of the format of a value that should be encrypted and is not."""
+_CLEAR_HEAD: Final = bytes((CLEAR_FORMAT,))
+_LENGTHS: Final = tuple(length.to_bytes(2, "little") for length in range(KEY_BYTES_MAX + 1))
+
+FLAG_PLAIN_JSON: Final = 0x01
+"""The JSON was written by the standard library (big integers, lone surrogates, deep nesting)."""
+FLAG_BLOB: Final = 0x02
+"""The body holds a blob reference in place of the encoded item."""
+FLAG_BYTES: Final = 0x04
+"""The body is the caller's own bytes, not JSON (key/value rows)."""
+FLAG_EXPIRES: Final = 0x08
+"""The body starts with the expiry time in milliseconds, u64 big-endian (key/value rows)."""
+FLAG_REWRITTEN: Final = 0x10
+"""The row stands in the place of another one: the checksum of that, u64, is before the body."""
+_ORIGIN_BYTES: Final = 8
+_REWRITTEN_BYTES: Final = HEADER_BYTES + _ORIGIN_BYTES
+_NUMBER_BYTES: Final = 8
+_NUMBER_END: Final = 2**63
+
+_PROBLEMS: Final = {
+    1: "is NaN or infinity, which JSON has not",
+    2: "is a key that is no string",
+    3: "is of a type that JSON has not",
+    4: "nested deeper than 512 levels",
+    5: "circular, or of more than 16 million values",
+}
+_UNPLACED: Final = (4, 5)
+_PATH_DEPTH_MAX: Final = 32
+_ORJSON_OPTIONS: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
+    """The stored form of ``body`` under ``key``."""
+    head = _HEADS[flags]
+    return b"".join((head, xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body))), body))
+
+
+def seal_encrypted(key: bytes, *body: bytes) -> bytes:
+    """The stored form of what is encrypted already; ``body`` in as many parts as there are."""
+    total = xxh3_64_digest(b"".join((_LENGTHS[len(key)], _ENCRYPTED_HEAD, key, *body)))
+    return b"".join((_ENCRYPTED_HEAD, total, *body))
+
+
+def checksum_of(value: bytes) -> bytes:
+    """The eight checksum bytes of a sealed value: the hash of the row as it was first stored."""
+    if value[1:2] and value[1] & FLAG_REWRITTEN:
+        return value[HEADER_BYTES:_REWRITTEN_BYTES]
+    return value[2:HEADER_BYTES]
+
+
+def body_of(value: bytes) -> bytes:
+    """The body of a proven value: ``open_value`` without the proof."""
+    if value[1] & FLAG_REWRITTEN:
+        return value[_REWRITTEN_BYTES:]
+    return value[HEADER_BYTES:]
+
+
+def seal_rewritten(key: bytes, body: bytes, flags: int, origin: bytes) -> bytes:
+    """The stored form of a body in the place of another one, whose checksum was ``origin``."""
+    return seal_value(key, origin + body, flags | FLAG_REWRITTEN)
+
+
+def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
+    """``(flags, body)`` of a sealed value.
+
+    Raises:
+        CorruptValueError: the value is too short, of an unknown format or fails its checksum.
+    """
+    head, body = value[:2], value[HEADER_BYTES:]
+    if (
+        len(value) >= HEADER_BYTES
+        and value[0] == VALUE_FORMAT
+        and value[2:HEADER_BYTES] == xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body)))
+    ):
+        flags = value[1]
+        return flags, body[_ORIGIN_BYTES:] if flags & FLAG_REWRITTEN else body
+    if value[:1] == _CLEAR_HEAD or is_encrypted(key, value):
+        raise _tampered(key, value[0])
+    msg = (
+        f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
+        "on the device; run 'memcore check' to list all damaged rows and restore from a backup"
+    )
+    raise CorruptValueError(msg, key=key)
+
+
+def is_proven(key: bytes, value: bytes) -> bool:
+    """Whether ``value`` is one that was sealed under ``key``."""
+    if len(value) < HEADER_BYTES or value[0] != VALUE_FORMAT or len(key) > KEY_BYTES_MAX:
+        return False
+    whole = b"".join((_LENGTHS[len(key)], value[:2], key, value[HEADER_BYTES:]))
+    return value[2:HEADER_BYTES] == xxh3_64_digest(whole)
+
+
+def _tampered(key: bytes, what: int) -> TamperedError:
+    msg = (
+        f"the value under key {key.hex()} stands in clear in an encrypted database: somebody wrote "
+        "it without the key"
+        if what == CLEAR_FORMAT
+        else f"the value under key {key.hex()} does not decrypt: it was changed or moved, its user "
+        "was erased, or the key file is older than the database"
+    )
+    return TamperedError(msg, key=key)
+
+
+def is_encrypted(key: bytes, value: bytes) -> bool:
+    """Whether ``value`` is one that was encrypted and sealed under ``key``."""
+    if value[:2] != _ENCRYPTED_HEAD or len(key) > KEY_BYTES_MAX:
+        return False
+    return seal_encrypted(key, value[HEADER_BYTES:]) == value
+
+
+_CLOCK_S: Final = 2**32
+_MISREAD: Final = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+def clock_us() -> int:
+    """Microseconds since 1970 by the system's clock.
+
+    Raises:
+        StorageError: the clock is before 1970 or after 2106, which no row can hold.
+    """
+    now_us = time.time_ns() // 1000
+    if not 0 <= now_us < _CLOCK_S * 1_000_000:
+        msg = (
+            f"the system's clock is {now_us // 1_000_000} seconds from 1970: times from 1970 to "
+            "2106 can be stored; set the clock"
+        )
+        raise StorageError(msg)
+    return now_us
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970, as ``clock_us``."""
+    return clock_us() // 1000
+
+
+class decoding:  # noqa: N801 - a statement: ``with decoding(key, "lease row"):``
+    """Takes a stored row apart: whatever is wrong with it is a CorruptValueError that names it.
+
+    Checksums prove that a row is what somebody wrote, not that it was memcore. Nothing stands
+    inside but what reads the bytes: what a caller's own code raises is the caller's.
+    """
+
+    __slots__ = ("_key", "_what")
+
+    def __init__(self, key: bytes, what: str) -> None:
+        self._key = key
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        nameless = isinstance(error, CorruptValueError) and not error.key
+        if nameless or (isinstance(error, _MISREAD) and not isinstance(error, MemcoreError)):
+            named = f" under key {self._key.hex()}" if self._key else ""
+            msg = f"the {self._what}{named} is malformed; run 'memcore check'"
+            raise CorruptValueError(msg, key=self._key) from error
+
+
+def open_number(key: bytes, value: bytes) -> int:
+    """The number that a row holds: eight bytes, the highest first.
+
+    Raises:
+        CorruptValueError: the row is damaged, or holds no number that anything counts up to.
+    """
+    body = open_value(key, value)[1]
+    number = int.from_bytes(body, "big")
+    if len(body) != _NUMBER_BYTES or number >= _NUMBER_END:
+        msg = f"the number under key {key.hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return number
+
+
+def check_json(value: Any) -> None:
+    """Refuse what JSON cannot hold without loss.
+
+    JSON is None, bool, int, finite float, str, list (a tuple is written as one) and dict with str
+    keys; subclasses count as what they derive from.
+
+    Raises:
+        ValueError: ``value`` holds anything else, is nested deeper than 512 levels, or is circular;
+            the message names the place.
+    """
+    code = scan_json(value)
+    if code:
+        msg = f"{_path_to(value, code)} {_PROBLEMS[code]}".strip()
+        raise ValueError(msg)
+
+
+def _path_to(value: Any, code: int, depth: int = 0) -> str:
+    """The path of the first offending value, as ``.content[0].text``."""
+    if code in _UNPLACED or depth > _PATH_DEPTH_MAX:
+        return ""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if not isinstance(key, str):
+                return f"[{key!r:.40}]"
+            if scan_json(entry):
+                return f".{key}{_path_to(entry, code, depth + 1)}"
+    if isinstance(value, list | tuple):
+        for at, entry in enumerate(value):
+            if scan_json(entry):
+                return f"[{at}]{_path_to(entry, code, depth + 1)}"
+    return f" ({type(value).__name__})"
+
+
+def encode_json(value: Any) -> tuple[bytes, int]:
+    """Compact JSON and the flags to decode it with.
+
+    orjson writes what it can represent without loss; where it refuses (integers beyond 64 bits,
+    lone surrogates, nesting beyond its limit, subclasses) the standard library writes. Its text
+    keeps lone surrogates as they are: written as escapes, two of them in a row would come back
+    as one character.
+
+    Raises:
+        ValueError: what ``check_json`` refuses, or an integer beyond the interpreter's digit limit.
+        RecursionError: the call stack is too deep for nesting that would be legal.
+    """
+    check_json(value)
+    try:
+        return orjson.dumps(value, option=_ORJSON_OPTIONS), 0
+    except TypeError:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        return text.encode("utf-8", "surrogatepass"), FLAG_PLAIN_JSON
+
+
+def plain_json(value: Any) -> Any:
+    """A copy as it will be read back: of the built-in types alone.
+
+    Raises:
+        ValueError, RecursionError: as ``encode_json``.
+    """
+    return decode_json(*encode_json(value))
+
+
+def decode_json(body: bytes, flags: int) -> Any:
+    """The value that ``encode_json`` wrote.
+
+    Raises:
+        CorruptValueError: no JSON; only a row that was sealed by others can hold such.
+    """
+    try:
+        if flags & FLAG_PLAIN_JSON:
+            return json.loads(body.decode("utf-8", "surrogatepass"))
+        return orjson.loads(body)
+    except ValueError as exc:
+        msg = f"a value of {len(body)} bytes is no JSON ({exc}); run 'memcore check'"
+        raise CorruptValueError(msg, key=b"") from exc

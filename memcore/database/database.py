@@ -1,0 +1,1024 @@
+"""Database: the open file, the administrator's handle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+from weakref import WeakSet
+
+from memcore import retention
+from memcore.access import Access, checked_actor
+from memcore.audit import record_event
+from memcore.audit.truncate import cut_chain
+from memcore.audit.verify import AuditedEntry, AuditReport
+from memcore.compaction import CompactionPolicy
+from memcore.database.audit import anchor_audit, cut_audit, list_audit, verify_audit
+from memcore.database.scope import Scope, erase_user
+from memcore.database.stats import Branch, Difference, branches_of, compare, count_everything
+from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
+from memcore.exchange.export import Archiving, check_form, export_sessions
+from memcore.exchange.lines import Title, parse_line, redacted_lines
+from memcore.exchange.load import Imported, ImportOptions, import_lines
+from memcore.exchange.state import export_shared
+from memcore.maintenance.backup import CompactReport, check_mode, judge_for
+from memcore.maintenance.backup import Progress as CopyProgress
+from memcore.maintenance.check import check_database
+from memcore.model import SessionEntry, Summarize
+from memcore.options import (
+    checked_bool,
+    checked_callable,
+    checked_int,
+    checked_optional_seconds,
+    checked_path,
+)
+from memcore.privacy import RedactingFilter, Redaction
+from memcore.privacy.keyring import Key, key_provider
+from memcore.retention import (
+    ArchiveTarget,
+    AuditSweep,
+    ErasureReceipt,
+    Hold,
+    Retention,
+    Sweeper,
+    SweepReport,
+    SweepRun,
+    archive_to,
+    marking_gone,
+    note_sweep,
+    sweep,
+)
+from memcore.retention.erasure import Judge
+from memcore.rows import names
+from memcore.rows.lifecycle import is_erased
+from memcore.session import Engine, Session
+from memcore.session.checkpoints import Position
+from memcore.session.content_filter import Guards, Redact, demand, read_demand, redacts_at
+from memcore.session.content_filter import Redact as Demanded
+from memcore.store.encryption import RowCipher
+from memcore.store.interface import ReadTxn, Txn
+from memcore.store.lmdb import verify as structure_of
+from memcore.store.offline import reseal
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = [
+    "Database",
+    "KeyStatus",
+    "Rotation",
+]
+
+
+# --- The keys of an encrypted database: what there is, and how they are changed -------------------
+
+Progress: TypeAlias = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """What the key file of a database holds."""
+
+    key_file: str | None
+    """None: the database is in memory, and so are its keys."""
+    users: int
+    """Scopes of users and applications that have a data key."""
+    unfinished: tuple[tuple[str, str], ...]
+    """``(app, user)`` of those with several: a rotation was cut short, or is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What a rotation of data keys has done."""
+
+    values: int
+    """Values that were encrypted anew."""
+    finished: bool
+    """False: another process has the file open, or a value does not decrypt (``check`` names it):
+    the older keys stay until it is done again."""
+
+
+def _status(engine: Engine) -> KeyStatus:
+    """What the key file holds."""
+    ring = _vault(engine).ring
+    ring.refresh()
+
+    found = {number: (app, user) for number, app, user in engine.store.read(_scopes)}
+    several = [place for number, place in found.items() if len(ring.numbers(number)) > 1]
+    owners = sum(bool(ring.numbers(number)) for number in found)
+    return KeyStatus(ring.path, owners, tuple(several))
+
+
+def _scopes(txn: ReadTxn) -> list[tuple[int, str, str]]:
+    return list(names.all_scopes(txn))
+
+
+def _rewrap(engine: Engine, key: Key) -> None:
+    """Protect the key file by another key-encryption key; contents stay as they are."""
+    provider = key_provider(key)
+    vault = _vault(engine)
+    _need_writable(engine)
+    _tell(engine, 0, "key rotation begun", {})
+    # With nothing to commit: a commit that failed would say that nothing was changed.
+    engine.store.alone(lambda: vault.ring.rewrap(provider))
+    try:
+        _tell(engine, 0, "key rotated", {})
+    except MemcoreError as error:
+        msg = f"the key file is under the new key now, but the audit does not say so: {error}"
+        raise AuditError(msg) from error
+
+
+def _rotate(
+    engine: Engine, *, user: str | None, app: str | None, progress: Progress | None
+) -> Rotation:
+    """Encrypt contents anew, each user's with a new key."""
+    vault = _vault(engine)
+    _need_writable(engine)
+    values, finished = 0, True
+    for number, its_app, its_user in engine.store.read(_scopes):
+        if user in (None, its_user) and app in (None, its_app):
+            try:
+                count, whole = reseal(engine.store, number, progress=progress)
+            except MemcoreError:
+                if not vault.is_shredded(number):
+                    raise
+                count, whole = 0, True
+            if vault.is_shredded(number):
+                continue  # erased meanwhile: there is nothing left to encrypt
+            _tell(engine, number, "data keys rotated", {"values": count, "finished": whole})
+            values += count
+            finished = finished and whole
+    return Rotation(values, finished)
+
+
+def _tell(engine: Engine, scope: int, what: str, details: Mapping[str, Any]) -> None:
+    """Chain an event of a scope that is alive, 0: of the database, if it is audited."""
+
+    def closure(txn: Txn) -> None:
+        if not is_erased(txn, scope):
+            record_event(txn, scope, what, details)
+
+    if engine.store.environment().audit is not None:
+        engine.store.transact(closure)
+
+
+def _vault(engine: Engine) -> RowCipher:
+    vault = engine.store.vault
+    if vault is None:
+        msg = "the database is not encrypted: it has no keys"
+        raise InvalidOptionError(msg)
+    return vault
+
+
+def _need_writable(engine: Engine) -> None:
+    if engine.store.read_only:
+        raise ReadOnlyError("the database is open read-only; open it for writing")
+
+
+# --- What stays how long, as the administrator's handle offers it ---------------------------------
+
+_LIMIT: Final = 100_000
+_STEP_LIMIT: Final = 1000
+"""What one sweep of the background thread removes at most."""
+_NOW_MAX: Final = 2**40
+
+
+def _cut(engine: Engine, scope: int, session: int, before_ms: int, most: int) -> int:
+    return cut_chain(engine.store, (scope, session), before_ms, most=most)
+
+
+def _milliseconds(now: object) -> int:
+    is_number = isinstance(now, int | float) and not isinstance(now, bool)
+    if not is_number or not 0 <= now < _NOW_MAX:  # type: ignore[operator]
+        msg = f"now: expected seconds since 1970, got {now!r}"
+        raise InvalidOptionError(msg)
+    return int(now * 1000)  # type: ignore[operator]
+
+
+# --- Database: the open file, the administrator's handle ------------------------------------------
+
+
+class Database:
+    """An open memcore file. Use it as a context manager, or close it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sweepers: WeakSet[Sweeper] = WeakSet()
+        self.audit_sweep: AuditSweep | None = None if engine.audit is None else _cut
+        """Removes entries of the audit log that rules say are too old; None: none goes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {"engine"})  # that is for memcore's own facades
+
+    def __repr__(self) -> str:
+        return f"Database({self.path!r}, durability={self.durability!r})"
+
+    @property
+    def engine(self) -> Engine:
+        """What all handles of this database share (for memcore's own facades)."""
+        return self._engine
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._engine.store.path
+
+    @property
+    def durability(self) -> str:
+        """The mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``; see ``memcore.open``."""
+        return self._engine.store.durability
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle refuses writes."""
+        return self._engine.store.read_only
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Advisory, read-only handles: the last commit is whole only after a writer opens."""
+        return self._engine.store.needs_recovery
+
+    def close(self) -> None:
+        """Close the handle; the last one of a process closes the file. Idempotent.
+
+        Raises:
+            StorageError: what was counted of readings cannot be written; the handle is closed.
+        """
+        self._stop_sweepers()
+        try:
+            self._engine.write_uses()
+        finally:
+            self._engine.unwritten.clear()
+            self._engine.store.close()
+
+    # --- scopes and sessions ----------------------------------------------------------------------
+
+    def scope(self, *, user: str = "default", app: str = "default") -> Scope:
+        """The handle that serves one user of one application and can reach nothing else.
+
+        Raises:
+            InvalidOptionError: a name is not legal.
+            AccessDeniedError: the authorizer refused it.
+        """
+        return self._scope(app, user, self._engine.access)
+
+    def session(
+        self,
+        session_id: str,
+        *,
+        user: str = "default",
+        app: str = "default",
+        policy: str | None = None,
+        orphans: str = "raise",
+        counter: str | TokenCounter | None = None,
+        recount: bool | None = None,
+        compaction: CompactionPolicy | str | Mapping[str, Any] | None = None,
+        state: Any = None,
+        create: bool = True,
+        access_counts: bool | None = None,
+        auto_compact: Summarize | None = None,
+        auto_recover: bool = False,
+    ) -> Session:
+        """A session of a scope: ``db.scope(user=, app=).session(session_id, ...)``."""
+        return self.scope(user=user, app=app).session(
+            session_id,
+            policy=policy,
+            orphans=orphans,
+            counter=counter,
+            recount=recount,
+            compaction=compaction,
+            state=state,
+            create=create,
+            access_counts=access_counts,
+            auto_compact=auto_compact,
+            auto_recover=auto_recover,
+        )
+
+    def scopes(self) -> list[tuple[str, str]]:
+        """All ``(app, user)`` that own anything."""
+        self._need("scopes")
+        return self._pairs()
+
+    def sessions(
+        self, *, user: str | None = None, app: str | None = None
+    ) -> Iterator[SessionEntry]:
+        """All sessions, or those of one user or application, a page a read transaction."""
+        self._need("sessions", app=app, user=user)
+        return self._sessions(user, app)
+
+    def _sessions(self, user: str | None, app: str | None) -> Iterator[SessionEntry]:
+        for found_app, found_user in self._pairs():
+            if (user is None or user == found_user) and (app is None or app == found_app):
+                yield from Scope(self._engine, found_app, found_user).sessions()
+
+    def delete_session(
+        self, session_id: str, *, user: str = "default", app: str = "default"
+    ) -> bool:
+        """Delete a session and its rows; whether there was one."""
+        return self.scope(user=user, app=app).delete_session(session_id)
+
+    # --- care -------------------------------------------------------------------------------------
+
+    def check(self, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Walk everything: structure, checksums, index, chains, references. Empty means sound.
+
+        Args:
+            progress: called with (sessions done, sessions in all).
+        """
+        self._need("check")
+        return check_database(self._engine, progress)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """What the file demands of who writes to it: ``redact`` and ``guards``, as JSON.
+
+        Of ``names`` only whether there are any: who they are stands under the file's secret.
+
+        Raises:
+            CorruptValueError: the row is damaged.
+        """
+        self._need("demands")
+        return self._engine.store.read(read_demand).shown()
+
+    def log_filter(self, redact: Redact = None) -> RedactingFilter:
+        """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
+
+        Args:
+            redact: the policy; None: that of the handle, or else the default one.
+        """
+        self._need("log_filter")
+        border = self._engine.border
+        own = None if border is None else border.redaction
+        policy = own.policy if redact is None and isinstance(own, Redaction) else redact
+        secret = self._engine.store.secret.value()
+        return RedactingFilter("default" if policy is None else policy, secret=secret)
+
+    def demand(self, *, redact: Demanded = None, guard: Guards | bool = None) -> None:
+        """Change what the file demands of who opens it; the audit notes it.
+
+        It holds from the next opening on: handles that are open go on as they were opened.
+
+        Args:
+            redact: the policy from now on; None: the one there is; False: none.
+            guard: the guards from now on; None: those there are; False: none.
+
+        Raises:
+            InvalidOptionError: they are none.
+            ReadOnlyError, StorageError: nothing was changed.
+        """
+        self._need("demand")
+        demand(self._engine.store, redact, guard)
+
+    def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
+        """The tree that forks make of the sessions, with their checkpoints.
+
+        Parents come before their forks. Deleted sessions that stay for their forks are there, too,
+        without a name. One read transaction a scope.
+        """
+        self._need("branches", app=app, user=user)
+        found: list[Branch] = []
+        for its_app, its_user in self._pairs():
+            if user not in (None, its_user) or app not in (None, its_app):
+                continue
+
+            def collect(txn: ReadTxn, app: str = its_app, user: str = its_user) -> list[Branch]:
+                scope = names.scope_of(txn, app, user)
+                return [] if scope is None else list(branches_of(txn, scope, app, user))
+
+            found += self._engine.store.read(collect)
+        return found
+
+    def compare(
+        self,
+        a: Session,
+        b: Session,
+        *,
+        at: Position | None = None,
+        other_at: Position | None = None,
+    ) -> Difference:
+        """What two histories begin with together, and what each has for itself behind that.
+
+        Args:
+            a: a session of this database.
+            b: another one, or the same.
+            at: where to look at ``a``: a live seq, a checkpoint or its name; None: all of it.
+            other_at: the same of ``b``.
+
+        Raises:
+            NotFoundError: there is no such session or position.
+            CorruptValueError: a row is damaged.
+        """
+        return compare(a, b, at=at, other_at=other_at)
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes and counters of the file and of this process's handle on it."""
+        self._need("stats")
+        return count_everything(self._engine, self._pairs())
+
+    def backup(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        progress: CopyProgress | None = None,
+    ) -> None:
+        """Copy the database to a new file while others read and write.
+
+        The copy is made under another name, flushed and proven sound before it gets its own.
+
+        Args:
+            path: the file to make.
+            compact: leave free pages out.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            StoreAccessError: the target exists or cannot be written.
+            StoreFullError: no space is left for the copy.
+            CorruptStoreError: the copy has findings, so the database has them; nothing was made.
+        """
+        target = checked_path("path", path)
+        self._need("backup", name=target)
+        checked_bool("compact", compact)
+        judge = judge_for(self._engine, progress) if checked_bool("verify", verify) else None
+        self._engine.store.backup(target, compact=compact, judge=judge)
+
+    def copy_compact(
+        self,
+        *,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        verify: bool = True,
+        progress: CopyProgress | None = None,
+    ) -> CompactReport:
+        """Give free pages back to the file system: swap the file for a compact, proven copy.
+
+        It needs the file alone: no other process may have it open. Handles of this process go on;
+        writers wait until it is done. Killed or cut off at any point it leaves the old file or the
+        new one, whole. The copy needs room beside the file.
+
+        Args:
+            durability: the mode from now on; this is how a database changes its mode.
+            allow_unsafe: consent to ``durability="none"``.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            StoreLockedError: another process has the file open; nothing was changed.
+            StoreFullError: no space is left for the copy; nothing was changed.
+            CorruptStoreError: the copy has findings; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
+            StorageError: the swap may not survive a power cut; open the database anew.
+        """
+        self._need("copy_compact")
+        check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
+        judge = judge_for(self._engine, progress) if checked_bool("verify", verify) else None
+        store = self._engine.store
+        with marking_gone(store):
+            before, after = store.copy_compact(durability=durability, judge=judge)
+        return CompactReport(before, after, self.durability)
+
+    def flush(self) -> None:
+        """Push everything committed so far to the device."""
+        self._engine.store.flush()
+
+    # --- export and import ------------------------------------------------------------------------
+
+    def export(
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        format: str = "jsonl",  # noqa: A002 - the command line's name
+        undone: bool = False,
+        left_out: Callable[[str], None] | None = None,
+        redact: Redact = None,
+    ) -> Iterator[bytes]:
+        """All sessions, or those of one name, user or application, as pieces of JSON lines.
+
+        The state that the sessions of a user share follows, if no name is given; without a user,
+        those of the applications, too.
+
+        Args:
+            session_id: only sessions of this name.
+            user: only this user's.
+            app: only this application's.
+            format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"`` and
+                ``"anthropic"`` are a line ``{"id", "messages"}`` a session; nothing is converted.
+            undone: with the items that were undone (jsonl only).
+            left_out: gets a line of text for each session of which messages cannot hold
+                everything (events, meta, compactions); without it, that is an error.
+            redact: write placeholders in the place of what this policy looks for.
+
+        Raises:
+            InvalidOptionError, NotFoundError, CorruptValueError
+        """
+        check_form(format, undone=undone)
+        self._need("export", app=app, user=user, name=session_id)
+        entries = self._sessions(user, app)
+        places = ((found.app, found.user, found.session_id) for found in entries)
+        chosen = (place for place in places if session_id in (None, place[2]))
+        engine = self._engine
+        if redact not in (None, False):
+            return self._redacted(
+                chosen,
+                session_id,
+                (user, app),
+                redact,
+                form=format,
+                undone=undone,
+                left_out=left_out,
+            )
+        found = export_sessions(engine, chosen, form=format, undone=undone, left_out=left_out)
+        if session_id is not None:
+            return found
+        shared = export_shared(engine, user=user, app=app, form=format, left_out=left_out)
+        return chain(found, shared)
+
+    def _redacted(
+        self,
+        chosen: Iterable[tuple[str, str, str]],
+        session_id: str | None,
+        owner: tuple[str | None, str | None],
+        redact: Redact,
+        **options: Any,
+    ) -> Iterator[bytes]:
+        """The lines of an export, each redacted as its session would have been stored."""
+        engine = self._engine
+        for place in chosen:
+            found = export_sessions(engine, [place], **options)
+            yield from redacted_lines(found, redacts_at(engine, redact, place))
+        if session_id is None:
+            form, left_out = options["form"], options["left_out"]
+            shared = export_shared(
+                engine, user=owner[0], app=owner[1], form=form, left_out=left_out
+            )
+            for line in shared:
+                said = parse_line(line)["shared"]
+                owned = said["app"], said["user"] or "", None
+                yield from redacted_lines([line], redacts_at(engine, redact, owned))
+
+    def import_(
+        self,
+        lines: Iterable[bytes],
+        *,
+        rename: Callable[[Title], Title] | None = None,
+        counter: str | TokenCounter | None = None,
+        format: str = "auto",  # noqa: A002 - the command line's name
+        policy: str | None = None,
+        orphans: str = "keep",
+        on_conflict: str = "error",
+        unnamed: str = "line",
+    ) -> Imported:
+        """Store the sessions of an export with all that is known of them, and conversations.
+
+        A conversation is a line ``{"id", "messages"}``, or a list of messages; with ``metadata``
+        as an export writes it, it comes back under its user and application. States of users and
+        applications get the fields that they lack; those that they have stay.
+
+        A session that is there already, the same, is counted as ``skipped``, so that an import
+        which was interrupted can be done again. One that cannot be stored is listed in
+        ``failures``, and the others are stored. Many small ones share a commit.
+
+        Args:
+            lines: a file opened with ``"rb"``, or any lines.
+            rename: may give a session another name, user or application.
+            counter: counts tokens in place of the counter that the export names.
+            format: ``"jsonl"`` takes sessions of an export alone, the name of another format of
+                ``export`` conversations alone, ``"auto"`` both.
+            policy: the pair policy of conversations; None: as their line says, or the database's.
+            orphans: of conversations, results without their call: ``"keep"`` or ``"raise"``.
+            on_conflict: if another session has the name: ``"error"`` (listed in ``failures``),
+                ``"skip"`` (listed in ``left_out``), ``"rename"`` (``NAME (2)``), or ``"append"``:
+                the messages that a session lacks of a conversation that begins like it.
+            unnamed: what conversations without an id are named after, with their line's number.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        self._need("import")
+        by = None if counter is None else get_counter(counter)
+        options = ImportOptions(
+            rename=rename, counter=by, format=format, policy=policy, orphans=orphans,
+            on_conflict=on_conflict, unnamed=unnamed,
+        )  # fmt: skip
+        return import_lines(self._engine, lines, options)
+
+    # --- permission -------------------------------------------------------------------------------
+
+    def _need(
+        self, action: str, *, app: str | None = None, user: str | None = None, name: Any = None
+    ) -> None:
+        """Ask the authorizer, if there is one, for what is the administrator's.
+
+        Raises:
+            AccessDeniedError: it refused.
+        """
+        if self._engine.access is not None:
+            self._engine.access.need(action, app=app, user=user, name=name)
+
+    # --- audit ------------------------------------------------------------------------------------
+
+    def verify_audit(
+        self,
+        *,
+        key: bytes | None = None,
+        anchor: str | os.PathLike[str] | Iterable[str | bytes] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> AuditReport:
+        """Prove every entry of the audit, and every row by its entry; name what does not hold.
+
+        It reads stored bytes: no data key is needed. One read transaction a chain.
+
+        Args:
+            key: the audit key; None: the one that the database was opened with.
+            anchor: the anchor's file or its lines; None: the file that it was opened with, if any.
+            progress: called with (chains done, chains in all).
+
+        Raises:
+            InvalidOptionError: there is no key.
+            AuditError: the file is not audited, or the anchor cannot be read.
+            NotFoundError: there is no such anchor.
+        """
+        self._need("verify_audit")
+        return verify_audit(self._engine, key=key, anchor=anchor, progress=progress)
+
+    def audit_entries(
+        self, session_id: str | None = None, *, user: str | None = None, app: str | None = None
+    ) -> Iterator[AuditedEntry]:
+        """The entries of a session's chain; without a session those of a user, else the database's.
+
+        Raises:
+            NotFoundError: there is no such session or user.
+        """
+        self._need("audit_entries", app=app, user=user, name=session_id)
+        return list_audit(self._engine, session_id, user=user, app=app)
+
+    def anchor_audit(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        key: bytes | None = None,
+        reset: bool = False,
+    ) -> int:
+        """Put down where all chains stand, those that have not grown, too; how many there are.
+
+        Args:
+            anchor: the file to append to; None: what the database was opened with.
+            key: the audit key; None: the one that the database was opened with.
+            reset: what was anchored before binds no more: after a backup was restored on purpose.
+
+        Raises:
+            InvalidOptionError: there is no anchor, or no key.
+            AuditError: it cannot be written.
+        """
+        self._need("anchor_audit")
+        return anchor_audit(self._engine, anchor, key=key, reset=reset)
+
+    def cut_audit(self, *, older_than_seconds: float | None = None) -> int:
+        """Forget old entries of the audit; how many. What they say of rows that are there stays.
+
+        Args:
+            older_than_seconds: None: ``Audit.keep_seconds``.
+
+        Raises:
+            InvalidOptionError: the database was opened without an audit, or no age is known.
+            AuditError: an entry does not prove what it says.
+        """
+        self._need("cut_audit")
+        return cut_audit(self._engine, older_than_seconds)
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def key_status(self) -> KeyStatus:
+        """What the key file of an encrypted database holds.
+
+        Raises:
+            InvalidOptionError: the database is not encrypted.
+        """
+        self._need("key_status")
+        return _status(self._engine)
+
+    def rotate_key(self, key: Key) -> None:
+        """Protect the key file by another key from now on; contents stay as they are.
+
+        Other processes that have the file open can add no new users until they open it anew.
+
+        Raises:
+            InvalidOptionError, KeyNeededError, ReadOnlyError
+            KeyFileError: the key file cannot be written; the key before goes on, unless the message
+                says that the new one does.
+            AuditError: the key file is under the new key, and the audit says only that this was
+                begun; or that could not be chained, and nothing was changed.
+        """
+        self._need("rotate_key")
+        _rewrap(self._engine, key)
+
+    def rotate_data_keys(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Rotation:
+        """Encrypt contents anew with new data keys, while others read and write.
+
+        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
+        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
+
+        Args:
+            user: only this user's.
+            app: only this application's.
+            progress: called with the number of values of a user that are done.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
+        """
+        self._need("rotate_data_keys", app=app, user=user)
+        return _rotate(self._engine, user=user, app=app, progress=progress)
+
+    # --- scopes -----------------------------------------------------------------------------------
+
+    def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> Scope:
+        """As ``scope``; whatever is opened through it is asked about this actor.
+
+        Args:
+            user: the user whose data it is.
+            app: the application.
+            actor: who works with it: a person, a service, an agent; None: the user.
+
+        Raises:
+            InvalidOptionError: a name is not legal, or the actor is no str.
+            AccessDeniedError: the authorizer refused it.
+        """
+        who = checked_actor(actor)
+        access = self._engine.access
+        return self._scope(app, user, None if access is None else access.of(who or user))
+
+    def _scope(self, app: str, user: str, access: Access | None) -> Scope:
+        names.check_name(app, "app")
+        names.check_name(user, "user")
+        if access is not None:
+            access.need("scope", app=app, user=user)
+        return Scope(self._engine, app, user, access=access)
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        return self._engine.store.read(
+            lambda txn: [(app, user) for _, app, user in names.scopes(txn)]
+        )
+
+    # --- retention --------------------------------------------------------------------------------
+
+    @property
+    def retention(self) -> Retention:
+        """What stays how long: rules, and times of single things."""
+        self._need("retention")
+        return Retention(self._engine)
+
+    def sweep(
+        self,
+        *,
+        now: float | None = None,
+        limit: int = _LIMIT,
+        archive: ArchiveTarget | None = None,
+        dry_run: bool = False,
+    ) -> SweepReport:
+        """Remove what is due by its own time or by rules, piece by piece; works on a full device.
+
+        It may be killed at any point and run beside others: what is left is due all the same.
+
+        Args:
+            now: what time it is, in seconds since 1970; None: the clock's.
+            limit: how many things it removes at most; ``complete`` of the report tells whether
+                that was all.
+            archive: a file, or what is called with each line, that gets what leaves before it
+                leaves, as an export. Where that fails the data stays, and the error is raised.
+                Things may be in it twice after a crash.
+            dry_run: count what would go, and change nothing.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, StorageError, and what ``archive`` raises; what went
+            before that is gone.
+        """
+        self._need("sweep")
+        checked_bool("dry_run", dry_run)
+        count = checked_int("limit", limit, least=1)
+        if self._engine.store.read_only and not dry_run:
+            msg = "the database is open read-only; open it for writing, or sweep with dry_run=True"
+            raise ReadOnlyError(msg)
+        run = SweepRun(
+            self._engine,
+            self._engine.now_ms() if now is None else _milliseconds(now),
+            count,
+            SweepReport(dry_run=dry_run),
+            audit=self.audit_sweep,
+        )
+        if archive is not None:
+            run.exporter, run.write = Archiving(self._engine), archive_to(archive)
+        try:
+            sweep(run)
+        finally:
+            note_sweep(run)
+        return run.report
+
+    def sweeper(
+        self,
+        *,
+        interval_seconds: float = 60.0,
+        archive: ArchiveTarget | None = None,
+        failed: Callable[[Exception], object] | None = None,
+    ) -> Sweeper:
+        """Sweep in the background until the ``with`` block ends, or the database is closed.
+
+        Args:
+            interval_seconds: how long it rests when nothing is due.
+            archive: as of ``sweep``.
+            failed: called, on the thread, with what a sweep raised; the next one tries again.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError
+        """
+        self._need("sweep")
+        seconds = checked_optional_seconds("interval_seconds", interval_seconds)
+        if seconds is None:
+            msg = "interval_seconds: expected a number of seconds above 0, got None"
+            raise InvalidOptionError(msg)
+        checked_callable("failed", failed)
+        if archive is not None:
+            archive_to(archive)
+        if self._engine.store.read_only:
+            msg = "the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)
+        made = Sweeper(
+            lambda: self.sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
+        )
+        self._sweepers.add(made)
+        return made
+
+    def _stop_sweepers(self) -> None:
+        for each in list(self._sweepers):
+            each.stop()
+
+    # --- erasure and holds ------------------------------------------------------------------------
+
+    def erase(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+        progress: CopyProgress | None = None,
+    ) -> ErasureReceipt:
+        """Remove all that a user has, so that no byte of it is left in the file.
+
+        One commit makes the user unreachable for every handle of every process; then data keys are
+        shredded (in an encrypted file), rows leave piece by piece, and the file is swapped for a
+        compact copy, which is scanned. The application's own state stays. Nobody else may have the
+        file open for the last step: the receipt says ``bytes_gone=False`` then, and
+        ``finish_erasures`` does the rest. What is written for the user from now on stays.
+
+        Args:
+            user: whom to erase; nothing happens if they have nothing.
+            app: only in this application; None: in all of them.
+            compact: False leaves the last step to ``finish_erasures``, for many users at once.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            override_hold: erase what is under a legal hold; the receipt says so.
+            probes: texts or bytes of the user's that the copy is scanned for, beside the name.
+            key: what the receipt is signed with; None: a key of the database's own.
+            name_in_receipt: say in the receipt who was erased, not only a keyed digest.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            HeldError: something is under a legal hold; nothing was changed.
+            InvalidOptionError, ReadOnlyError, CorruptValueError: nothing was changed.
+            StorageError: nothing was changed, or the outcome of the first commit is unknown.
+        """
+        self._need("erase", app=app, user=user)
+        if override_hold:
+            self._need("override_hold", app=app, user=user)
+        return erase_user(
+            self._engine,
+            user,
+            app=app,
+            compact=compact,
+            verify=verify,
+            override_hold=override_hold,
+            probes=probes,
+            key=key,
+            name_in_receipt=name_in_receipt,
+            progress=progress,
+        )
+
+    def finish_erasures(
+        self, *, verify: bool = True, key: bytes | None = None, progress: CopyProgress | None = None
+    ) -> list[ErasureReceipt]:
+        """Do what earlier erasures left undone, with one compaction; a receipt for each.
+
+        The arguments and errors are those of ``erase``.
+        """
+        self._need("finish_erasures")
+        judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
+        return retention.finish_erasures(self._engine, judge, key=key)
+
+    def would_erase(self, user: str, *, app: str | None = None) -> dict[str, int]:
+        """What ``erase`` would remove: ``scopes``, ``rows`` and, by what they are, some of these.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        self._need("would_erase", app=app, user=user)
+        return retention.would_erase(self._engine, user, app)
+
+    def pending_erasures(self) -> int:
+        """How many erasures are not finished."""
+        self._need("pending_erasures")
+        return retention.count_pending(self._engine)
+
+    def holds(self, *, user: str | None = None, app: str | None = None) -> list[Hold]:
+        """All legal holds, or those of one user or application."""
+        self._need("holds", app=app, user=user)
+        return retention.holds(self._engine, app, user)
+
+    def hold(
+        self, user: str, *, reason: str, app: str | None = None, session: str | None = None
+    ) -> list[str]:
+        """Put what a user has under a legal hold; the applications that it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+
+        Args:
+            user: whose.
+            reason: a text of 1 to 1,000 characters.
+            app: only in this application; None: in all of them.
+            session: only sessions of this name; None: all that the user has.
+
+        Raises:
+            InvalidOptionError, NotFoundError, ReadOnlyError, StorageError: nothing was changed.
+        """
+        self._need("hold", app=app, user=user, name=session)
+        done = retention.hold_user(self._engine, user, app, session, reason=reason)
+        return [own for own, _ in done]
+
+    def release(
+        self, user: str, *, app: str | None = None, session: str | None = None
+    ) -> list[str]:
+        """End holds as ``hold`` sets them; the applications in which there was one."""
+        self._need("release", app=app, user=user, name=session)
+        return retention.release_user(self._engine, user, app, session)
+
+    def opt_out_memory(
+        self, user: str, *, app: str | None = None, remove: bool = False
+    ) -> list[str]:
+        """Neither write nor search memories of a user from now on; the applications it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+        What it does in each of them says ``Scope.opt_out_memory``.
+
+        Args:
+            user: whose.
+            app: only in this application; None: in all of them.
+            remove: remove the memories that there are.
+
+        Raises:
+            HeldError: they are to be removed, and a legal hold covers some; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        checked_bool("remove", remove)
+        self._need("opt_out_memory", app=app, user=user)
+        covered = retention.opt_out(self._engine, user, app, remove=remove)
+        for own in covered if remove else ():
+            self.scope(app=own, user=user).opt_out_memory(remove=True)
+        return covered
+
+    def opt_in_memory(self, user: str, *, app: str | None = None) -> list[str]:
+        """The user wants memory again; the applications in which they had opted out."""
+        self._need("opt_in_memory", app=app, user=user)
+        return retention.opt_in(self._engine, user, app)
+
+    @property
+    def receipt_key(self) -> bytes:
+        """What receipts are signed with if the caller gives no key. Keep it secret."""
+        self._need("receipt_key")
+        return retention.receipt_key(self._engine.store)
+
+    def _judge(self, progress: CopyProgress | None) -> Judge:
+        return judge_for(self._engine, progress)

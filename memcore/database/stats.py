@@ -1,0 +1,213 @@
+"""Statistics of a database; branches of a session and differences between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.codec import keys
+from memcore.codec.keys import Kind
+from memcore.database.scope import Scope
+from memcore.errors import CorruptValueError
+from memcore.log import Head, History
+from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
+from memcore.log.read import stored_items
+from memcore.maintenance.check import count_shared, sessions_of
+from memcore.model import Checkpoint, Item
+from memcore.rows import index, names
+from memcore.rows.head import head_key
+from memcore.rows.usage import usage_key
+from memcore.session import Engine, Session
+from memcore.session.checkpoints import Position
+from memcore.session.session import store_of
+from memcore.store.interface import ReadTxn
+
+__all__ = [
+    "Branch",
+    "Difference",
+    "branches_of",
+    "compare",
+    "count_everything",
+]
+
+
+# --- How much is in a database: what ``stats`` counts ---------------------------------------------
+
+
+def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Sizes and counters of the file, of this process's handle on it, and of what is stored.
+
+    Args:
+        engine: the open database.
+        places: the ``(app, user)`` of its scopes.
+    """
+    found = dict(engine.store.stats())
+    scopes = sessions = items = tokens = 0
+    for app, user in places:
+        scopes += 1
+        for entry in Scope(engine, app, user).sessions():
+            sessions += 1
+            items += entry.items
+            tokens += entry.tokens
+    found.update(scopes=scopes, sessions=sessions, items=items, tokens=tokens)
+    found["calibrated_sessions"] = engine.store.read(_calibrated)
+    found["threads"] = engine.store.read(_threads)
+    found["shared_fields"] = engine.store.read(count_shared)
+    return found
+
+
+def _calibrated(txn: ReadTxn) -> int:
+    """How many sessions have a usage row."""
+    return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
+
+
+def _threads(txn: ReadTxn) -> int:
+    """How many threads of graphs there are."""
+    start = bytes((Kind.THREAD_NAME,))
+    return sum(1 for _ in txn.scan(start, keys.after(start)))
+
+
+# --- The tree of sessions: who was forked from whom, and where each has checkpoints ---------------
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One session in the tree that forks make, with its checkpoints."""
+
+    session_id: str | None
+    """None: it was deleted, and stays for its forks."""
+    app: str
+    user: str
+    number: int
+    """Tells the sessions of a database apart, also those without a name."""
+    parent: int
+    """Number of the session that it was forked from, 0 for none."""
+    fork_seq: int
+    """The last item that it shares with that one."""
+    items: int
+    tokens: int
+    revision: int
+    checkpoints: tuple[tuple[Checkpoint, bool], ...] = ()
+    """Oldest first, each with whether all its items are live."""
+    damage: str | None = None
+    """Why the rest cannot be told."""
+
+
+def branches_of(txn: ReadTxn, scope: int, app: str, user: str) -> Iterator[Branch]:
+    """The sessions of a scope by number, parents before their forks."""
+    named = {number: name for name, number in names.sessions(txn, scope)}
+    start, stop = keys.session_prefix(scope, 0), keys.session_prefix(scope, 2**64 - 1)
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return
+        number = keys.split_session_prefix(row[0])[1]
+        found = _branch(txn, scope, number, (named.get(number), app, user))
+        if found.session_id is not None or found.items or found.parent:
+            yield found
+        start = keys.after(keys.session_prefix(scope, number))
+
+
+def _branch(txn: ReadTxn, scope: int, number: int, who: tuple[str | None, str, str]) -> Branch:
+    key = head_key(scope, number)
+    value = txn.get(key)
+    try:
+        if value is None:
+            return Branch(*who, number, 0, 0, 0, 0, 0, damage="its head is missing")
+        head = Head.unpack(key, value)
+    except CorruptValueError as exc:
+        return Branch(*who, number, 0, 0, 0, 0, 0, damage=str(exc))
+    saved: list[tuple[Checkpoint, bool]] = []
+    damage = None
+    try:
+        saved = list(_saved(txn, scope, number, head)) if who[0] is not None else []
+    except CorruptValueError as exc:
+        damage = str(exc)
+    return Branch(
+        *who,
+        number,
+        head.parent_session,
+        head.parent_seq,
+        head.count,
+        head.tokens,
+        head.revision,
+        tuple(saved),
+        damage,
+    )
+
+
+def _saved(txn: ReadTxn, scope: int, number: int, head: Head) -> Iterator[tuple[Checkpoint, bool]]:
+    live: History | None = None
+    for each in checkpoint_numbers(txn, scope, number):
+        saved = read_checkpoint(txn, scope, number, each)
+        if saved is None:
+            continue
+        live = live or History(head.all_segments(txn, scope))
+        history = saved.history(txn, scope)
+        yield saved.checkpoint, live.shared_with(history) == history.count
+
+
+# --- What two histories have in common, and what each has for itself ------------------------------
+
+Side = tuple[int, History]
+"""``(scope, history)``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two histories part."""
+
+    shared: int
+    """Items that both begin with: the same rows."""
+    alike: int
+    """Items that follow in both with equal content, stored for each by itself."""
+    only_a: tuple[Item, ...]
+    """What follows in the first; tokens are those of the counter that counted first."""
+    only_b: tuple[Item, ...]
+
+
+def compare(
+    a: Session, b: Session, *, at: Position | None, other_at: Position | None
+) -> Difference:
+    """Compare two positions on one snapshot; errors as ``Database.compare``."""
+
+    def run(txn: ReadTxn) -> Difference:
+        one, other = a.history_at(txn, at), b.history_at(txn, other_at)
+        shared = _shared(txn, one, other)
+        mine, theirs = _items(txn, one, shared), _items(txn, other, shared)
+        alike = 0
+        for item, its in zip(mine, theirs, strict=False):
+            if (item.kind, item.message) != (its.kind, its.message):
+                break
+            alike += 1
+        return Difference(shared, alike, tuple(mine[alike:]), tuple(theirs[alike:]))
+
+    return store_of(a).read(run)
+
+
+def _shared(txn: ReadTxn, one: Side, other: Side) -> int:
+    """How many items both begin with: the prefix hashes are equal up to there, and no further."""
+    low, high = 0, min(one[1].count, other[1].count)
+    while low < high:
+        middle = (low + high + 1) // 2
+        here, there = (
+            history.chain_at(txn, scope, history.seq_at(middle - 1))
+            for scope, history in (one, other)
+        )
+        if here == there:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _items(txn: ReadTxn, side: Side, start: int) -> list[Item]:
+    scope, history = side
+    tokens = [
+        index.RECORD.unpack_from(record)[0]
+        for _, session, lo, hi in history.spans(start, history.count)
+        for record in index.records(txn, scope, session, lo, hi)
+    ]
+    items = [item for item, _ in stored_items(txn, scope, history, start, history.count)]
+    return [item._replace(tokens=count) for item, count in zip(items, tokens, strict=True)]

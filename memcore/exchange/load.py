@@ -1,0 +1,981 @@
+"""Import: sessions come back with their seqs, times, events and views.
+
+Items are committed some hundreds at a time. A session that fits into one commit appears at once;
+a larger one grows under another name and gets its own in its last commit, so nobody ever sees, and
+no crash ever leaves, half a session under its name. Until then a flag in its head says that it is
+an import's, and only what bears it is ever removed: what a killed import left goes with the next
+import into its scope that comes an hour or more after its last commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import itemgetter
+from secrets import token_hex
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from memcore._fast import classify
+from memcore.blobs import StagedBlobLost
+from memcore.errors import (
+    CallerError,
+    CorruptValueError,
+    CounterUnavailableError,
+    InvalidItemError,
+    InvalidOptionError,
+    ReadOnlyError,
+    StorageError,
+)
+from memcore.exchange.lines import (
+    CREATED_US_END,
+    FORMATS,
+    LINES,
+    STAND_INS_A_LINE,
+    Arrived,
+    Conversation,
+    Title,
+    arrived_of,
+    checked_fields,
+    checked_numbers,
+    is_part,
+    is_title,
+    parse_line,
+    refuse,
+    write_arrived,
+)
+from memcore.exchange.state import ArrivedState, Owner, import_shared, is_shared
+from memcore.log import (
+    CachedSession,
+    Head,
+    History,
+    Prepared,
+    Segment,
+    SessionTxn,
+    count_message,
+    prepare_event,
+    prepare_item,
+)
+from memcore.model import VIEW_STATUSES, Envelope, Mask, Repair, View, checked_envelope
+from memcore.options import checked_choice
+from memcore.rows import names
+from memcore.rows.head import FLAG_UNFINISHED, head_key
+from memcore.rows.views import StoredView, write_view
+from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
+from memcore.session.append import PLAIN, Appending
+from memcore.session.content_filter import admitted_item, admitted_line, told
+from memcore.session.read import SessionReader
+from memcore.store.interface import ReadTxn, Txn
+from memcore.tokens import TokenCounter
+from memcore.wire import policy_name
+from memcore.wire.message import ABANDON_EVENT
+
+__all__ = [
+    "ImportOptions",
+    "Imported",
+    "Incoming",
+    "LoadedItem",
+    "StandIns",
+    "import_lines",
+    "remove_leftovers",
+    "remove_unfinished",
+]
+
+
+# --- A session on its way in: its lines checked and made ready to be stored -----------------------
+
+UNFINISHED: Final = "memcore import (unfinished): "
+"""How the name of a session begins that is not stored to its end. A user may name one so too: the
+flag in the head alone says that it is an import's."""
+LEFTOVER_AGE_MS: Final = 60 * 60 * 1000
+"""An import that committed nothing for so long is taken for dead. If it lives, it loses the one
+session that it was at."""
+_NAME_SHOWN: Final = 64
+"""Characters of the final name in the one that it grows under, which has to fit a key: names that
+do not are not found by how they begin."""
+
+STAND_INS_FREE: Final = 4096
+"""Seqs without an item that an import stores though no line pays for them: half a megabyte."""
+_MISSING_EVENT: Final = "undone"
+"""The type of the event that stands for an undone item that was not exported."""
+_CLASS_MAX: Final = 255
+
+
+class LoadedItem(NamedTuple):
+    """An item on its way in."""
+
+    live: bool
+    item: Prepared
+    after: int | None = None
+    """The seq before it, if it is undone and that is not the one below."""
+
+
+class StandIns:
+    """How many stand-ins an import may still store: few lines cannot ask for a large file."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = STAND_INS_FREE
+
+    def pay(self) -> None:
+        """Count a line that was read."""
+        self.left += STAND_INS_A_LINE
+
+    def spend(self, count: int, field: str, value: int, *, lines: int = 0) -> None:
+        """Take ``count`` stand-ins; with ``lines`` only ask, as if so many more had been read.
+
+        Raises:
+            InvalidItemError: there are not so many left.
+        """
+        if count > self.left + lines * STAND_INS_A_LINE:
+            refuse(
+                f"{field}: {value} leaves {count:,} seqs without an item, more than so few lines "
+                "may; export the session again, with --undone (undone=True)"
+            )
+        if not lines:
+            self.left -= count
+
+
+class Incoming:
+    """A session that is being read from the lines of an export."""
+
+    def __init__(
+        self,
+        title: Title,
+        counter: TokenCounter,
+        engine: Engine,
+        *,
+        line: int,
+        stand_ins: StandIns,
+    ) -> None:
+        options = SessionOptions(None, None, "keep")
+        self.title = title
+        self.line = line
+        """The number of its first line."""
+        self.counter = counter
+        self.seed = engine.seed
+        self._engine = engine
+        self.appending = Appending(
+            SessionRef(engine, title.app, title.user, title.session, options)
+        )
+        self.entries: list[LoadedItem] = []
+        """What was read and is not stored yet."""
+        self.views: list[View] = []
+        self.checkpoints: list[Arrived] = []
+        self.state = ArrivedState()
+        border = engine.border
+        self._passage = border.at(title.app, title.user, title.session) if border else None
+        self.growing_name = f"{UNFINISHED}{token_hex(8)}: {title.session[:_NAME_SHOWN]}"
+        """Its name until it is stored to its end; no other import has the same."""
+        self.number: tuple[int, int] | None = None
+        """Scope and session once a part of it is committed."""
+        self.is_given_up = False
+        """Whether it was told as a failure: nothing more of it is stored, whatever follows."""
+        self.orphans = "keep"
+        """What becomes of results without their call: an export has them where they were kept."""
+        self.is_conversation = False
+        self.open_calls = self.orphan_count = 0
+        """Of the last commit that stored a part of it."""
+        self.log: CachedSession | None = None
+        """Held from then on, so that no commit reads the index of those before it."""
+        self._following = 1
+        self._stand_ins = stand_ins
+        self._live: list[Segment] = []
+        self._filled: list[Segment] = []
+        """Seqs that have stand-ins."""
+        self._before: dict[int, int] = {}
+        """The seq before an item, where it is not the one below."""
+        self._items_left = title.items
+        self._views_left = title.views
+        self._checkpoints_left = title.checkpoints
+        self._states_left = title.state
+        gaps = title.next_seq - 1 - title.items
+        stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
+
+    @classmethod
+    def of_messages(
+        cls, title: Title, prepared: list[Prepared], engine: Engine, *, line: int, orphans: str
+    ) -> Incoming:
+        """A session that is read whole: the messages of one line."""
+        counter = engine.counter_named(title.counter)
+        found = cls(title, counter, engine, line=line, stand_ins=StandIns())
+        found.entries = [LoadedItem(live=True, item=item) for item in prepared]
+        found.orphans, found.is_conversation = orphans, True
+        return found
+
+    @property
+    def lines_left(self) -> int:
+        """How many of its lines were not read yet."""
+        left = self._items_left + self._views_left
+        return left + self._checkpoints_left + self._states_left
+
+    def take(self, found: Any) -> None:
+        """One line of it.
+
+        Raises:
+            InvalidItemError: it is not what comes next.
+        """
+        if not isinstance(found, dict):
+            refuse(f"expected an object, got {type(found).__name__}")
+        if self._passage is not None and not self._items_left:
+            found = admitted_line(self._passage, found)
+        if self._items_left:
+            self._take_item(found)
+            self._items_left -= 1
+        elif self._views_left:
+            self._take_view(found.get("view"))
+            self._views_left -= 1
+        elif self._checkpoints_left:
+            self._take_checkpoint(found.get("checkpoint"))
+            self._checkpoints_left -= 1
+        else:
+            self.state.take(found.get("state"))
+            self._states_left -= 1
+            if not self._states_left:
+                self.state.finish(self.title.next_seq)
+
+    def finish(self) -> None:
+        """All its lines were read: what follows is undone."""
+        self._fill(self.title.next_seq)
+
+    def _take_item(self, found: Mapping[str, Any]) -> None:
+        said = checked_fields("item", found)
+        seq, undone = said["seq"], said["undone"]
+        if not self._following <= seq < self.title.next_seq:
+            refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
+        if said["after"] is not None and said["after"] >= seq:
+            refuse(f"after: expected less than {seq}, got {said['after']}")
+        item = self._prepared(found, said)
+        self._fill(seq)
+        last = self._live[-1].hi if self._live else 0
+        after = said["after"] if undone else last
+        if after not in (None, seq - 1):
+            self._before[seq] = after
+        self.entries.append(LoadedItem(not undone, item, after if undone else None))
+        self._following = seq + 1
+        if undone:
+            return
+        if self._live and self._live[-1].hi == seq - 1:
+            self._live[-1] = self._live[-1]._replace(hi=seq)
+        else:
+            self._live.append(Segment(0, seq, seq))
+
+    def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
+        item, meta, now_us = said["item"], found.get("meta"), said["created_us"]
+        abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
+        if self._passage is None or abandons:
+            return self._made(found, item, meta, now_us)
+        if found.get("kind") == "event":
+            self._passage.name(item.get("type"), "type of an event")
+        admitted = admitted_item(self._passage, item, meta, source="import")
+        prepared = self._made(
+            found, admitted.message, admitted.meta, now_us, redacted=admitted.redacted
+        )
+        prepared.held = admitted.held
+        return prepared
+
+    def _made(
+        self,
+        found: Mapping[str, Any],
+        item: dict[str, Any],
+        meta: Any,
+        now_us: int,
+        *,
+        redacted: bool | None = None,
+    ) -> Prepared:
+        said, request_id = _told(found.get("envelope")), found.get("request_id")
+        if self._passage is not None:
+            said = told(self._passage, said, redacted=redacted, request_id=request_id)
+        options: dict[str, Any] = {
+            "counter": self.counter,
+            "seed": self.seed,
+            "now_us": now_us,
+            "meta": meta,
+            "request_id": request_id,
+            "envelope": said,
+        }
+        if found.get("kind") != "event":
+            return prepare_item(item, **options)
+        if list(item) != ["type", "payload"]:
+            refuse('item: expected {"type": ..., "payload": ...} of an event')
+        abandons = _abandoned(item) if item["type"] == ABANDON_EVENT else ()
+        return prepare_event(item["type"], item["payload"], abandons=abandons, **options)
+
+    def _fill(self, seq: int) -> None:
+        """Stand-ins for the seqs before ``seq`` that have no line: items that were undone."""
+        missing = seq - self._following
+        if missing:
+            self._stand_ins.spend(missing, "seq", seq)
+            item = prepare_event(
+                _MISSING_EVENT,
+                None,
+                counter=self.counter,
+                seed=self.seed,
+                now_us=min(self.title.created_ms * 1000, CREATED_US_END - 1),
+            )
+            self._filled.append(Segment(0, self._following, seq - 1))
+            self.entries += [LoadedItem(live=False, item=item)] * missing
+
+    def _take_checkpoint(self, found: Any) -> None:
+        arrived = arrived_of(found, self.title, len(self.views))
+        last = 0
+        for lo, hi in arrived.segments:
+            if not last < lo <= hi < self._following:
+                refuse(f"checkpoint.segments: {lo} to {hi} are not what follows {last}")
+            breaks = [seq for seq in self._before if lo < seq <= hi]
+            if breaks or self._before.get(lo, lo - 1) != last:
+                refuse(f"checkpoint.segments: item {breaks[0] if breaks else lo} follows another")
+            if any(gap.lo <= hi and lo <= gap.hi for gap in self._filled):
+                refuse(f"checkpoint.segments: not all of {lo} to {hi} were exported")
+            last = hi
+        self.checkpoints.append(arrived)
+
+    def _take_view(self, found: Any) -> None:
+        view = _view(found, self.title.counter)
+        history = History(self._live)
+        position = history.position_of(view.cut_seq) if view.cut_seq else -1
+        if position is None or position + 1 != view.covered:
+            refuse(f"view: {view.covered} items up to seq {view.cut_seq} are not what is live")
+        masks = tuple(self._counted(mask, view.counter) for mask in view.masks)
+        for mask in masks:
+            for seq in (mask.seq, mask.because or mask.seq):
+                if history.position_of(seq) is None:
+                    refuse(f"view.masks: there is no live item {seq}")
+        self.views.append(replace(view, masks=masks))
+
+    def _counted(self, mask: Mask, counter: str) -> Mask:
+        """The mask with tokens that a budget may rely on, whatever its line says.
+
+        By a counter that cannot be had nothing relies on them: they are counted when they are read.
+        """
+        if mask.message is None:
+            return mask._replace(tokens=0)
+        by = self.counter
+        if counter != by.id:
+            with suppress(CounterUnavailableError):
+                by = self._engine.counter_named(counter)
+        try:
+            tokens = count_message(mask.message, by)
+        except (TypeError, ValueError, RecursionError) as exc:
+            refuse(f"view.masks: the message for item {mask.seq} is none: {exc}")
+        return mask if by.id != counter else mask._replace(tokens=tokens)
+
+
+def remove_leftovers(engine: Engine, app: str, user: str) -> None:
+    """Remove what imports that are taken for dead left in the scope."""
+    silent_since = engine.now_ms() - LEFTOVER_AGE_MS
+
+    def leftovers(txn: ReadTxn) -> list[tuple[int, int, str]]:
+        found: list[tuple[int, int, str]] = []
+        scope = names.scope_of(txn, app, user)
+        if scope is None:
+            return found
+        for name, session in names.sessions(txn, scope, UNFINISHED):
+            if not name.startswith(UNFINISHED):
+                break
+            if _is_unfinished(txn, scope, session, silent_since):
+                found.append((scope, session, name))
+        return found
+
+    for place in engine.store.read(leftovers):
+        remove_unfinished(engine, *place, silent_since=silent_since)
+
+
+def remove_unfinished(
+    engine: Engine, scope: int, session: int, name: str, *, silent_since: int | None = None
+) -> None:
+    """Remove a session that an import did not finish; never another one that bears its name.
+
+    ``silent_since``: only if the import committed nothing after this time, in milliseconds.
+    """
+
+    def closure(txn: Txn) -> None:
+        if names.session_of(txn, scope, name) != session:
+            return
+        if _is_unfinished(txn, scope, session, silent_since):
+            start_removal(txn, engine, scope, name, finished=False)
+
+    engine.store.transact(closure, makes_room=True)
+    resume_removals(engine.store)
+
+
+def _is_unfinished(txn: ReadTxn, scope: int, session: int, silent_since: int | None) -> bool:
+    key = head_key(scope, session)
+    value = txn.get(key)
+    with suppress(CorruptValueError):  # a damaged head is check()'s to report
+        head = None if value is None else Head.unpack(key, value)
+        if head is not None and head.unfinished:
+            return silent_since is None or head.updated_ms <= silent_since
+    return False
+
+
+def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+    """The call that an event gives up."""
+    payload = item["payload"]
+    if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
+        refuse(f"item.payload: expected a class and an id, got {payload!r}")
+    number = payload.get("class")
+    if type(number) is not int or not 0 <= number <= _CLASS_MAX:
+        refuse(f"item.payload.class: expected 0 to {_CLASS_MAX}, got {number!r:.40}")
+    return ((number, payload["id"]),)
+
+
+def _view(found: Any, counter: str) -> View:
+    """The view of a line; ``counter`` counted it if the line names none."""
+    said = checked_fields("view", found)
+    if said["status"] not in VIEW_STATUSES:
+        refuse(
+            f"view.status: expected one of {', '.join(VIEW_STATUSES)}; got {said['status']!r:.40}"
+        )
+    return View(
+        number=0,
+        parent=0,
+        cut_seq=said["cut_seq"],
+        covered=said["covered"],
+        summary=said["summary"],
+        pinned=checked_numbers("view.pinned", said["pinned"]),
+        status=said["status"],
+        tokens_before=said["tokens_before"],
+        tokens_after=said["tokens_after"],
+        created_at=said["created_ms"] / 1000,
+        counter=counter if said["counter"] is None else said["counter"],
+        masks=tuple(Mask(**_listed("view.masks", entry)) for entry in said["masks"]),
+        policy=said["policy"] or "",
+        reason=said["reason"],
+        repair=said["repair"],
+        repairs=tuple(Repair(**_listed("view.repairs", entry)) for entry in said["repairs"]),
+    )
+
+
+def _listed(sort: str, found: Any) -> dict[str, Any]:
+    """The fields of what a line writes as a list of values, the last of which may be missing."""
+    names = list(LINES[sort])
+    if not isinstance(found, list) or len(found) > len(names):
+        refuse(f"{sort}: expected [{', '.join(names)}], got {found!r:.40}")
+    return checked_fields(sort, dict(zip(names, found, strict=False)))
+
+
+def _told(found: Any) -> Envelope | None:
+    """The envelope of an item's line; one without fields held a request id, which has its own."""
+    return Envelope() if found == {} else checked_envelope(found)
+
+
+# --- Reading the lines of an export: sessions come back with their seqs, times, events and views --
+
+COMMIT_ITEMS_MAX: Final = 1000
+COMMIT_BYTES_MAX: Final = 4 * 1024**2
+_STAGE_ATTEMPTS: Final = 8
+_CONFLICTS: Final = ("error", "skip", "rename", "append")
+Rename: TypeAlias = Callable[[Title], Title]
+Place: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did."""
+
+    sessions: int = 0
+    """Sessions of an export."""
+    conversations: int = 0
+    """Sessions of lines of messages; those that got messages which they lacked, too."""
+    items: int = 0
+    views: int = 0
+    skipped: int = 0
+    """Sessions that were there already, the same."""
+    renamed: int = 0
+    """Stored under another name, because another session had theirs."""
+    shared: int = 0
+    """States of users and applications."""
+    calls: int = 0
+    """Of conversations, as the two below."""
+    open_calls: int = 0
+    orphans: int = 0
+    """Results without their call."""
+    left_out: list[str] = field(default_factory=list)
+    """Sessions that stayed out because another one had their name, as ``on_conflict="skip"`` asks:
+    each with the line."""
+    failures: list[str] = field(default_factory=list)
+    """Sessions that were not imported, each with the line and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """What was asked of an import; ``Database.import_`` describes it.
+
+    Raises:
+        InvalidOptionError: an option is out of range.
+    """
+
+    rename: Rename | None = None
+    counter: TokenCounter | None = None
+    format: str = "auto"
+    policy: str | None = None
+    orphans: str = "keep"
+    on_conflict: str = "error"
+    unnamed: str = "line"
+
+    def __post_init__(self) -> None:
+        checked_choice("format", self.format, ("auto", *FORMATS))
+        checked_choice("orphans", self.orphans, ("keep", "raise"))
+        checked_choice("on_conflict", self.on_conflict, _CONFLICTS)
+        names.check_name(self.unnamed, "unnamed")
+        if self.policy is not None:
+            policy_name(self.policy)
+
+
+def import_lines(engine: Engine, lines: Iterable[bytes], options: ImportOptions) -> Imported:
+    """Store the sessions of an export, or conversations; those that cannot be stored are listed.
+
+    Raises:
+        InvalidOptionError: the lines are no bytes.
+        ReadOnlyError, StorageError
+    """
+    if engine.store.read_only:
+        msg = "the database is open read-only; open it for writing"
+        raise ReadOnlyError(msg)
+    if options.counter is not None:
+        engine.counters.setdefault(options.counter.id, options.counter)
+    return _Import(engine, options).run(lines)
+
+
+class _Lost(Exception):  # noqa: N818 - a signal, listed as a failure
+    """Somebody else took the sessions' names, or removed what was stored of one."""
+
+    def __init__(self, sessions: list[Incoming], text: str) -> None:
+        super().__init__(text)
+        self.sessions = sessions
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one commit stores of a session."""
+
+    session: Incoming
+    entries: list[LoadedItem]
+    is_last: bool
+
+
+class _Import:
+    """One run over the lines."""
+
+    def __init__(self, engine: Engine, options: ImportOptions) -> None:
+        self.engine = engine
+        self.options = options
+        self.done = Imported()
+        self.scopes: set[tuple[str, str]] = set()
+        """Apps and users that were met."""
+        self.stand_ins = StandIns()
+        self.session: Incoming | None = None
+        """The session of an export that is being read."""
+        self.began = 0
+        """The number of the line that it began with, or the last one."""
+        self.whole: dict[Place, Incoming] = {}
+        """Sessions that were read and wait for the commit."""
+        self.names_tried: dict[Place, int] = {}
+        """How many other names of a session are taken."""
+        self.items = 0
+        self.bytes = 0
+        """What waits for the commit."""
+
+    def run(self, lines: Iterable[bytes]) -> Imported:
+        """Read all lines; commit whenever enough was read."""
+        for number, line in enumerate(lines, 1):
+            if not isinstance(line, bytes):
+                msg = f"lines: expected bytes (a file opened with 'rb'), got {type(line).__name__}"
+                raise InvalidOptionError(msg)
+            if not line.strip():
+                continue
+            self.stand_ins.pay()
+            try:
+                self._take(parse_line(line), number)
+            except CallerError as error:
+                if self.session is None:
+                    self._fail(number, None, error)
+                else:
+                    self._give_up(self.session, number, error)
+                    self.session = None
+                continue
+            self._count(len(line))
+        self._end()
+        self._commit()
+        return self.done
+
+    # --- lines ------------------------------------------------------------------------------------
+
+    def _take(self, found: Any, number: int) -> None:
+        """One line: of an export's session, of what sessions share, or a conversation."""
+        form = self.options.format
+        if form in ("auto", "jsonl") and is_title(found):
+            self._end()
+            self.began = number
+            self.session = self._begin(found, number)
+        elif self.session is not None:
+            self.session.take(found)
+            self.items += 1
+        elif form == "jsonl" or is_part(found):
+            if not self.began:  # once is enough
+                self.began = number
+                refuse("expected the line that begins a session")
+        else:
+            self._converse(found, number)
+
+    def _end(self) -> None:
+        """Nothing more comes of the session that is being read."""
+        session, self.session = self.session, None
+        if session is not None:
+            self._give_up(session, self.began, _cut_short(session))
+
+    def _count(self, size: int) -> None:
+        """After a line was taken: commit if enough waits for it."""
+        self.bytes += size
+        session = self.session
+        if session is not None and not session.lines_left:
+            session.finish()
+            self.whole[_place(session.title)] = session
+            self.session = None
+        if self.items >= COMMIT_ITEMS_MAX or self.bytes >= COMMIT_BYTES_MAX:
+            self._commit()
+            if self.session is not None and self.session.is_given_up:
+                self.session = None
+
+    def _begin(self, found: Mapping[str, Any], line: int) -> Incoming | None:
+        """The session that a title begins; None if it is there already, or a line of its own."""
+        if is_shared(found):
+            import_shared(self.engine, found, self._renamed)
+            self.done.shared += 1
+            return None
+        title = self._named(Title.of(found))
+        policy_name(title.policy)
+        counter = self.options.counter or self.engine.counter_named(title.counter)
+        self._need_no_rules()
+        if (title.app, title.user) not in self.scopes:
+            self.scopes.add((title.app, title.user))
+            remove_leftovers(self.engine, title.app, title.user)
+        free = self._free(title, line, self._is_same)
+        if free is None:
+            return None
+        return Incoming(free, counter, self.engine, line=line, stand_ins=self.stand_ins)
+
+    def _need_no_rules(self) -> None:
+        """Refuse options that are for conversations: an export says all of a session itself."""
+        given = {
+            "policy": self.options.policy is not None,
+            "orphans": self.options.orphans != "keep",
+            "on_conflict='append'": self.options.on_conflict == "append",
+        }
+        for name, is_given in given.items():
+            if is_given:
+                msg = f"{name}: has no meaning for a session of an export; leave it out"
+                raise InvalidOptionError(msg)
+
+    def _converse(self, found: Any, line: int) -> None:
+        """Prepare the session of a line of messages for the next commit."""
+        said, options, engine = Conversation.of(found), self.options, self.engine
+        name = f"{options.unnamed}-{line:06d}" if said.name is None else said.name
+        policy = options.policy or said.policy or engine.policy
+        policy_name(policy)
+        counter, now_ms = options.counter or engine.counter, engine.now_ms()
+        title = self._named(
+            Title(name, said.app, said.user, policy, counter.id, 1, 1, now_ms, now_ms, 0, 0)
+        )
+        if options.on_conflict == "append" and self._is_there_now(title):
+            self._append(title, said.messages)
+            return
+        # What is there may be of another policy: then it is another session, which is no error yet.
+        rules = SessionOptions(None, options.counter, options.orphans)
+        address = SessionRef(engine, title.app, title.user, title.session, rules)
+        prepared = Appending(address).prepare(said.messages, PLAIN)
+        free = self._free(title, line, lambda title: self._holds(title, prepared))
+        if free is None:
+            return
+        session = Incoming.of_messages(free, prepared, engine, line=line, orphans=options.orphans)
+        self.whole[_place(free)] = session
+        self.items += max(len(prepared), 1)
+
+    def _append(self, title: Title, messages: list[dict[str, Any]]) -> None:
+        """Add what a session that exists lacks of a conversation, in a commit of its own."""
+        rules = SessionOptions(self.options.policy, self.options.counter, self.options.orphans)
+        address = SessionRef(self.engine, title.app, title.user, title.session, rules)
+        appending = Appending(address)
+        prepared = appending.prepare(messages, PLAIN)
+        head = address.peek()
+        stored = [
+            item.message for item in SessionReader(address).items(1, None, skip_corrupt=False)
+        ]
+        if [item.message for item in prepared[: len(stored)]] != stored[: len(prepared)]:
+            refuse(f"session {address.name!r} holds other items than the beginning of this line")
+        fresh = prepared[len(stored) :]
+        if not fresh:
+            self.done.skipped += 1
+            return
+        revision = None if head is None else head.revision
+        receipt = appending.store(fresh, appending.append(fresh, expected_revision=revision))
+        self.done.conversations += 1
+        self.done.items += len(fresh)
+        self.done.calls += _calls(fresh)
+        self.done.open_calls += receipt.open_calls
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _named(self, title: Title) -> Title:
+        """The title with the names that it gets here."""
+        if self.options.rename is not None:
+            title = self.options.rename(title)
+        for what in ("app", "user", "session"):
+            names.check_name(getattr(title, what), what)
+        return title
+
+    def _renamed(self, owner: Owner) -> Owner:
+        """Who owns a state that was ``owner``'s."""
+        if self.options.rename is None:
+            return owner
+        app, user = owner
+        title = self.options.rename(Title("", app, user, "", "", 0, 1, 0, 0, 0, 0))
+        return title.app, title.user if user else ""
+
+    def _free(self, title: Title, line: int, is_same: Callable[[Title], bool]) -> Title | None:
+        """The title under a name that no other session has; None if nothing is to be stored.
+
+        Raises:
+            InvalidOptionError: another session has the name, which is an error unless asked for.
+        """
+        wanted, on_conflict = _place(title), self.options.on_conflict
+        while self._is_there_now(title):
+            if is_same(title):
+                self.done.skipped += 1
+                return None
+            told = (
+                f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists "
+                "and is another one"
+            )
+            if on_conflict == "skip":
+                self.done.left_out.append(f"line {line}: {told}: left out")
+                return None
+            if on_conflict != "rename":
+                msg = (
+                    f"{told}: delete it first, or say what to do with --on-conflict "
+                    f"(on_conflict=): {', '.join(_CONFLICTS[1:])}"
+                )
+                raise InvalidOptionError(msg)
+            tried = self.names_tried[wanted] = self.names_tried.get(wanted, 1) + 1
+            title = replace(title, session=f"{wanted[2]} ({tried})")
+        self.done.renamed += _place(title) != wanted
+        return title
+
+    def _is_there_now(self, title: Title) -> bool:
+        """Whether the name is taken; if by a session that waits for the commit, that is made."""
+        if _place(title) in self.whole:
+            self._commit()
+        return self.engine.store.read(lambda txn: _is_taken(txn, title))
+
+    def _is_same(self, title: Title) -> bool:
+        """Whether the stored session is the one of the title, as far as its head tells."""
+        head = self.engine.store.read(lambda txn: _head_of(txn, title))
+        wanted = (title.revision, title.next_seq, title.updated_ms)
+        return head is not None and (head.revision, head.next_seq, head.updated_ms) == wanted
+
+    def _holds(self, title: Title, prepared: list[Prepared]) -> bool:
+        """Whether the stored session is of these items and no others."""
+        head = self.engine.store.read(lambda txn: _head_of(txn, title))
+        if head is None or head.policy != title.policy or head.count != len(prepared):
+            return False
+        options = SessionOptions(None, None, "keep")
+        address = SessionRef(self.engine, title.app, title.user, title.session, options)
+        stored = SessionReader(address).items(1, None, skip_corrupt=False)
+        return all(
+            item.message == wanted.message for item, wanted in zip(stored, prepared, strict=True)
+        )
+
+    def _fail(self, number: int, session: Incoming | None, error: Exception) -> None:
+        where = f" (session {session.title.session!r})" if session is not None else ""
+        self.done.failures.append(f"line {number}{where}: {error}")
+
+    def _give_up(self, session: Incoming, number: int, error: Exception) -> None:
+        """Forget a session that cannot be read to its end, with what is stored of it."""
+        self._fail(number, session, error)
+        session.is_given_up = True
+        if session.number is not None:
+            remove_unfinished(self.engine, *session.number, session.growing_name)
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Store what waits: whole sessions, and a part of the one that is being read."""
+        session = self.session
+        parts = [_Part(whole, whole.entries, is_last=True) for whole in self.whole.values()]
+        if session is not None and session.entries:
+            parts.append(_Part(session, session.entries, is_last=False))
+        self.whole, self.items, self.bytes = {}, 0, 0
+        for group in _bounded(parts):
+            self._store(group)
+        if session is not None:
+            session.entries = []
+
+    def _store(self, parts: list[_Part]) -> None:
+        """One commit; very large items go ahead, again if they were collected meanwhile."""
+        attempts = _STAGE_ATTEMPTS
+        while attempts:
+            parts = [part for part in parts if not part.session.is_given_up]
+            for part in parts:
+                part.session.appending.stage(entry.item for entry in part.entries)
+            try:
+                self.engine.store.transact(lambda txn, parts=parts: self._write(txn, parts))  # type: ignore[misc]
+            except StagedBlobLost:
+                attempts -= 1
+                continue
+            except _Lost as lost:
+                for session in lost.sessions:
+                    self._give_up(session, session.line, lost)
+                continue
+            except CallerError as error:  # nothing of them was stored: the others go on without it
+                if len(parts) == 1:
+                    self._give_up(parts[0].session, parts[0].session.line, error)
+                    return
+                for part in parts:
+                    self._store([part])
+                return
+            for part in parts:
+                self._tell(part)
+            return
+        msg = "a large item was collected again and again before it could be referred to; try again"
+        raise StorageError(msg)
+
+    def _tell(self, part: _Part) -> None:
+        """Count what a commit stored of a session."""
+        done, session = self.done, part.session
+        done.items += sum(map(itemgetter(0), part.entries))
+        if session.is_conversation:
+            done.conversations += part.is_last
+            done.calls += _calls(entry.item for entry in part.entries)
+            done.open_calls += session.open_calls if part.is_last else 0
+            done.orphans += session.orphan_count
+        elif part.is_last:
+            done.sessions += 1
+            done.views += len(session.views)
+
+    def _write(self, txn: Txn, parts: list[_Part]) -> None:
+        taken = [part.session for part in parts if _is_taken(txn, part.session.title)]
+        if taken:
+            raise _Lost(taken, "a session of this name was made meanwhile; import again")
+        for part in parts:
+            session, title = part.session, part.session.title
+            draft = self._draft(txn, part)
+            for group in _runs(part.entries):
+                items = [entry.item for entry in group]
+                if group[0].live:
+                    draft.append(items, orphans=session.orphans)
+                else:
+                    draft.lay_aside(items, after=group[0].after)
+            session.open_calls, session.orphan_count = draft.open_calls, draft.orphans
+            if part.is_last:
+                for view in session.views:
+                    _write_view(draft, view)
+                states = session.state.counters
+                for checkpoint in session.checkpoints:
+                    write_arrived(draft, checkpoint, states=states)
+                session.state.write(txn, draft.log.place)
+                draft.head.revision = title.revision
+                draft.head.flags &= ~FLAG_UNFINISHED
+            # Until the last commit the time tells other imports that this one is alive.
+            now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
+            draft.finish(now_ms=now_ms, revised=not part.is_last)
+            if part.is_last and session.number is not None:
+                scope = session.number[0]
+                names.rename_session(txn, scope, session.growing_name, title.session)
+
+    def _draft(self, txn: Txn, part: _Part) -> SessionTxn:
+        """The session's draft; its first part makes the session."""
+        session, title = part.session, part.session.title
+        if session.number is not None:
+            draft = self.engine.drafts.open(txn, *session.number)
+            if draft is None:
+                raise _Lost([session], "it was deleted while it was imported; import again")
+            return draft
+        scope = names.ensure_scope(txn, title.app, title.user)
+        name = title.session
+        head = Head(policy=title.policy, counter=session.counter.id, now_ms=title.created_ms)
+        if not part.is_last:
+            name = session.growing_name
+            head.flags |= FLAG_UNFINISHED
+        number = names.new_session(txn, scope, name)
+        draft = self.engine.drafts.create(txn, scope, number, head)
+
+        def settle() -> None:
+            session.number, session.log = (scope, number), draft.log
+
+        txn.on_commit(settle)
+        return draft
+
+
+def _runs(entries: Iterable[LoadedItem]) -> Iterator[list[LoadedItem]]:
+    """Entries that follow each other and are all live, or all undone."""
+    run: list[LoadedItem] = []
+    for entry in entries:
+        if run and (entry.live != run[0].live or entry.after is not None):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def _bounded(parts: list[_Part]) -> Iterator[list[_Part]]:
+    """The parts, those of very many entries cut into several commits."""
+    small: list[_Part] = []
+    for part in parts:
+        entries = iter(part.entries)
+        if len(part.entries) <= 2 * COMMIT_ITEMS_MAX:
+            small.append(part)
+            continue
+        left = len(part.entries)
+        while left > 0:
+            chunk = list(islice(entries, COMMIT_ITEMS_MAX))
+            left -= len(chunk)
+            yield [_Part(part.session, chunk, is_last=part.is_last and not left)]
+    if small:
+        yield small
+
+
+def _write_view(draft: SessionTxn, view: View) -> None:
+    """Append a view to the session's chain of views."""
+    head, session = draft.head, draft.log.session
+    view = replace(view, number=head.next_view, parent=head.view_number)
+    chain = draft.chain_at(view.cut_seq) if view.cut_seq else 0
+    owners = (session,) * len(view.masks)
+    stored = StoredView(view, chain, session, head.view_session, owners, inherits=view.parent > 0)
+    write_view(draft.txn, draft.log.scope, stored)
+    head.next_view += 1
+    head.view_session, head.view_number = session, view.number
+
+
+def _is_taken(txn: ReadTxn, title: Title) -> bool:
+    """Whether there is a session of the name; while one is imported, it has another."""
+    scope = names.scope_of(txn, title.app, title.user)
+    return scope is not None and names.session_of(txn, scope, title.session) is not None
+
+
+def _head_of(txn: ReadTxn, title: Title) -> Head | None:
+    """The head of the stored session that has the title's names."""
+    scope = names.scope_of(txn, title.app, title.user)
+    session = None if scope is None else names.session_of(txn, scope, title.session)
+    if scope is None or session is None:
+        return None
+    key = head_key(scope, session)
+    value = txn.get(key)
+    return None if value is None else Head.unpack(key, value)
+
+
+def _calls(items: Iterable[Prepared]) -> int:
+    """How many calls items make."""
+    return sum(len(classify(item.message)[1]) for item in items)
+
+
+def _place(title: Title) -> Place:
+    return title.app, title.user, title.session
+
+
+def _cut_short(session: Incoming) -> InvalidItemError:
+    left = session.lines_left
+    return InvalidItemError(f"the session ends early: {left} of its lines are missing")

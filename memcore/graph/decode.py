@@ -1,0 +1,542 @@
+"""Decode manifests into values; values decoded before are copied instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import PurePath
+from re import Pattern
+from types import MemberDescriptorType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from memcore._fast import Trees
+from memcore.errors import CorruptValueError
+from memcore.graph.manifest import (
+    DEPTH_MAX,
+    EMPTY,
+    RUN,
+    Coder,
+    ListRun,
+    Pages,
+    ParsedNode,
+    Sort,
+    Typed,
+    entries_in,
+    flattened,
+    ids,
+    parse,
+)
+from memcore.graph.rows import id_of
+from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
+
+__all__ = [
+    "MISSING",
+    "Cache",
+    "DecodeCache",
+    "Joiner",
+    "Shapes",
+    "ValueParts",
+    "classify",
+]
+
+
+# --- What the objects of a value are made of, so that they can be copied and compared -------------
+# Only what is known to be all of an object's state counts: the built-in containers, pydantic
+# models, dataclasses and named tuples of such. Whatever else is opaque: it is serialised at every
+# put and decoded at every get, as every other saver does with everything.
+
+_OPAQUE: Final = 0
+_LEAF: Final = 1
+_OBJECT: Final = 2
+_TUPLE: Final = 3
+_HEAP_TYPE: Final = 1 << 9
+"""Flag of types that Python code made: a type without it keeps state where we do not see it."""
+_LEAVES: Final = (
+    date,
+    datetime,
+    time,
+    timedelta,
+    timezone,
+    Decimal,
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    Pattern,
+    UUID,
+    ZoneInfo,
+    complex,
+    range,
+)
+
+Shape = tuple[int, bool, tuple[str, ...], tuple[str, ...]]
+_POINTER_BYTES: Final = struct.calcsize("P")
+_FIELDS_SET: Final = "__pydantic_fields_set__"
+"""Which fields were given and which left to their defaults: pydantic itself does not store it."""
+
+
+class Shapes:
+    """The shapes of the types that a handle has met."""
+
+    def __init__(self) -> None:
+        self.trees = Trees(self._classify)
+        """Copies and compares by them."""
+        self._named: dict[tuple[str, str], type] = {}
+        """Types that a serialiser finds by module and name."""
+
+    def _classify(self, kind: type) -> Shape:
+        shape = classify(kind)
+        if shape[0] != _OPAQUE and kind.__flags__ & _HEAP_TYPE:
+            where = kind.__module__, kind.__name__
+            if _named(where) is kind:
+                self._named[where] = kind
+        return shape
+
+    def take_replaced(self) -> bool:
+        """Whether a type went since this was asked: its module was loaded anew, say.
+
+        What was decoded before is then of types that no serialiser would make any more.
+        """
+        gone = [where for where, kind in tuple(self._named.items()) if _named(where) is not kind]
+        for where in gone:
+            self._named.pop(where, None)
+        return bool(gone)
+
+
+def _named(where: tuple[str, str]) -> Any:
+    module, name = where
+    return getattr(sys.modules.get(module), "__dict__", {}).get(name)
+
+
+def classify(kind: type) -> Shape:
+    """``(sort, has a __dict__, slots, slots that count)`` of a type, as ``Trees`` asks for it."""
+    if kind in _LEAVES or issubclass(kind, Enum | PurePath):
+        return _LEAF, False, (), ()
+    if issubclass(kind, tuple):
+        named = hasattr(kind, "_fields") and _made_by_python(kind, tuple)
+        return (_TUPLE if named else _OPAQUE), False, (), ()
+    pydantic = sys.modules.get("pydantic")
+    is_model = pydantic is not None and issubclass(kind, pydantic.BaseModel)
+    if (is_model or dataclasses.is_dataclass(kind)) and _made_by_python(kind, object):
+        slots = _slots(kind)
+        # A copy that goes must not close what the original holds.
+        if slots is None or hasattr(kind, "__del__"):
+            return _OPAQUE, False, (), ()
+        uncounted = _FIELDS_SET if is_model and _dumps_all(kind, pydantic) else None
+        counting = tuple(name for name in slots if name != uncounted)
+        return _OBJECT, kind.__dictoffset__ != 0, slots, counting
+    return _OPAQUE, False, (), ()
+
+
+def _dumps_all(kind: Any, pydantic: Any) -> bool:
+    """Whether a model is stored without code that may look which fields were given."""
+    made = kind.__pydantic_decorators__
+    return kind.model_dump is pydantic.BaseModel.model_dump and not (
+        made.model_serializers or made.field_serializers or made.computed_fields
+    )
+
+
+def _made_by_python(kind: type, base: type) -> bool:
+    """Whether all classes above, up to ``base``, were made by Python code and hold nothing else."""
+    above = [cls for cls in kind.__mro__ if cls not in (base, object)]
+    return all(cls.__flags__ & _HEAP_TYPE for cls in above) and (
+        base is object or kind.__dictoffset__ == 0
+    )
+
+
+def _slots(kind: type) -> tuple[str, ...] | None:
+    """The names of the slots; None if an instance holds more than them, or one is overlaid."""
+    found: list[str] = []
+    for cls in kind.__mro__[:-1]:
+        for name, slot in cls.__dict__.items():
+            if type(slot) is MemberDescriptorType:
+                found.append(name)
+                if next(c for c in kind.__mro__ if name in c.__dict__) is not cls:
+                    return None
+    # In C a class may keep state that has no name.
+    counted = len(found) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    whole = object.__basicsize__ + counted * _POINTER_BYTES
+    return tuple(found) if kind.__basicsize__ == whole else None
+
+
+# --- What a handle remembers of values: copies that nobody else can reach -------------------------
+# A *version* is a value as it was put or read: its manifest, and for each part the node and a tree
+# of it. The next put compares with it, part by part; the next get of an equal manifest copies from
+# it. Decoded parts are kept by the id of their chunk, which names their content, so nothing here is
+# ever out of date. Only which chunks are stored can change under a handle: that is kept by the
+# epoch of the pool.
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class DecodeCache(Generic[K, V]):
+    """A bounded mapping in two generations: what is not asked for while one fills up is dropped."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit // 2, 1)
+        self._weight = 0
+        self._young: dict[K, tuple[V, int]] = {}
+        self._old: dict[K, tuple[V, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def get(self, key: K) -> V | None:
+        """The value; asked for, it stays."""
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.pop(key, None)
+            if found is None:
+                return None
+            self.put(key, found[0], weight=found[1])
+        return found[0]
+
+    def put(self, key: K, value: V, *, weight: int = 1) -> None:
+        """Remember. Two threads at once may lose an entry: nothing but time is lost with it.
+
+        There is no lock, for none could be held by nobody in the child of a fork.
+        """
+        before = self._young.get(key)
+        if before is not None:
+            self._weight -= before[1]
+        elif self._weight >= self._limit:
+            self._old, self._young, self._weight = self._young, {}, 0
+        self._old.pop(key, None)
+        self._young[key] = value, weight
+        self._weight += weight
+
+    def drop(self, key: K) -> None:
+        """Forget."""
+        self._weight -= self._young.pop(key, (None, 0))[1]
+        self._old.pop(key, None)
+
+
+@dataclass(slots=True)
+class ValueParts:
+    """One value in its parts. A list without names, a dict with."""
+
+    names: dict[str, int] | None
+    """Where each key of a dict stands."""
+    nodes: list[bytes]
+    trees: list[Any]
+    """A tree of each part, as it was put; opaque if it has none."""
+    loaded: list[Any] = field(default_factory=list)
+    """Trees as decoded, as far as they are known."""
+    size: int = 0
+    """Serialised bytes, about."""
+    entries: list[bytes] = field(default_factory=list)
+    """Of a dict: nodes with their keys; empty after it was read."""
+    pages: Pages = field(default_factory=dict)
+    """Those of its manifest, as far as they are known."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A whole value as it was decoded, by whom."""
+
+    identity: object
+    tree: Any
+    size: int = 0
+    """Serialised bytes, about."""
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries of a container or page: nodes, keys (of a list: empty), trees."""
+
+    nodes: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    trees: list[Any] = field(default_factory=list)
+    identity: object = None
+    size: int = 0
+    """Serialised bytes, about."""
+    repeated: int = 0
+    """Of a page: how many came from pages that it names again."""
+
+    def add(self, node: bytes, name: str, tree: Any, size: int) -> None:
+        """One more."""
+        self.size += size
+        self.nodes.append(node)
+        self.names.append(name)
+        self.trees.append(tree)
+
+    def extend(self, others: Entries) -> None:
+        """Those of a page."""
+        self.size += others.size
+        self.nodes += others.nodes
+        self.names += others.names
+        self.trees += others.trees
+
+
+MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
+"""What an object counts at least among those known by identity: so many are kept at most."""
+
+
+class Memo(NamedTuple):
+    """An object that was put: kept, so that its ``id()`` is nobody else's."""
+
+    value: Any
+    tree: Any
+    node: bytes
+    secret: bytes
+    """Key of the pool for which the node holds."""
+    identity: object
+    size: int
+    """Serialised bytes, about."""
+
+
+class Cache:
+    """All that the handles of one open database remember of graph values."""
+
+    def __init__(self) -> None:
+        self._shapes = Shapes()
+        self.trees = self._shapes.trees
+        self.forget()
+
+    def forget(self) -> None:
+        """Remember nothing any more: whose values these are was erased."""
+        self.versions: DecodeCache[Hashable, ValueParts] = DecodeCache(VALUES_CACHED_BYTES)
+        """By scope, thread, namespace and channel: what the next put is compared with."""
+        self._forget_decoded()
+        self.known: DecodeCache[tuple[int, int, bytes], bool] = DecodeCache(KNOWN_CHUNKS)
+        """Pool, epoch and id of chunks that are stored."""
+        self.memo: DecodeCache[int, Memo] = DecodeCache(VALUES_CACHED_BYTES)
+        """By ``id()`` of an object."""
+
+    def refresh(self) -> None:
+        """Forget what was decoded, if a class was replaced meanwhile (a module loaded anew)."""
+        if self._shapes.take_replaced():
+            self._forget_decoded()
+
+    def _forget_decoded(self) -> None:
+        self.values: DecodeCache[tuple[int, bytes], Decoded] = DecodeCache(VALUES_CACHED_BYTES)
+        """By pool and manifest."""
+        self.parts: DecodeCache[bytes, Decoded] = DecodeCache(VALUES_CACHED_BYTES)
+        """By id of the chunk."""
+        self.pages: DecodeCache[tuple[int, bytes], Entries] = DecodeCache(VALUES_CACHED_BYTES)
+        """By sort of the container and id of the page."""
+
+
+# --- Manifests into values: what was decoded before is copied instead -----------------------------
+
+_REPEATED_MAX: Final = 2**22
+"""So many entries of a value may come from pages that it names again: they cost no bytes, and a few
+pages of pages would make any number of them."""
+_PAGE: Final = bytes((Sort.PAGE,))
+_RUN_WEIGHT: Final = 4
+"""So many times the bytes of a run its values take in memory, about."""
+MISSING: Any = object()
+"""In place of a value: the channel is empty."""
+
+
+class Joiner:
+    """Reads values of one pool. ``fetch(id)`` gives what is stored under a chunk's id.
+
+    What it returns is the caller's: it shares nothing with what is remembered.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        coder: Coder,
+        fetch: Callable[[bytes], Typed],
+        *,
+        pool: int,
+        secret: bytes,
+    ) -> None:
+        self._cache = cache
+        self._coder = coder
+        self._fetch = fetch
+        self._pool = pool
+        self._secret = secret
+        self._depth = 0
+        self._pages: set[bytes] = set()
+        """Those that the value has named so far."""
+        self._repeated = 0
+        """Entries that came from pages that were named before."""
+        self.version: ValueParts | None = None
+        """The parts of the last value that ``join`` returned, if it was a list or dict."""
+
+    def join(self, node: bytes) -> Any:
+        """The value of a manifest, MISSING if it is that of an empty channel.
+
+        Raises:
+            CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
+        """
+        cache = self._cache
+        self._begin()
+        self.version = None
+        kept = cache.values.get((self._pool, node))
+        if kept is None or kept.identity is not self._coder.identity:
+            tree, size = self._tree(node)
+            if tree is cache.trees.opaque:
+                self._begin()
+                return self._decoded(node)
+            if type(tree) is ListRun:
+                raise _malformed("holds entries of a list outside of one")
+            kept = Decoded(self._coder.identity, tree, size)
+            cache.values.put((self._pool, node), kept, weight=size)
+        return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
+
+    def _begin(self) -> None:
+        self._depth = self._repeated = 0
+        self._pages = set()
+
+    def _tree(self, node: bytes) -> tuple[Any, int]:
+        """The value, not to be handed out, opaque if it cannot be copied; and its size."""
+        parsed = parse(node)
+        if parsed.sort == Sort.EMPTY:
+            return MISSING, len(node)
+        if parsed.sort == Sort.CHUNK:
+            part = self._chunk(parsed.content)
+            return part.tree, part.size
+        if parsed.sort in (Sort.PART, Sort.PIECES):
+            typed = self._typed(parsed)
+            return self._kept(self._decode(typed)), len(node) + len(typed[1])
+        entries = self._entries(parsed.sort, parsed.content)
+        return self._container(parsed, entries), len(node) + entries.size
+
+    def _container(self, parsed: ParsedNode, entries: Entries) -> Any:
+        opaque = self._cache.trees.opaque
+        is_whole = not any(tree is opaque for tree in entries.trees)
+        if parsed.sort == Sort.WRAPPED:
+            return self._kept(self._made(parsed.name, entries.trees)) if is_whole else opaque
+        if parsed.sort == Sort.LIST:
+            self.version = ValueParts(None, entries.nodes, entries.trees, size=entries.size)
+            return flattened(entries.trees) if is_whole else opaque
+        names = {name: at for at, name in enumerate(entries.names)}
+        self.version = ValueParts(names, entries.nodes, entries.trees, size=entries.size)
+        return dict(zip(entries.names, entries.trees, strict=True)) if is_whole else opaque
+
+    def _entries(self, container: int, body: bytes) -> Entries:
+        """The entries of a container, those of its pages among them."""
+        found = Entries()
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _malformed("runs into itself")
+        for node, name in entries_in(container, body):
+            if node[0] == Sort.PAGE:
+                page = self._page(container, node[1:])
+                self._need_few(node, page)
+                found.extend(page)
+            else:
+                if node == EMPTY:
+                    raise _malformed("holds an entry that is empty")
+                if node[0] == Sort.CHUNK:  # most of them are: no call for it
+                    part = self._chunk(node[1:])
+                    tree, size = part.tree, part.size
+                else:
+                    tree, size = self._tree(node)
+                if type(tree) is ListRun:
+                    if container != Sort.LIST:
+                        raise _malformed("holds entries of a list outside of one")
+                    size *= _RUN_WEIGHT
+                found.add(node, name, tree, size)
+        self._depth -= 1
+        return found
+
+    def _need_few(self, node: bytes, page: Entries) -> None:
+        """Have entries that come again be no more than somebody may have put."""
+        if node in self._pages:
+            self._repeated += len(page.nodes)
+        else:
+            self._pages.add(node)
+        if self._repeated > _REPEATED_MAX:
+            raise _malformed(f"repeats more than {_REPEATED_MAX:,} entries")
+
+    def _page(self, container: int, part: bytes) -> Entries:
+        key = (container, part)
+        kept = self._cache.pages.get(key)
+        if kept is None or kept.identity is not self._coder.identity:
+            before = self._repeated
+            kept = self._entries(container, self._open(part)[1])
+            kept.identity = self._coder.identity
+            kept.repeated = self._repeated - before
+            self._cache.pages.put(key, kept, weight=kept.size)
+        elif _PAGE + part not in self._pages:
+            self._repeated += kept.repeated
+        return kept
+
+    def _chunk(self, part: bytes) -> Decoded:
+        kept = self._cache.parts.get(part)
+        if kept is None or kept.identity is not self._coder.identity:
+            typed = self._open(part)
+            tree = self._kept(self._decode(typed))
+            kept = Decoded(self._coder.identity, tree, len(typed[1]) + len(part))
+            self._cache.parts.put(part, kept, weight=kept.size)
+        return kept
+
+    def _kept(self, value: Any) -> Any:
+        """A decoded value that nobody else has, if copies of it can be made."""
+        opaque = self._cache.trees.opaque
+        return opaque if self._cache.trees.copy(value) is opaque else value
+
+    def _decoded(self, node: bytes) -> Any:
+        """A value for the caller, of which some part cannot be copied: that is decoded anew."""
+        parsed = parse(node)
+        if parsed.sort == Sort.CHUNK:
+            tree = self._chunk(parsed.content).tree
+            if tree is not self._cache.trees.opaque:
+                return self._cache.trees.copy(tree)
+            return self._decode(self._open(parsed.content))
+        if parsed.sort in (Sort.PART, Sort.PIECES):
+            return self._decode(self._typed(parsed))
+        entries = self._entries(parsed.sort, parsed.content)
+        values = [self._decoded(entry) for entry in entries.nodes]
+        if parsed.sort == Sort.WRAPPED:
+            return self._made(parsed.name, values)
+        if parsed.sort == Sort.LIST:
+            return flattened(values)
+        return dict(zip(entries.names, values, strict=True))
+
+    def _decode(self, typed: Typed) -> Any:
+        # Only who splits lists has runs: another serialiser may call its types as it likes.
+        is_run = typed[0] == RUN and self._coder.splits
+        return ListRun(typed[1]) if is_run else self._coder.decode(typed)
+
+    def _typed(self, parsed: ParsedNode) -> Typed:
+        if parsed.sort == Sort.PART:
+            return parsed.name, parsed.content
+        return parsed.name, b"".join(self._open(part)[1] for part in ids(parsed.content))
+
+    def _made(self, wrapper: str, fields: list[Any]) -> Any:
+        for name, known in self._coder.wrappers.values():
+            if name == wrapper:
+                try:
+                    return known.make(fields)
+                except (LookupError, TypeError, ValueError) as exc:
+                    raise _malformed(f"names no {wrapper} ({exc})") from exc
+        msg = f"a value of the wrapper {wrapper[:40]!r} was not written by this serialiser"
+        raise CorruptValueError(msg, key=b"")
+
+    def _open(self, part: bytes) -> Typed:
+        typed = self._coder.open(self._fetch(part))
+        if self._coder.secret and id_of(self._secret, typed) != part:
+            # Ciphertext of another place, put here by whoever can write to the file.
+            msg = f"the chunk {part.hex()} holds other content than its id says"
+            raise CorruptValueError(msg, key=part)
+        return typed
+
+
+def _malformed(what: str) -> CorruptValueError:
+    msg = f"the manifest of a checkpoint's value {what}; run 'memcore check'"
+    return CorruptValueError(msg, key=b"")

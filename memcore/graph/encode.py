@@ -1,0 +1,313 @@
+"""Encode values into manifests and chunks; unchanged parts are not serialized again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from memcore.errors import InvalidItemError
+from memcore.graph.decode import MEMO_WEIGHT_MIN, Cache, Memo, ValueParts
+from memcore.graph.manifest import (
+    ATOMS,
+    ID_BYTES,
+    NUMBERS,
+    RUN,
+    Coder,
+    ListRun,
+    Sort,
+    Typed,
+    Wrapper,
+    chunk_node,
+    container,
+    entry_of,
+    flattened,
+    part_node,
+    pieces_node,
+    units_of,
+    wrapped,
+)
+from memcore.graph.rows import id_of
+from memcore.limits import CHUNK_BYTES_MAX, PART_INLINE_BYTES_MAX
+
+__all__ = [
+    "Splitter",
+]
+
+
+_NESTED_MIN: Final = 4
+"""A list inside a value is stored by its elements from so many on."""
+_MOVED_MIN: Final = 4
+"""So many unknown parts of a list are looked for in other places."""
+_DEPTH_MAX: Final = 8
+_ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
+PAGE: Final = "page"
+
+
+class Splitter:
+    """Splits values for one pool, and collects the chunks that may have to be stored.
+
+    ``fresh`` maps ids to contents in clear. ``believe`` tells which are known to be stored.
+    """
+
+    def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
+        self._cache = cache
+        self._coder = coder
+        self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
+        """Serialises what stands under a key, where the coder asks for the key."""
+        self._holds: Callable[[str], bool] | None = getattr(coder, "holds", None)
+        """Whether a key cannot stand in clear beside the parts, where the coder minds."""
+        # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
+        self._run_kinds = ATOMS if self._under is None else NUMBERS
+        self._finite = bool(getattr(coder, "finite", False))
+        self._pool = pool
+        self._epoch = epoch
+        self._secret = secret
+        self.fresh: dict[bytes, Typed] = {}
+        self.encoded = 0
+        """Bytes of the parts that were serialised so far, or known by identity."""
+        self.has_runs = False
+        """Whether a run was stored, which earlier versions of memcore do not know."""
+
+    def split(
+        self, value: Any, base: ValueParts | None, path: str, name: str | None = None
+    ) -> tuple[bytes, ValueParts | None]:
+        """The manifest of a value, and what to compare the next one with.
+
+        ``base`` is a version of it that is stored in this pool and epoch, ``path`` where it
+        stands, for errors; ``name`` that of its channel.
+
+        Raises:
+            InvalidItemError: a part cannot be serialised; the message names its place.
+        """
+        return self._value(value, base, path, 0, name)
+
+    def _value(
+        self, value: Any, base: ValueParts | None, path: str, depth: int, under: str | None = None
+    ) -> tuple[bytes, ValueParts | None]:
+        kind = type(value)
+        if self._coder.splits and depth < _DEPTH_MAX:
+            if kind is list:
+                # A copy: another thread may make the list longer or shorter meanwhile.
+                return self._listed(value.copy(), base, path, depth)
+            before = {} if base is None else base.pages
+            # A copy: another thread may put entries in or take some out meanwhile.
+            version = self._dict(value.copy(), base, path, depth) if kind is dict else None
+            if version is not None:
+                node, version.pages = container(Sort.DICT, version.entries, self._page, before)
+                return node, version
+            wrapper = self._coder.wrappers.get(kind)
+            if wrapper is not None:
+                return self._wrapped(value, wrapper, base, path, depth)
+        return self._part(value, path, under)[0], None
+
+    def _listed(
+        self, value: list[Any], base: ValueParts | None, path: str, depth: int
+    ) -> tuple[bytes, ValueParts]:
+        made = self._list(value, base, path, depth)
+        before = {} if base is None else base.pages
+        node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
+        return node, made
+
+    def _list(self, value: list[Any], base: ValueParts | None, path: str, depth: int) -> ValueParts:
+        value, starts = units_of(value, self._run_kinds, finite=self._finite)
+        head = tail = 0
+        size = len(value)
+        trees = self._cache.trees
+        if base is None or base.names is not None:
+            base = ValueParts(None, [], [])
+        else:
+            head = trees.head(base.trees, base.loaded, value)
+            if head < size and head < len(base.nodes):
+                # What was put in or taken out in front of the rest, as a trimmed history.
+                end = slice(None, head - min(len(base.nodes), size) - 1, -1)
+                loaded = base.loaded if len(base.loaded) == len(base.trees) else []
+                tail = trees.head(base.trees[end], loaded[end], value[end])
+        version = ValueParts(None, base.nodes[:head], base.trees[:head], base.loaded[:head])
+        run = self._moved(value, base, head, size - tail)
+        version.nodes += base.nodes[run]
+        version.trees += base.trees[run]
+        at = head + run.stop - run.start
+        kept = at + tail
+        encoded = self.encoded
+        for place in range(at, size - tail):
+            unit = value[place]
+            if type(unit) is ListRun:
+                node, tree = self._stored(RUN, unit.content), unit
+                self.has_runs = True
+            else:
+                where = place if starts is None else starts[place]
+                node, tree = self._entry(unit, f"{path}[{where}]", depth)
+            version.nodes.append(node)
+            version.trees.append(tree)
+        if tail:
+            version.nodes += base.nodes[-tail:]
+            version.trees += base.trees[-tail:]
+        version.size = self.encoded - encoded
+        if base.nodes:
+            version.size += base.size * kept // len(base.nodes)
+        return version
+
+    def _moved(self, value: list[Any], base: ValueParts, at: int, stop: int) -> slice:
+        """Which parts the values from ``at`` on are, if they stood further behind before."""
+        trees = self._cache.trees
+        if stop - at >= _MOVED_MIN:
+            for start in range(at + 1, len(base.trees)):
+                if trees.same(base.trees[start], value[at]):
+                    run = trees.head(base.trees[start:], base.loaded[start:], value[at:stop])
+                    return slice(start, start + run)
+        return slice(0, 0)
+
+    def _dict(
+        self, value: dict[Any, Any], base: ValueParts | None, path: str, depth: int
+    ) -> ValueParts | None:
+        """None if not all keys are strings, or one has to be redacted with the whole."""
+        if base is None or base.names is None:
+            base = ValueParts({}, [], [])
+        names = base.names or {}
+        entries = base.entries or list(map(entry_of, names, base.nodes))
+        carried = self._cache.trees.carried(
+            names, base.trees, base.loaded, base.nodes, entries, value
+        )
+        if carried is None:
+            return None
+        keys, nodes, entries, trees, fresh = carried
+        if self._holds is not None and any(self._holds(keys[at]) for at in fresh):
+            return None
+        if fresh or len(keys) != len(names) or keys != list(names):
+            names = dict(zip(keys, range(len(keys)), strict=True))
+        encoded = self.encoded
+        for at in fresh:
+            name = keys[at]
+            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth, name)
+            entries[at] = entry_of(name, nodes[at])
+        size = self.encoded - encoded
+        if base.nodes:
+            size += base.size * (len(keys) - len(fresh)) // len(base.nodes)
+        return ValueParts(names, nodes, trees, entries=entries, size=size)
+
+    def _wrapped(
+        self, value: Any, known: tuple[str, Wrapper], base: ValueParts | None, path: str, depth: int
+    ) -> tuple[bytes, ValueParts | None]:
+        name, wrapper = known
+        nodes = []
+        kept = None
+        for at, field in enumerate(wrapper.fields(value)):
+            entry = bytes(field) if type(field) is bytearray else field
+            node, version = self._value(entry, None if at else base, f"{path}.{name}", depth + 1)
+            kept = kept or version
+            nodes.append(node)
+        return wrapped(name, nodes), kept
+
+    def _entry(
+        self, value: Any, path: str, depth: int, under: str | None = None
+    ) -> tuple[bytes, Any]:
+        """The node and the tree of an entry of a list or dict."""
+        kind = type(value)
+        opaque = self._cache.trees.opaque
+        if kind is bytearray:
+            value = bytes(value)  # what it is read as, as a part of anything
+        elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
+            value = value.copy()  # another thread may change the list meanwhile
+            node, made = self._listed(value, None, path, depth + 1)
+            if set(map(type, made.trees)) == {ListRun}:
+                return node, value
+            whole = not any(tree is opaque for tree in made.trees)
+            return node, flattened(made.trees) if whole else opaque
+        elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
+            tree = self._cache.trees.copy(value)
+            stored = value if tree is opaque else tree
+            return self._value(stored, None, path, depth + 1)[0], tree
+        return self._part(value, path, under)
+
+    def _part(self, value: Any, path: str, under: str | None = None) -> tuple[bytes, Any]:
+        """The node and the tree of a value that is stored as a whole."""
+        if type(value) in _ATOMS:
+            return self._serialised(value, path, under), value
+        seen = self._cache.memo.get(id(value))
+        if (
+            seen is not None
+            and seen.value is value
+            and seen.identity is self._coder.identity
+            and seen.secret == self._secret
+            and self._is_stored(seen.node)
+            and self._cache.trees.same(seen.tree, value)
+        ):
+            self.encoded += seen.size
+            return seen.node, seen.tree
+        # The copy is what is serialised: another thread may change the value meanwhile, and back.
+        tree = self._cache.trees.copy(value)
+        encoded = self.encoded
+        whole = value if tree is self._cache.trees.opaque else tree
+        node = self._serialised(whole, path, under)
+        if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
+            size = self.encoded - encoded
+            memo = Memo(value, tree, node, self._secret, self._coder.identity, size)
+            self._cache.memo.put(id(value), memo, weight=max(size, MEMO_WEIGHT_MIN))
+        return node, tree
+
+    def _is_stored(self, node: bytes) -> bool:
+        """Whether the chunk of the node, if it is one, is known to be stored or among ``fresh``."""
+        if node[0] != Sort.CHUNK:
+            return True
+        part = node[1:]
+        return part in self.fresh or (
+            self._cache.known.get((self._pool, self._epoch, part)) is not None
+        )
+
+    def _serialised(self, value: Any, path: str, under: str | None) -> bytes:
+        try:
+            if under is None or self._under is None:
+                kind, content = self._coder.encode(value)
+            else:
+                kind, content = self._under(under, value)
+        except Exception as exc:
+            raise self._refusal(value, path, exc) from exc
+        return self._stored(kind, bytes(content))  # some hand out the caller's own bytearray
+
+    def _stored(self, kind: str, content: bytes) -> bytes:
+        """The node of a serialised part."""
+        self.encoded += len(content) + ID_BYTES
+        if len(content) <= PART_INLINE_BYTES_MAX:
+            return part_node(kind, content)
+        if len(content) <= CHUNK_BYTES_MAX:
+            return chunk_node(self._chunk((kind, content)))
+        pieces = range(0, len(content), CHUNK_BYTES_MAX)
+        return pieces_node(
+            kind, [self._chunk((kind, content[at : at + CHUNK_BYTES_MAX])) for at in pieces]
+        )
+
+    def _page(self, content: bytes) -> bytes:
+        return self._chunk((PAGE, content))
+
+    def _chunk(self, typed: Typed) -> bytes:
+        part = id_of(self._secret, typed)
+        if self._cache.known.get((self._pool, self._epoch, part)) is None:
+            self.fresh[part] = typed
+        return part
+
+    def _refusal(self, value: Any, path: str, exc: Exception) -> InvalidItemError:
+        """The error for what the serialiser refuses, with the place of the innermost culprit."""
+        place, culprit = self._culprit(value, path, 0)
+        msg = (
+            f"{place} cannot be stored: {exc} (it is a {type(culprit).__name__}); make it a type "
+            "that the serialiser knows, or leave it out of the state"
+        )
+        return InvalidItemError(msg)
+
+    def _culprit(self, value: Any, path: str, depth: int) -> tuple[str, Any]:
+        if isinstance(value, dict):
+            below = [(f"{path}[{name!r:.60}]", entry) for name, entry in value.items()]
+        elif isinstance(value, list | tuple):
+            below = [(f"{path}[{at}]", entry) for at, entry in enumerate(value)]
+        else:
+            below = (
+                [(f"{path}.{name}", entry) for name, entry in vars(value).items()]
+                if hasattr(value, "__dict__")
+                else []
+            )
+        for place, entry in below if depth < _DEPTH_MAX else ():
+            try:
+                self._coder.encode(entry)
+            except Exception:  # noqa: BLE001 - whatever a serialiser raises
+                return self._culprit(entry, place, depth + 1)
+        return path, value

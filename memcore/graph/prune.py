@@ -1,0 +1,758 @@
+"""Delete checkpoints: by age, by count, by run, by thread; copies of threads.
+
+A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
+one with a value. So whatever a checkpoint that stays is rebuilt from stays, too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from memcore.codec import keys
+from memcore.codec.keys import Kind, ThreadRow
+from memcore.codec.values import open_value, seal_value
+from memcore.errors import CorruptValueError, InvalidOptionError, OutpacedError
+from memcore.graph import gc as sweeping
+from memcore.graph import rows
+from memcore.graph import rows as threads
+from memcore.graph.manifest import EMPTY, Coder, Sort, StoredCoder
+from memcore.graph.rows import (
+    CheckpointRow,
+    Place,
+    Pool,
+    Thread,
+    checkpoints_of,
+    read_pool,
+    write_pool,
+)
+from memcore.limits import PIECE_ROWS
+from memcore.rows import names
+from memcore.rows.lifecycle import drop_terms, is_erased, need_free, thread_terms
+from memcore.store.interface import DeleteBudget, ReadTxn, Stale, Steps, Txn
+
+__all__ = [
+    "Planner",
+    "PruneCandidate",
+    "PrunePlan",
+    "Pruned",
+    "changed_ms",
+    "copy_thread",
+    "is_encrypted",
+    "is_unused",
+    "keep_rule",
+    "limits_rule",
+    "prune",
+    "remove_piece",
+    "run_rule",
+    "start_removal",
+    "under_way",
+]
+
+
+# --- Which checkpoints may go, and their going: prune, deletion by run ----------------------------
+
+_ATTEMPTS_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PruneCandidate:
+    """A checkpoint as a rule for pruning sees it."""
+
+    namespace: str
+    checkpoint: str
+    parent: str | None
+    metadata: Any
+    body: Any
+
+
+Rule = Callable[[list[PruneCandidate]], set[str]]
+"""Of the checkpoints of a namespace, oldest id first: the ids that are to go."""
+
+
+@dataclass(slots=True)
+class PrunePlan:
+    """What a rule comes to for one thread."""
+
+    place: Place
+    pool: Pool
+    doomed: dict[int, list[str]] = field(default_factory=dict)
+    """By namespace, oldest first."""
+    kept: dict[int, list[str]] = field(default_factory=dict)
+    needed: dict[int, list[str]] = field(default_factory=dict)
+    """Those the rule would have taken, but others are rebuilt from."""
+    order: list[tuple[int, str]] = field(default_factory=list)
+    """The doomed of all namespaces, each before its parent."""
+    strays: list[tuple[int, str]] = field(default_factory=list)
+    """Namespaces and ids of checkpoints that are gone, of which writes are left."""
+    abandoned: bool = False
+    """Whether the thread itself goes: it has been without a checkpoint for long."""
+    values: set[bytes] = field(default_factory=set)
+    """Keys of the values that the kept ones refer to."""
+    unneeded: list[bytes] = field(default_factory=list)
+    """Under a sweep: keys of the other values that were there.
+
+    What came later is not among them, though who has an older memcore open stamps nothing.
+    """
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What went, or would go."""
+
+    checkpoints: int = 0
+    needed: int = 0
+    """Checkpoints that stayed because others are rebuilt from them."""
+    strays: int = 0
+    """Checkpoints that were gone before, whose writes went."""
+    values: int = 0
+    chunks: int = 0
+    abandoned: bool = False
+    """Whether the thread went, which had no checkpoint."""
+
+
+Found = dict[str, PruneCandidate]
+"""The checkpoints of a namespace by id, oldest first."""
+
+
+class Planner:
+    """Works out what a rule comes to, in time linear in the checkpoints."""
+
+    def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder) -> None:
+        self._txn = txn
+        self._place = thread.place
+        self._pool = thread.pool
+        self._coder = coder
+        self._known: dict[tuple[int, str, Any], tuple[bool, bool]] = {}
+        """By namespace, channel and version, what ``_value`` found."""
+        self._stamped: set[str] = set()
+        """Of the namespace, what was written or needed since the sweep began."""
+
+    def plan(self, rule: Rule, *, epoch: int | None = None) -> PrunePlan:
+        """What goes and what stays; under the sweep of an epoch, what arrived in it stays."""
+        plan = PrunePlan(self._place, self._pool)
+        for number, namespace in threads.namespaces_of(self._txn, self._place):
+            self._stamped = set()
+            found = {one.checkpoint: one for one in self._candidates(number, namespace, epoch)}
+            doomed = rule(list(found.values())) - self._stamped
+            needed = self._rebuilt_from(number, doomed, found)
+            going = doomed - needed
+            plan.doomed[number] = [name for name in found if name in going]
+            plan.kept[number] = [name for name in found if name not in going]
+            plan.needed[number] = sorted(doomed & needed)
+            plan.strays += [
+                (number, name) for name in rows.stray_writes(self._txn, self._place, number)
+            ]
+            plan.order += [(number, name) for name in _children_first(plan.doomed[number], found)]
+            values = rows.values_of(self._place, number)
+            for name in plan.kept[number]:
+                for channel, version in rows.versions_in(found[name].body).items():
+                    plan.values.add(rows.value_under(values, channel, version))
+        if epoch is not None:
+            plan.unneeded = list(self._unneeded(plan.values, epoch))
+        return plan
+
+    def _unneeded(self, needed: set[bytes], epoch: int) -> Iterator[bytes]:
+        prefix = keys.thread_rows(self._place.scope, self._place.thread, ThreadRow.VALUE)
+        for key, value in self._txn.scan(prefix, keys.after(prefix)):
+            if key not in needed and rows.stamp_of(value) < epoch:
+                yield key
+
+    def _candidates(
+        self, number: int, namespace: str, epoch: int | None
+    ) -> Iterator[PruneCandidate]:
+        prefix = rows.checkpoints_of(self._place, number)
+        for key, value in self._txn.scan(prefix, keys.after(prefix)):
+            row = CheckpointRow.unpack(key, value)
+            metadata = row.metadata_by(self._coder)
+            body = row.body_by(self._coder)
+            if not isinstance(body, dict) or rows.versions_in(body) != body.get(
+                "channel_versions", {}
+            ):
+                # Not to be taken for one that names no values: these would go.
+                msg = (
+                    f"checkpoint {row.checkpoint!r:.60} cannot be looked into: its body is "
+                    f"{body!s:.60}; prune the thread with the serialiser that wrote it"
+                )
+                raise CorruptValueError(msg, key=key)
+            if epoch is not None and rows.stamp_of(value) >= epoch:
+                self._stamped.add(row.checkpoint)
+            yield PruneCandidate(namespace, row.checkpoint, row.parent, metadata, body)
+
+    def _rebuilt_from(self, number: int, doomed: set[str], found: Found) -> set[str]:
+        """The ancestors that the delta channels of those that stay are rebuilt from."""
+        needed: set[str] = set()
+        ways: dict[tuple[str, str], bool] = {}
+        taken: set[tuple[str, str]] = set()
+        """Channels and checkpoints whose way up is in ``needed`` already."""
+        for one in found.values():
+            if one.checkpoint in doomed or one.parent not in found:
+                continue
+            for channel, version in rows.versions_in(one.body).items():
+                if self._value(number, channel, version)[0]:
+                    continue
+                above = found[one.parent]
+                if rows.is_delta(one.metadata, channel) or self._is_way(
+                    number, channel, above, found, ways
+                ):
+                    self._take_way(number, channel, above, found, taken)
+        return needed | {checkpoint for _, checkpoint in taken}
+
+    def _is_way(
+        self,
+        number: int,
+        channel: str,
+        at: PruneCandidate | None,
+        found: Found,
+        ways: dict[tuple[str, str], bool],
+    ) -> bool:
+        """Whether a channel without a value below is rebuilt from here on up.
+
+        It is if any checkpoint up to the nearest one with a value says that it is one of deltas, or
+        if that value is a snapshot. ``ways`` are the answers so far.
+        """
+        path: dict[tuple[str, str], None] = {}
+        answer = False
+        while at is not None and (channel, at.checkpoint) not in path:
+            named = channel, at.checkpoint
+            if named in ways:
+                answer = ways[named]
+                break
+            path[named] = None
+            stored, snapshot = self._value(number, channel, _version_in(at, channel))
+            if stored or rows.is_delta(at.metadata, channel):
+                # A snapshot says by its form that the channel is one of deltas.
+                answer = snapshot or rows.is_delta(at.metadata, channel)
+                break
+            at = None if at.parent is None else found.get(at.parent)
+        ways.update(dict.fromkeys(path, answer))
+        return answer
+
+    def _take_way(
+        self,
+        number: int,
+        channel: str,
+        at: PruneCandidate | None,
+        found: Found,
+        taken: set[tuple[str, str]],
+    ) -> None:
+        """Add the checkpoints up to the nearest one with a value; without one, up to the root."""
+        while at is not None and (channel, at.checkpoint) not in taken:
+            taken.add((channel, at.checkpoint))
+            if self._value(number, channel, _version_in(at, channel))[0]:
+                return
+            at = None if at.parent is None else found.get(at.parent)
+
+    def _value(self, number: int, channel: str, version: Any) -> tuple[bool, bool]:
+        """Whether there is one, and whether it is a snapshot; looked up once."""
+        if version is None:
+            return False, False
+        named = number, channel, version
+        found = self._known.get(named)
+        if found is None:
+            key = rows.value_key(self._place, number, channel, version)
+            value = self._txn.get(key)
+            if value is not None and rows.is_lost(key, value):
+                found = True, False  # there was one
+            else:
+                node = rows.node_of(self._txn, key, self._coder) or EMPTY
+                found = node != EMPTY, node[0] == Sort.WRAPPED
+            self._known[named] = found
+        return found
+
+
+def _version_in(one: PruneCandidate, channel: str) -> Any:
+    return rows.versions_in(one.body).get(channel)
+
+
+def _children_first(going: list[str], found: Found) -> list[str]:
+    """Each before its parent: what is left when a prune is cut short can still be rebuilt."""
+    among = set(going)
+    parents = {name: found[name].parent for name in going}
+    waiting = Counter(parent for parent in parents.values() if parent in among)
+    ready = [name for name in going if not waiting[name]]
+    order: dict[str, None] = {}
+    while ready:
+        name = ready.pop()
+        order[name] = None
+        parent = parents[name]
+        if parent is not None and parent in among:
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                ready.append(parent)
+    return [*order, *(name for name in going if name not in order)]  # the rest are circles
+
+
+# --- steps ----------------------------------------------------------------------------------------
+#
+# 1. A transaction begins the next epoch of the pool, as for a sweep of chunks. Whoever stores a
+#    checkpoint from then on stamps it, its parent, and every value that it names with the epoch.
+# 2. On one snapshot of that epoch the rule says what goes. What has the stamp stays: it arrived
+#    meanwhile, or is needed by what did.
+# 3. Piece by piece checkpoints go, each before its parent, with their writes; then writes that came
+#    late to checkpoints that are gone; then values that no checkpoint that stays names; then
+#    chunks. Nothing goes that came after the snapshot, or has the stamp by then.
+#
+# So what arrives invalidates nothing. What is cut short is begun anew: what went has gone, and what
+# is left is whole.
+
+
+def prune(
+    read: Callable[[Callable[[ReadTxn], Any]], Any],
+    plan: Callable[..., Callable[[ReadTxn], PrunePlan | None]],
+    coder: Coder,
+) -> Steps[Pruned]:
+    """Remove what the plan dooms: checkpoints with their writes, then values, then chunks.
+
+    ``plan(epoch)`` gives what plans on a snapshot.
+
+    Raises:
+        OutpacedError: others began to prune the thread, again and again.
+        HeldError: a legal hold covers the thread.
+    """
+    done = Pruned()
+    made: PrunePlan | None = read(plan(None))
+    if made is None or not (made.order or made.strays or made.pool.sweeping):
+        return done
+    epoch: int | None = None
+    idle = 0
+    while True:
+        before = done.checkpoints
+        if epoch is None:
+            epoch = yield partial(_begin, place=made.place)
+        found = None if epoch is None else read(plan(epoch))
+        if found is None or epoch is None:
+            return done  # the thread was deleted
+        made = found
+        done.needed = sum(map(len, made.needed.values()))
+        try:
+            if (yield from _remove_checkpoints(made, epoch, done)):
+                yield from _remove_strays(made, epoch, done)
+                yield from _remove_values(made, epoch, done)
+                break
+        except Stale:
+            # Another prune, or a deletion, has begun an epoch: it serves for both, while it lasts.
+            row = read(partial(read_pool, scope=made.place.scope, pool=made.place.pool))
+            epoch = row.epoch if row is not None and row.sweeping else None
+        idle = 0 if done.checkpoints > before else idle + 1
+        _need_patience(idle, done)
+    place = made.place
+    done.chunks = yield from sweeping.sweep(read, place.scope, place.pool, epoch, coder)
+    return done
+
+
+def _need_patience(idle: int, done: Pruned) -> None:
+    if idle == _ATTEMPTS_MAX:
+        msg = (
+            f"others pruned the thread, or forked what was to go, {idle} times in a row: "
+            f"{done.checkpoints:,} checkpoints were removed, the others stay; run it again"
+        )
+        raise OutpacedError(msg)
+
+
+def _begin(txn: Txn, place: Place) -> int | None:
+    """Begin an epoch; which one, None if the thread was deleted.
+
+    Raises:
+        HeldError: a legal hold covers it.
+    """
+    need_free(txn, place.scope, 0, what="the thread")
+    if not threads.is_alive(txn, place):
+        return None
+    return sweeping.begin(txn, place.scope, place.pool)
+
+
+def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool]:
+    """Remove the doomed; False: one of them is needed by what arrived, so plan anew for the rest.
+
+    Raises:
+        Stale: the epoch is over.
+    """
+    at = 0
+    while at < len(plan.order):
+        taken, gone = yield partial(_remove_piece, plan=plan, at=at, epoch=epoch)
+        done.checkpoints += gone
+        if not taken:
+            return False
+        at += taken
+    return True
+
+
+def _remove_piece(txn: Txn, plan: PrunePlan, at: int, epoch: int) -> tuple[int, int]:
+    """Remove some of the doomed from a place in their order on: how many were looked at, and went.
+
+    Raises:
+        Stale: the epoch is over.
+        HeldError: a legal hold covers the thread.
+    """
+    _need_sweep(txn, plan.place, epoch)
+    piece = DeleteBudget()
+    taken = gone = 0
+    for here in range(at, len(plan.order)):
+        number, checkpoint = plan.order[here]
+        key = rows.checkpoint_key(plan.place, number, checkpoint)
+        value = txn.get(key)
+        if value is not None:
+            if rows.stamp_of(value) >= epoch:
+                break
+            writes = rows.writes_of(plan.place, number, checkpoint)
+            sizes = [len(row) for _, row in txn.scan(writes, keys.after(writes))]
+            # A checkpoint never goes without its writes, however many they are.
+            fits = [piece.admits(size) for size in (len(value), *sizes)]
+            if gone and not all(fits):
+                break
+            txn.delete(key)
+            if sizes:
+                txn.delete_range(writes, keys.after(writes))
+            gone += 1
+        taken += 1
+    return taken, gone
+
+
+def _remove_strays(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[None]:
+    """Remove the writes of what is gone; raises Stale as ``_remove_checkpoints``."""
+    strays = plan.strays
+    while strays:
+        taken, gone = yield partial(_remove_late, place=plan.place, strays=strays, epoch=epoch)
+        done.strays += gone
+        strays = strays[taken:]
+
+
+def _remove_late(
+    txn: Txn, place: Place, strays: list[tuple[int, str]], epoch: int
+) -> tuple[int, int]:
+    _need_sweep(txn, place, epoch)
+    piece = DeleteBudget()
+    gone = 0
+    for at, (number, checkpoint) in enumerate(strays):
+        if txn.get(rows.checkpoint_key(place, number, checkpoint)) is not None:
+            continue  # it was put again
+        writes = rows.writes_of(place, number, checkpoint)
+        fits = [piece.admits(len(row)) for _, row in txn.scan(writes, keys.after(writes))]
+        if gone and not all(fits):
+            return at, gone
+        if fits:
+            txn.delete_range(writes, keys.after(writes))
+            gone += 1
+    return len(strays), gone
+
+
+def _need_sweep(txn: ReadTxn, place: Place, epoch: int) -> None:
+    """Have the sweep still be under way: what arrives is stamped only while it is.
+
+    Raises:
+        Stale: it is not.
+        HeldError: a legal hold covers the thread.
+    """
+    need_free(txn, place.scope, 0, what="the thread")
+    row = None if is_erased(txn, place.scope) else read_pool(txn, place.scope, place.pool)
+    if row is None or row.epoch != epoch or not row.sweeping or not threads.is_alive(txn, place):
+        raise Stale
+
+
+def _remove_values(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[None]:
+    """Remove the values that nothing names which stays; raises Stale as ``_remove_checkpoints``."""
+    unneeded = plan.unneeded
+    while unneeded:
+        taken, gone = yield partial(
+            _remove_unneeded, place=plan.place, unneeded=unneeded, epoch=epoch
+        )
+        done.values += gone
+        unneeded = unneeded[taken:]
+
+
+def _remove_unneeded(txn: Txn, place: Place, unneeded: list[bytes], epoch: int) -> tuple[int, int]:
+    _need_sweep(txn, place, epoch)
+    piece = DeleteBudget()
+    gone = 0
+    for at, key in enumerate(unneeded):
+        value = txn.get(key)
+        if value is None or rows.stamp_of(value) >= epoch:
+            continue
+        if not piece.admits(len(value)):
+            return at, gone
+        txn.delete(key)
+        gone += 1
+    return len(unneeded), gone
+
+
+# --- Rules for pruning: which checkpoints of a namespace may go, and how old threads are ----------
+
+_UUID6: Final = re.compile(
+    r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
+"""Ids of LangGraph's checkpoints: the high bits of a time first, in clear in every file."""
+_UUID_EPOCH: Final = 0x01B21DD213814000
+"""1970 in the units of a uuid, tenths of a microsecond since 1582."""
+
+
+def keep_rule(
+    *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
+) -> Rule:
+    """All go but the newest ``keep_last``, and those younger than ``max_age_seconds``.
+
+    ``now``: seconds since 1970; None: the clock's. The age is by ``ts`` of the checkpoint's body.
+
+    Raises:
+        InvalidOptionError: an argument is out of range.
+    """
+    if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
+        msg = f"keep_last: expected an int of at least 1, got {keep_last!r}"
+        raise InvalidOptionError(msg)
+    if max_age_seconds is not None and not max_age_seconds >= 0:
+        msg = f"max_age_seconds: expected a number of at least 0, got {max_age_seconds!r}"
+        raise InvalidOptionError(msg)
+    since = None
+    if max_age_seconds is not None:
+        since = (time.time() if now is None else now) - max_age_seconds
+
+    def rule(found: list[PruneCandidate]) -> set[str]:
+        doomed = found[:-keep_last]
+        if since is not None:
+            # One without a time that can be read is kept: nothing says that it is old.
+            doomed = [one for one in doomed if _made_at(one.body) < since]
+        return {one.checkpoint for one in doomed}
+
+    return rule
+
+
+def limits_rule(*, keep_last: int | None, since_ms: int | None, at_most: int | None = None) -> Rule:
+    """All go that are beyond a limit: not of the newest ``keep_last``, or older than ``since_ms``.
+
+    The newest checkpoint of a namespace always stays, and so does one whose age nothing tells; of
+    those that may go the first ``at_most`` do.
+    """
+
+    def rule(found: list[PruneCandidate]) -> set[str]:
+        beyond = 0 if keep_last is None else len(found) - max(keep_last, 1)
+        doomed = [
+            one.checkpoint
+            for at, one in enumerate(found[:-1])
+            if at < beyond or _is_older(one, since_ms)
+        ]
+        return set(doomed[:at_most])
+
+    return rule
+
+
+def _is_older(one: PruneCandidate, since_ms: int | None) -> bool:
+    if since_ms is None:
+        return False
+    made = _time_ms(one.checkpoint, one.body)
+    return made is not None and made < since_ms
+
+
+def changed_ms(txn: ReadTxn, place: Place) -> int | None:
+    """When the newest checkpoint of a thread, of whatever namespace, was made; None: nothing tells.
+
+    The time is that in the checkpoint's id, if it is one of LangGraph's, or else ``ts`` of its
+    body, if that is not encrypted: milliseconds since 1970 by the writer's clock. A copy is at
+    least as young as the thread itself.
+    """
+    times = []
+    for number, _ in threads.namespaces_of(txn, place):
+        newest = rows.newest(txn, place, number)
+        if newest is not None:
+            found = _id_ms(newest)
+            if found is None:
+                found = _stored_ms(txn, place, number, newest)
+            if found is None:
+                return None
+            times.append(found)
+    return max([threads.read_head(txn, place.scope, place.thread)[1], *times])
+
+
+def is_encrypted(txn: ReadTxn, place: Place) -> bool:
+    """Whether a serialiser encrypted the newest checkpoint of a namespace of the thread.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    for number, _ in threads.namespaces_of(txn, place):
+        newest = rows.newest(txn, place, number)
+        key = None if newest is None else rows.checkpoint_key(place, number, newest)
+        value = None if key is None else txn.get(key)
+        if key is not None and value is not None:
+            return rows.SEALED in CheckpointRow.unpack(key, value).body[0]
+    return False
+
+
+def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int | None:
+    key = rows.checkpoint_key(place, number, checkpoint)
+    value = txn.get(key)
+    if value is None:
+        return None
+    try:
+        return _time_ms(checkpoint, CheckpointRow.unpack(key, value).body_by(StoredCoder()))
+    except CorruptValueError:
+        return None  # encrypted, or damaged: check() tells
+
+
+def _time_ms(checkpoint: str, body: Any) -> int | None:
+    """When a checkpoint was made."""
+    found = _id_ms(checkpoint)
+    if found is None:
+        made = _made_at(body)
+        found = None if math.isinf(made) else int(made * 1000)
+    return found
+
+
+def _id_ms(checkpoint: str) -> int | None:
+    found = _UUID6.fullmatch(checkpoint)
+    if found is None:
+        return None
+    return (int("".join(found.groups()), 16) - _UUID_EPOCH) // 10_000
+
+
+def run_rule(run_ids: Sequence[str]) -> Rule:
+    """The checkpoints of these runs go."""
+    wanted = set(run_ids)
+
+    def rule(found: list[PruneCandidate]) -> set[str]:
+        return {one.checkpoint for one in found if _run_of(one.metadata) in wanted}
+
+    return rule
+
+
+def _run_of(metadata: Any) -> Any:
+    run = metadata.get("run_id") if isinstance(metadata, dict) else None
+    return run if isinstance(run, str) else None
+
+
+def _made_at(body: Any) -> float:
+    try:
+        return datetime.fromisoformat(body["ts"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return float("inf")
+
+
+# --- Deleting a thread: gone at once for everybody, its rows leave a piece at a time --------------
+# The first transaction takes name and head away, and the pool if no other thread has a part in it,
+# and writes a ``REMOVAL`` row for each range that is to go. What a killed process leaves is gone on
+# with by the next deletion or opening, as with sessions.
+
+
+def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[bytes]]:
+    """Delete a thread by name: where its pool goes on to be used by others, and what is left."""
+    number = names.thread_of(txn, scope, name)
+    if number is None:
+        return None, []
+    pool, _ = threads.read_head(txn, scope, number)
+    place = Place(scope, number, pool)
+    row = read_pool(txn, scope, pool)
+    names.drop_thread_name(txn, scope, name)
+    txn.delete(threads.head_key(scope, number))
+    drop_terms(txn, thread_terms(scope, number))
+    work = [_mark(txn, keys.thread_prefix(scope, number))]
+    if row is None or row.members > 1:
+        if row is not None:
+            left = Pool(row.epoch, row.members - 1, row.sweeping, row.key)
+            write_pool(txn, scope, pool, left)
+        return place, work
+    txn.delete(keys.chunk_prefix(scope, pool))
+    work.append(_mark(txn, keys.chunk_prefix(scope, pool)))
+    return None, work
+
+
+def _mark(txn: Txn, prefix: bytes) -> bytes:
+    row = keys.removal_row(prefix)
+    txn.put(row, seal_value(row, b""))
+    return row
+
+
+def is_unused(txn: ReadTxn, prefix: bytes) -> bool:
+    """Whether what a ``REMOVAL`` row names was deleted: a pool without its row, a thread's head."""
+    key = prefix
+    if prefix[0] == Kind.THREAD:
+        key = threads.head_key(*keys.split_session_prefix(prefix))
+    return txn.get(key) is None
+
+
+def under_way(txn: ReadTxn, scope: int) -> list[bytes]:
+    """The ``REMOVAL`` rows of threads and pools of a scope, at most a piece of them."""
+    found: list[bytes] = []
+    for kind in (Kind.THREAD, Kind.CHUNK):
+        start = keys.removal_row(keys.scoped(kind, scope))
+        found += [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
+    return found
+
+
+def remove_piece(txn: Txn, row: bytes) -> list[bytes]:
+    """Remove the next piece of the range that a ``REMOVAL`` row names; the row, if more is left.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    prefix = keys.split_removal_row(row)
+    value = txn.get(row)
+    if value is None:
+        return []
+    open_value(row, value)
+    if not is_unused(txn, prefix):
+        return []  # somebody else was here; what is in use is check()'s to report
+    stop = keys.after(prefix)
+    piece, until = DeleteBudget(), stop
+    for key, value in txn.scan(prefix, stop):
+        if not piece.admits(len(value)):
+            until = key
+            break
+    txn.delete_range(prefix, until)
+    if until is not stop:
+        return [row]
+    txn.delete(row)
+    return []
+
+
+# --- Copying a thread: its rows are written anew, its chunks are shared ---------------------------
+
+_ROWS = (ThreadRow.NAMESPACE, ThreadRow.CHECKPOINT, ThreadRow.VALUE, ThreadRow.WRITES)
+
+
+def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) -> bool:
+    """Make ``target`` a copy of ``source``; whether there is a source.
+
+    Raises:
+        InvalidOptionError: the target exists and holds checkpoints.
+    """
+    found = threads.thread_of(txn, scope, source)
+    if found is None or source == target:
+        return found is not None
+    _need_free(txn, scope, target)
+    start_removal(txn, scope, target)  # writes that came before their checkpoint
+    found = threads.read_thread(txn, scope, found.place.thread)  # they may share the pool
+    pool = found.pool
+    joined = Pool(pool.epoch, pool.members + 1, pool.sweeping, pool.key)
+    place = threads.create_thread(
+        txn, scope, target, joined, now_ms=now_ms, number=found.place.pool
+    )
+    for row in _ROWS:
+        start = keys.thread_rows(scope, found.place.thread, row)
+        there = keys.thread_rows(scope, place.thread, row)
+        # A row's checksum covers its key.
+        for key, value in list(txn.scan(start, keys.after(start))):
+            copied = there + key[len(start) :]
+            body = open_value(key, value)[1]
+            txn.put(copied, seal_value(copied, body))  # without a stamp
+    return True
+
+
+def _need_free(txn: ReadTxn, scope: int, target: str) -> None:
+    number = names.thread_of(txn, scope, target)
+    if number is None:
+        return
+    thread = threads.read_thread(txn, scope, number)
+    for namespace, _ in threads.namespaces_of(txn, thread.place):
+        prefix = checkpoints_of(thread.place, namespace)
+        if any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1)):
+            break
+    else:
+        return
+    msg = f"thread {target[:40]!r} has checkpoints already: delete it first, or copy to another"
+    raise InvalidOptionError(msg)

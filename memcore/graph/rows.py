@@ -1,0 +1,806 @@
+"""Rows of a graph thread: checkpoints, channel values, pending writes, the pool of chunks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final
+
+from memcore.codec import keys
+from memcore.codec.keys import Counter, Kind, ThreadRow
+from memcore.codec.values import (
+    FLAG_REWRITTEN,
+    HEADER_BYTES,
+    decoding,
+    is_proven,
+    open_value,
+    seal_rewritten,
+    seal_value,
+)
+from memcore.errors import CorruptValueError, InvalidOptionError
+from memcore.graph.manifest import (
+    ID_BYTES,
+    Coder,
+    NodeReader,
+    Typed,
+    pack_typed,
+    text,
+    unpack_typed,
+    varint,
+)
+from memcore.limits import CHECKPOINT_ID_BYTES_MAX
+from memcore.rows import names
+from memcore.rows.lifecycle import read_terms, thread_terms
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "CheckpointRow",
+    "Place",
+    "Pool",
+    "Thread",
+    "Write",
+    "chunk_key",
+    "create_thread",
+    "ensure_namespace",
+    "id_of",
+    "namespaces_of",
+    "put_chunk",
+    "read_chunk",
+    "read_pool",
+    "thread_of",
+    "threads",
+    "write_pool",
+]
+
+
+# --- The rows of a thread: checkpoints, values of channels, pending writes ------------------------
+
+NODE: Final = "node"
+WRITES: Final = "writes"
+LOST: Final = "lost"
+"""Of a row in place of one that cannot be read any more; it holds nothing."""
+SEALED: Final = "+"
+"""Between a type and the name of the cipher that its content is under."""
+_INDEX_BIAS: Final = 64
+"""Indices of special writes are negative, down to -4 so far."""
+_HAS_PARENT: Final = 1
+_IS_COMPLETE: Final = 2
+_ID_END: Final = b"\x01"
+_PACKED: Final = re.compile(rb"(?:[^\x00]|\x00\xff)*\x00", re.DOTALL)
+"""A text as it stands in keys, to its end."""
+"""Behind an id whose writes follow: what FF follows is an id that goes on with a NUL."""
+_COUNTERS: Final = "counters_since_delta_snapshot"
+_METADATA: Final = b"metadata"
+_BODY: Final = b"body"
+_STAMP_BYTES: Final = 8
+_THREAD_BYTES: Final = 17
+"""Kind, scope and thread at the begin of a key."""
+_TAG_BYTES: Final = 16
+Version = str | int | float
+"""What a channel's version may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thread lies, by numbers."""
+
+    scope: int
+    thread: int
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint without its values."""
+
+    checkpoint: str
+    parent: str | None
+    metadata: Typed
+    """Sealed, as the body is: see ``metadata_by``."""
+    body: Typed
+    complete: bool = False
+    """Whether every version that the body names had a row when this one was written.
+
+    A version without one was lost then. Rows of earlier versions of memcore are not complete: a
+    version without a row may be that of an empty channel.
+    """
+
+    @classmethod
+    def sealed(
+        cls, checkpoint: str, parent: str | None, coder: Coder, *, metadata: Typed, body: Typed
+    ) -> CheckpointRow:
+        """A complete row of what a coder encoded."""
+        bare = cls(checkpoint, parent, metadata, body)
+        return cls(
+            checkpoint,
+            parent,
+            _seal(coder, metadata, bare._place(_METADATA)),
+            _seal(coder, body, bare._place(_BODY)),
+            complete=True,
+        )
+
+    def metadata_by(self, coder: Coder) -> Any:
+        """The metadata.
+
+        Raises:
+            CorruptValueError: of another cipher, or of another checkpoint.
+        """
+        return coder.decode(_open(coder, self.metadata, self._place(_METADATA)))
+
+    def body_by(self, coder: Coder) -> Any:
+        """The body; raises as ``metadata_by``."""
+        return coder.decode(_open(coder, self.body, self._place(_BODY)))
+
+    def _place(self, part: bytes) -> bytes:
+        parent = b"" if self.parent is None else keys.pack_text(self.parent)
+        return part + keys.pack_text(self.checkpoint) + parent
+
+    def pack(self) -> bytes:
+        """``flags u8 | text parent | text metadata | typed body``."""
+        parent = b"" if self.parent is None else _utf8(self.parent)
+        flags = _HAS_PARENT * (self.parent is not None) | _IS_COMPLETE * self.complete
+        return (
+            bytes((flags,))
+            + text(parent)
+            + text(pack_typed(*self.metadata))
+            + pack_typed(*self.body)
+        )
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> CheckpointRow:
+        """The row.
+
+        Raises:
+            CorruptValueError: it is damaged.
+        """
+        reader = NodeReader(open_value(key, value)[1])
+        flags = reader.take(1)[0]
+        parent = reader.string()
+        metadata = unpack_typed(reader.text())
+        body = unpack_typed(reader.rest())
+        named = parent if flags & _HAS_PARENT else None
+        return cls(id_in(key), named, metadata, body, complete=bool(flags & _IS_COMPLETE))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One pending write; ``node`` is the manifest of its value."""
+
+    task: str
+    path: str
+    index: int
+    channel: str
+    node: bytes
+
+    @property
+    def order(self) -> tuple[str, str, int]:
+        """What LangGraph applies the writes of a step by: ``writes_sort_key``."""
+        return self.path, self.task, self.index
+
+
+def is_delta(metadata: Any, channel: str) -> bool:
+    """Whether a checkpoint's metadata say that the channel is stored as deltas."""
+    counters = metadata.get(_COUNTERS) if isinstance(metadata, dict) else None
+    return isinstance(counters, dict) and channel in counters
+
+
+def versions_in(body: Any) -> Mapping[str, Version]:
+    """The version of each channel, as the body of a checkpoint names them."""
+    versions = body.get("channel_versions") if isinstance(body, dict) else None
+    return versions if isinstance(versions, dict) else {}
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def checkpoint_id_key(checkpoint: str) -> bytes:
+    """An id as it stands in keys: its order is that of the strings.
+
+    Raises:
+        InvalidOptionError: it is no string, or too long.
+    """
+    if not isinstance(checkpoint, str):
+        msg = f"checkpoint_id: expected a str, got {type(checkpoint).__name__}"
+        raise InvalidOptionError(msg)
+    packed = keys.pack_text(checkpoint)
+    if len(packed) > CHECKPOINT_ID_BYTES_MAX:
+        msg = (
+            f"the checkpoint id {checkpoint[:40]!r}... has {len(packed) - 1} bytes: expected fewer "
+            f"than {CHECKPOINT_ID_BYTES_MAX}"
+        )
+        raise InvalidOptionError(msg)
+    return packed
+
+
+def checkpoints_of(place: Place, namespace: int) -> bytes:
+    """The prefix of the checkpoints of a namespace, in the order of their ids."""
+    return keys.graph_rows(place.scope, place.thread, ThreadRow.CHECKPOINT, namespace)
+
+
+def checkpoint_key(place: Place, namespace: int, checkpoint: str) -> bytes:
+    """``0F | scope | thread | 03 | namespace u32 | packed id``."""
+    return checkpoints_of(place, namespace) + checkpoint_id_key(checkpoint)
+
+
+def id_in(key: bytes) -> str:
+    """The checkpoint id of a checkpoint's key."""
+    return keys.unpack_text(key[22:])
+
+
+def namespace_in(key: bytes) -> int:
+    """The number of the namespace of a checkpoint's, a value's or writes' key."""
+    return int.from_bytes(key[18:22], "big")
+
+
+def bound(checkpoint: str) -> bytes:
+    """An id as the end of a range: any string, it need not be one that could be stored."""
+    packed = keys.pack_text(checkpoint)
+    if len(packed) <= CHECKPOINT_ID_BYTES_MAX:
+        return packed
+    return packed[:CHECKPOINT_ID_BYTES_MAX] + b"\x00"  # an id may end just there, and is below it
+
+
+def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
+    """The greatest checkpoint id of a namespace."""
+    prefix = checkpoints_of(place, namespace)
+    for key, _ in txn.scan(prefix, keys.after(prefix), reverse=True, limit=1):
+        return id_in(key)
+    return None
+
+
+def value_key(place: Place, namespace: int, channel: str, version: Version) -> bytes:
+    """``0F | scope | thread | 04 | namespace u32 | packed channel, packed version``."""
+    return value_under(values_of(place, namespace), channel, version)
+
+
+def values_of(place: Place, namespace: int) -> bytes:
+    """The prefix of the values of a namespace."""
+    return keys.graph_rows(place.scope, place.thread, ThreadRow.VALUE, namespace)
+
+
+def value_under(prefix: bytes, channel: str, version: Version) -> bytes:
+    """The key of a value under the prefix of its namespace.
+
+    Raises:
+        InvalidOptionError: the version is neither a str nor a number.
+    """
+    return keys.name_key(prefix, channel, _version_text(version))
+
+
+def _version_text(version: object) -> str:
+    if isinstance(version, str):
+        return "s" + version
+    if isinstance(version, int | float):
+        # 1, 1.0 and True are one version: they are one key of a dict.
+        return f"n{int(version)}" if version == version // 1 else f"n{float(version)!r}"
+    msg = f"a channel's version must be a str, int or float, got {type(version).__name__}"
+    raise InvalidOptionError(msg)
+
+
+def writes_of(place: Place, namespace: int, checkpoint: str) -> bytes:
+    """The prefix of the writes that wait at a checkpoint."""
+    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
+    return prefix + checkpoint_id_key(checkpoint) + _ID_END
+
+
+def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> bytes:
+    """``0F | scope | thread | 05 | namespace u32 | packed id, 01, packed task``."""
+    return keys.name_key(writes_of(place, namespace, checkpoint), task)
+
+
+def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
+    """Ids of checkpoints that are gone, of which writes are left.
+
+    Writes may come before their checkpoint, but then it is to be the newest: below the newest one
+    nothing is still to come.
+    """
+    last = newest(txn, place, namespace)
+    if last is None:
+        return
+    checkpoints = checkpoints_of(place, namespace)
+    prefix = keys.graph_rows(place.scope, place.thread, ThreadRow.WRITES, namespace)
+    start, stop = prefix, prefix + checkpoint_id_key(last)
+    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+        packed = _PACKED.match(row[0], len(prefix))
+        if packed is None:
+            msg = f"the key {row[0].hex()} of pending writes is malformed; run 'memcore check'"
+            raise CorruptValueError(msg, key=row[0])
+        if txn.get(checkpoints + packed[0]) is None:
+            yield keys.unpack_text(packed[0])
+        start = keys.after(prefix + packed[0] + _ID_END)
+
+
+# --- sealed rows ----------------------------------------------------------------------------------
+
+
+def put_sealed(
+    txn: Txn, key: bytes, coder: Coder, kind: str, content: bytes, *, sweep: int = 0
+) -> None:
+    """Write a row whose content the coder seals; ``sweep`` as in ``put_row``."""
+    sealed = _seal(coder, (kind, content), key[_THREAD_BYTES:])
+    put_row(txn, key, pack_typed(*sealed), sweep)
+
+
+def put_row(txn: Txn, key: bytes, body: bytes, sweep: int) -> None:
+    """Write a row of a thread, under a sweep with its epoch as a stamp; ``sweep`` 0: there is none.
+
+    A sweep takes nothing with its stamp: it was written, or needed, since the sweep began. Stamps
+    lie where a rewritten row has the checksum of what it was (``seal_rewritten``).
+    """
+    if sweep:
+        txn.put(key, seal_rewritten(key, body, 0, sweep.to_bytes(_STAMP_BYTES, "big")))
+    else:
+        txn.put(key, seal_value(key, body))
+
+
+def stamp_of(value: bytes) -> int:
+    """The epoch of the last sweep under which a row was written or needed; 0: none."""
+    if len(value) < HEADER_BYTES or not value[1] & FLAG_REWRITTEN:
+        return 0
+    return int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + _STAMP_BYTES], "big")
+
+
+def stamp(txn: Txn, key: bytes, value: bytes, sweep: int) -> None:
+    """Have no sweep of this epoch, or of one before, take the row."""
+    if stamp_of(value) < sweep:
+        put_row(txn, key, open_value(key, value)[1], sweep)
+
+
+def open_sealed(key: bytes, value: bytes, coder: Coder, kind: str) -> bytes:
+    """The content of ``put_sealed``.
+
+    Raises:
+        CorruptValueError: damaged, of another cipher, or of another row.
+    """
+    typed = unpack_typed(open_value(key, value)[1])
+    if typed[0] == LOST:
+        msg = (
+            f"the value {key.hex()} of a checkpoint was lost in a file that was salvaged: go on "
+            "from an older checkpoint, or delete the thread"
+        )
+        raise CorruptValueError(msg, key=key)
+    found, content = _open(coder, typed, key[_THREAD_BYTES:])
+    if found != kind:
+        msg = f"the row {key.hex()} holds {found[:40]!r}, not {kind!r}; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return content
+
+
+def _seal(coder: Coder, typed: Typed, place: bytes) -> Typed:
+    """Seal; what is encrypted says where it belongs, so that it opens nowhere else.
+
+    The place leaves out thread and pool: rows are copied with their thread.
+    """
+    if not coder.secret:
+        return coder.seal(typed)
+    return coder.seal((typed[0], _tag(typed[0], place) + typed[1]))
+
+
+def _open(coder: Coder, sealed: Typed, place: bytes) -> Typed:
+    kind, content = coder.open(sealed)
+    if not coder.secret:
+        return kind, content
+    tag = _tag(kind, place)
+    if content[: len(tag)] != tag:
+        # Ciphertext of another place, put here by whoever can write to the file.
+        msg = "the stored value belongs elsewhere: somebody has moved it; restore from a backup"
+        raise CorruptValueError(msg, key=place)
+    return kind, content[len(tag) :]
+
+
+def _tag(kind: str, place: bytes) -> bytes:
+    return blake2b(text(kind.encode()) + place, digest_size=_TAG_BYTES).digest()
+
+
+def node_of(txn: ReadTxn, key: bytes, coder: Coder) -> bytes | None:
+    """The manifest of a channel's value, None if none is stored under this version."""
+    value = txn.get(key)
+    return None if value is None else open_sealed(key, value, coder, NODE)
+
+
+def lost_value(
+    thread: str, checkpoint: str, channel: str, version: Version, key: bytes
+) -> CorruptValueError:
+    """The error for a value that a complete checkpoint names, and that has no row."""
+    msg = (
+        f"the value of channel {channel!r:.60} (version {version!r:.60}) that checkpoint "
+        f"{checkpoint!r:.60} of thread {thread!r:.60} names is missing: its row was lost; "
+        "'memcore recover' goes back to the newest checkpoint that is whole, or restore a backup"
+    )
+    return CorruptValueError(msg, key=key)
+
+
+def clear_nodes(key: bytes, value: bytes, kind: str) -> list[bytes]:
+    """The manifests in a row of ``put_sealed``; none if it is encrypted.
+
+    Raises:
+        CorruptValueError: the row is damaged, or no such row.
+    """
+    found, content = unpack_typed(open_value(key, value)[1])
+    if found == LOST or found.startswith(kind + SEALED):
+        return []
+    if found != kind:
+        msg = f"it holds {found[:40]!r}, not {kind!r}"
+        raise CorruptValueError(msg, key=key)
+    return [content] if kind == NODE else [write.node for write in unpack_writes(content)]
+
+
+def is_sealed(key: bytes, value: bytes) -> bool:
+    """Whether the content of a row of ``put_sealed`` is encrypted."""
+    return SEALED in unpack_typed(open_value(key, value)[1])[0]
+
+
+def lost_row(key: bytes) -> bytes:
+    """The value that says that the one of this key was lost."""
+    return seal_value(key, pack_typed(LOST, b""))
+
+
+def is_lost(key: bytes, value: bytes) -> bool:
+    """Whether the row stands for a value of which a salvage found too little."""
+    return unpack_typed(open_value(key, value)[1])[0] == LOST
+
+
+def pack_writes(task: str, writes: list[Write]) -> bytes:
+    """The content of a task's row of writes."""
+    parts = [text(_utf8(task))]
+    for write in writes:
+        parts += (
+            varint(write.index + _INDEX_BIAS),
+            text(_utf8(write.channel)),
+            text(_utf8(write.path)),
+            text(write.node),
+        )
+    return b"".join(parts)
+
+
+def unpack_writes(content: bytes) -> Iterator[Write]:
+    """The writes of a task.
+
+    Raises:
+        CorruptValueError: the content is malformed.
+    """
+    reader = NodeReader(content)
+    task = reader.string()
+    while not reader.at_end:
+        index = reader.varint() - _INDEX_BIAS
+        channel, path = reader.string(), reader.string()
+        yield Write(task, path, index, channel, reader.text())
+
+
+def _utf8(string: str) -> bytes:
+    return string.encode("utf-8", "surrogatepass")
+
+
+# --- The pool of chunks that the checkpoints of a thread share, and of the threads copied from it -
+# A chunk's id is a keyed hash of its content in clear, so equal parts are one row whoever writes
+# them, and an id that was read back proves the content. The key lies in the pool's own row, sealed
+# as all content is: under encryption nobody can tell from an id what a chunk holds.
+#
+# Rows that nothing refers to any more leave with a sweep (``sweeping.py``). Each carries the
+# *epoch* of the pool in which it was written or last asked for.
+
+_POOL: Final = Struct(">IIB")
+_EPOCH: Final = Struct(">I")
+_CHUNK_BYTES_MIN: Final = HEADER_BYTES + _EPOCH.size
+KEY_BYTES: Final = 32
+KEY: Final = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What a pool's row says."""
+
+    epoch: int
+    """Grows with every sweep."""
+    members: int
+    """Threads whose checkpoints lie in it."""
+    sweeping: bool
+    """Whether a sweep is under way, or was cut short."""
+    key: Typed
+    """The sealed key of the ids."""
+
+    def pack(self) -> bytes:
+        """The row's body."""
+        return _POOL.pack(self.epoch, self.members, self.sweeping) + pack_typed(*self.key)
+
+    def swept(self, *, sweeping: bool) -> Pool:
+        """At the begin of a sweep the next epoch, at its end the same."""
+        return replace(self, epoch=self.epoch + sweeping, sweeping=sweeping)
+
+
+def new_pool(coder: Coder) -> tuple[Pool, bytes]:
+    """A pool of one thread, and its key in clear."""
+    secret = os.urandom(KEY_BYTES)
+    return Pool(1, 1, sweeping=False, key=coder.seal((KEY, secret))), secret
+
+
+def key_of(pool: Pool, coder: Coder) -> bytes:
+    """The key in clear.
+
+    Raises:
+        CorruptValueError: the pool is of another cipher, or was written without one.
+    """
+    kind, secret = coder.open(pool.key)
+    if kind != KEY or len(secret) != KEY_BYTES:
+        msg = (
+            "the thread was stored with another serialiser or encryption key than this one: open "
+            "it with the one that wrote it"
+        )
+        raise CorruptValueError(msg, key=b"")
+    return secret
+
+
+def read_pool(txn: ReadTxn, scope: int, pool: int) -> Pool | None:
+    """The pool's row."""
+    key = keys.chunk_prefix(scope, pool)
+    value = txn.get(key)
+    return None if value is None else unpack_pool(key, value)
+
+
+def unpack_pool(key: bytes, value: bytes) -> Pool:
+    """A pool's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
+    with decoding(key, "row of a pool"):
+        epoch, members, sweeping = _POOL.unpack_from(body)
+        return Pool(epoch, members, bool(sweeping), unpack_typed(body[_POOL.size :]))
+
+
+def write_pool(txn: Txn, scope: int, pool: int, row: Pool) -> None:
+    """Write the pool's row."""
+    key = keys.chunk_prefix(scope, pool)
+    txn.put(key, seal_value(key, row.pack()))
+
+
+def id_of(secret: bytes, typed: Typed) -> bytes:
+    """The id of a chunk: BLAKE2b-128 under the pool's key over type and content."""
+    hashed = blake2b(pack_typed(typed[0], b""), digest_size=ID_BYTES, key=secret)
+    hashed.update(typed[1])
+    return hashed.digest()
+
+
+def chunk_key(scope: int, pool: int, part: bytes) -> bytes:
+    """``10 | scope | pool | id``."""
+    return keys.chunk_prefix(scope, pool) + part
+
+
+def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
+    """Write a chunk: ``epoch u32 | typed``."""
+    txn.put(key, seal_value(key, _EPOCH.pack(epoch) + pack_typed(*stored)))
+
+
+def is_stored(txn: ReadTxn, key: bytes) -> bool:
+    """Whether the chunk is there; one that is damaged is not: whoever asks is about to write it."""
+    value = txn.get(key)
+    return value is not None and len(value) >= _CHUNK_BYTES_MIN and is_proven(key, value)
+
+
+def touch_chunk(txn: Txn, key: bytes, epoch: int) -> bool:
+    """Make a stored chunk one of this epoch, so that no sweep takes it; whether it is there."""
+    value = txn.get(key)
+    if value is None or not is_stored(txn, key):
+        return False
+    body = open_value(key, value)[1]
+    if _EPOCH.unpack_from(body)[0] != epoch:
+        txn.put(key, seal_value(key, _EPOCH.pack(epoch) + body[_EPOCH.size :]))
+    return True
+
+
+def epoch_of(key: bytes, value: bytes) -> int:
+    """The epoch of a chunk's row."""
+    return int.from_bytes(open_value(key, value)[1][: _EPOCH.size], "big")
+
+
+def read_chunk(txn: ReadTxn, key: bytes) -> Typed:
+    """What was stored.
+
+    Raises:
+        CorruptValueError: the chunk is missing or damaged.
+    """
+    value = txn.get(key)
+    if value is None:
+        msg = (
+            f"the chunk {key.hex()} of a checkpoint is missing; run 'memcore check' and restore "
+            "from a backup"
+        )
+        raise CorruptValueError(msg, key=key)
+    return unpack_chunk(key, value)
+
+
+def unpack_chunk(key: bytes, value: bytes) -> Typed:
+    """What a chunk's row holds.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    return unpack_typed(open_value(key, value)[1][_EPOCH.size :])
+
+
+# --- Threads of graphs by name: their numbers, their namespaces, their pools ----------------------
+
+_HEAD: Final = Struct(">QQ")
+_NUMBER: Final = Struct(">I")
+_ABANDONED_MS: Final = 60 * 60 * 1000
+"""So long a thread may wait for its first checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread as a transaction sees it."""
+
+    place: Place
+    pool: Pool
+    created_ms: int
+
+
+def head_key(scope: int, thread: int) -> bytes:
+    """``0F | scope | thread | 01``."""
+    return keys.thread_rows(scope, thread, ThreadRow.HEAD)
+
+
+def thread_of(txn: ReadTxn, scope: int, name: str) -> Thread | None:
+    """The thread of that name, None if nothing was stored in it.
+
+    Raises:
+        CorruptValueError: its head or pool is missing or damaged.
+    """
+    number = names.thread_of(txn, scope, name)
+    return None if number is None else read_thread(txn, scope, number)
+
+
+def read_thread(txn: ReadTxn, scope: int, number: int) -> Thread:
+    """The thread of that number.
+
+    Raises:
+        CorruptValueError: its head or pool is missing or damaged.
+    """
+    pool, created_ms = read_head(txn, scope, number)
+    row = read_pool(txn, scope, pool)
+    if row is None:
+        key = keys.chunk_prefix(scope, pool)
+        msg = f"the pool {pool} of thread {number} is missing; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return Thread(Place(scope, number, pool), row, created_ms)
+
+
+def is_alive(txn: ReadTxn, place: Place) -> bool:
+    """Whether the thread was not deleted (its number is never given out again)."""
+    return txn.get(head_key(place.scope, place.thread)) is not None
+
+
+def is_abandoned(txn: ReadTxn, scope: int, thread: int, *, now_ms: int) -> bool:
+    """Whether a thread has no checkpoint, and has long been there: writes came after its deletion.
+
+    What somebody set a time or rules for is no such thread.
+    """
+    prefix = keys.thread_rows(scope, thread, ThreadRow.CHECKPOINT)
+    if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
+        return False
+    is_old = read_head(txn, scope, thread)[1] < now_ms - _ABANDONED_MS
+    return is_old and read_terms(txn, thread_terms(scope, thread)).is_empty
+
+
+def read_head(txn: ReadTxn, scope: int, number: int) -> tuple[int, int]:
+    """``(pool, created ms)`` of a thread."""
+    key = head_key(scope, number)
+    value = txn.get(key)
+    if value is None:
+        msg = f"the head of thread {number} is missing; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    return unpack_head(key, value)
+
+
+def unpack_head(key: bytes, value: bytes) -> tuple[int, int]:
+    """``(pool, created ms)`` of a thread's head.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
+    with decoding(key, "head of a thread"):
+        pool, created_ms = _HEAD.unpack(body)
+    return pool, created_ms
+
+
+def pack_head(key: bytes, pool: int, created_ms: int) -> bytes:
+    """The value of a thread's head."""
+    return seal_value(key, _HEAD.pack(pool, created_ms))
+
+
+def create_thread(
+    txn: Txn, scope: int, name: str, pool: Pool, *, now_ms: int, number: int | None = None
+) -> Place:
+    """A new thread; with a pool of its own, or as one more member of pool ``number``."""
+    thread = names.new_thread(txn, scope, name)
+    if number is None:
+        number = names.next_number(txn, Counter.POOL)
+    write_pool(txn, scope, number, pool)
+    key = head_key(scope, thread)
+    txn.put(key, pack_head(key, number, now_ms))
+    return Place(scope, thread, number)
+
+
+def threads(
+    txn: ReadTxn, scope: int, *, start_after: str | None = None
+) -> Iterator[tuple[str, int]]:
+    """``(name, number)`` in the order of names; those too long for a key at the end."""
+    return names.threads(txn, scope, start_after)
+
+
+# --- namespaces -----------------------------------------------------------------------------------
+
+
+def _namespace_key(place: Place, name: str) -> bytes:
+    prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
+    return keys.name_key(prefix, name)
+
+
+def namespace_of(txn: ReadTxn, place: Place, name: str) -> int | None:
+    """The number of a namespace of the thread, None if nothing was stored in it."""
+    key = _namespace_key(place, name)
+    value = txn.get(key)
+    return None if value is None else unpack_namespace(key, value)[0]
+
+
+def pack_namespace(place: Place, name: str, number: int) -> tuple[bytes, bytes]:
+    """Key and value of a namespace's row."""
+    key = _namespace_key(place, name)
+    return key, seal_value(key, _NUMBER.pack(number) + name.encode("utf-8", "surrogatepass"))
+
+
+def ensure_namespace(txn: Txn, place: Place, name: str) -> int:
+    """The number of a namespace; the first call gives it one."""
+    found = namespace_of(txn, place, name)
+    if found is None:
+        found = names.next_number(txn, Counter.GRAPH_NAMESPACE)
+        txn.put(*pack_namespace(place, name, found))
+    return found
+
+
+def namespaces_of(txn: ReadTxn, place: Place) -> list[tuple[int, str]]:
+    """``(number, name)`` in the order in which they came into being."""
+    prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.NAMESPACE)
+    return sorted(unpack_namespace(*row) for row in txn.scan(prefix, keys.after(prefix)))
+
+
+def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
+    """``(number, name)`` of a namespace's row.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    body = open_value(key, value)[1]
+    with decoding(key, "namespace of a thread"):
+        return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass")
+
+
+def scopes_with_threads(txn: ReadTxn) -> list[int]:
+    """Numbers of the scopes in which threads or chunks have rows."""
+    found = set()
+    for kind in (Kind.THREAD, Kind.CHUNK):
+        start, stop = bytes((kind,)), bytes((kind + 1,))
+        while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+            scope = keys.split_scoped(row[0])[0]
+            found.add(scope)
+            start = keys.after(keys.scoped(kind, scope))
+    return sorted(found)
+
+
+def scope_threads(txn: ReadTxn, scope: int) -> Iterator[int]:
+    """Numbers of all threads that have rows, hidden ones too."""
+    start = keys.scoped(Kind.THREAD, scope)
+    stop = keys.after(start)
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return
+        number = int.from_bytes(row[0][9:17], "big")
+        yield number
+        start = keys.after(keys.thread_prefix(scope, number))

@@ -1,0 +1,285 @@
+"""GraphStore: checkpoints of graph runtimes in one scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from memcore.errors import CorruptValueError
+from memcore.graph import gc as sweeping
+from memcore.graph import rows as threads
+from memcore.graph.check import Checking, Judge, RecoveredNamespace, check_threads, leftovers_of
+from memcore.graph.decode import Cache
+from memcore.graph.manifest import Coder
+from memcore.graph.prune import (
+    Planner,
+    Pruned,
+    PrunePlan,
+    Rule,
+    copy_thread,
+    prune,
+    remove_piece,
+    start_removal,
+    under_way,
+)
+from memcore.graph.read import Deltas, Listing
+from memcore.graph.rows import Place
+from memcore.graph.write import NewCheckpoint, NewWrites, Writing, admitting
+from memcore.privacy.write_filter import ScopeFilter
+from memcore.rows import names
+from memcore.rows.lifecycle import need_free
+from memcore.store.interface import ReadTxn, Steps, Store, Txn, take
+
+__all__ = [
+    "GraphStore",
+    "store_of",
+]
+
+
+def _go_on(txn: Txn, row: bytes) -> list[bytes]:
+    """Remove a piece of what another deletion left; a damaged mark is check()'s to report."""
+    try:
+        return remove_piece(txn, row)
+    except CorruptValueError:
+        return []
+
+
+class GraphStore(Listing, Deltas):
+    """Threads of a graph: checkpoints of channel values by version, with pending writes.
+
+    A thread has namespaces (one a subgraph), a namespace checkpoints by id, in the order of the ids
+    as strings. A checkpoint has a body (with ``channel_versions``: which version of which channel
+    belongs to it), metadata, and a parent; values lie under (namespace, channel, version), list
+    elements and dict entries once for all versions of a thread.
+
+    Handles are made by ``scope.graph`` and may be shared by threads. ``plan_*`` give the steps of a
+    change, for whoever commits from a loop.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        find: Callable[[ReadTxn], int | None],
+        ensure: Callable[[Txn], int],
+        *,
+        now_ms: Callable[[], int],
+        passage: ScopeFilter | None = None,
+    ) -> None:
+        super().__init__(cache, store.read, find)
+        self._store = store
+        self._passage = passage
+        self._now_ms = now_ms
+        self._writing = Writing(cache, store.read, find, ensure, now_ms)
+
+    def __contains__(self, thread: object) -> bool:
+        """Whether there is a thread of that name."""
+
+        def look(txn: ReadTxn) -> bool:
+            scope = self._find(txn)
+            return scope is not None and names.thread_of(txn, scope, str(thread)) is not None
+
+        return isinstance(thread, str) and bool(self._read(look))
+
+    def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> None:
+        """Store a checkpoint, or replace the one of that id.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised; the message names its place.
+            StaleParentError: ``new.follows`` and its parent is not the newest any more.
+            InvalidOptionError, CorruptValueError, ReadOnlyError, StorageError
+        """
+        take(self._store, self.plan_put(thread, namespace, new, coder))
+
+    def plan_put(
+        self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder
+    ) -> Steps[None]:
+        """The steps of ``put``."""
+        if self._passage is not None:
+            values = [(name, value) for name, (_, value) in new.values.items()]
+            coder = admitting(self._passage.beside(thread), coder, values)
+        return self._writing.put(thread, namespace, new, coder)
+
+    def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> None:
+        """Store the writes of one task; those with an index >= 0 that it has already stay.
+
+        Raises:
+            As ``put``.
+        """
+        take(self._store, self.plan_put_writes(thread, namespace, new, coder))
+
+    def plan_put_writes(
+        self, thread: str, namespace: str, new: NewWrites, coder: Coder
+    ) -> Steps[None]:
+        """The steps of ``put_writes``."""
+        if self._passage is not None:
+            values = [(name, value) for _, name, value in new.writes]
+            coder = admitting(self._passage.beside(thread), coder, values)
+        return self._writing.put_writes(thread, namespace, new, coder)
+
+    def check(self, coder: Coder, judge: Judge) -> list[str]:
+        """What is wrong with the threads of the scope, in words; empty: nothing.
+
+        Args:
+            coder: the serialiser that wrote them.
+            judge: what is wrong with the value of a channel, by position in it.
+        """
+        scope = self._read(self._find)
+        if scope is None:
+            return []
+        found = check_threads(self._read, scope)
+        checking = Checking(Cache(), self._read, self._find)
+        return found + list(checking.findings(coder, judge))
+
+    def recover(
+        self, thread: str, coder: Coder, *, dry_run: bool = False
+    ) -> list[RecoveredNamespace] | None:
+        """Go back to the newest checkpoint of each namespace that can be read whole.
+
+        Those behind it are removed, with their pending writes; in a namespace that has none that is
+        whole nothing is. A ``StoredCoder`` looks whether all that a checkpoint refers to is there,
+        any other one also decodes it, and the ancestors that delta channels are rebuilt from.
+
+        Args:
+            thread: which one.
+            coder: the serialiser that wrote it.
+            dry_run: only say what is whole and what is not.
+
+        Returns:
+            What was found, by namespace; None if there is no such thread.
+
+        Raises:
+            HeldError: a legal hold covers it.
+            UndecodableError: something is sound, but not of this serialiser; nothing was removed.
+            InvalidOptionError: only the thread's own serialiser can tell.
+        """
+        checking = Checking(Cache(), self._read, self._find)
+        found = checking.diagnosis(thread, coder)
+        if found is not None and not dry_run:
+            take(self._store, checking.removal(found), makes_room=True)
+        return None if found is None else [one for one, _ in found]
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def delete_thread(self, thread: str, coder: Coder) -> bool:
+        """Delete a thread; whether there was one. Works on a full device.
+
+        Raises:
+            HeldError: a legal hold covers it.
+        """
+        return take(self._store, self._deletion(thread, coder), makes_room=True)
+
+    def _deletion(
+        self, thread: str, coder: Coder, *, due: Callable[[ReadTxn], bool] | None = None
+    ) -> Steps[bool]:
+        """The steps of a deletion, if the thread is still ``due`` to go."""
+
+        def closure(txn: Txn) -> tuple[bool, Place | None, list[bytes]]:
+            scope = self._find(txn)
+            if scope is None or names.thread_of(txn, scope, thread) is None:
+                return False, None, []
+            if due is not None and not due(txn):
+                return False, None, []
+            need_free(txn, scope, 0, what=f"thread {thread[:40]!r}")
+            return True, *start_removal(txn, scope, thread)
+
+        found, shared, work = yield closure
+        while work:
+            row = work.pop()
+            work += yield partial(remove_piece, row=row)
+        left = self._read(self._leaving)
+        while left:  # of deletions that were cut short
+            left += yield partial(_go_on, row=left.pop())
+        if shared is not None:
+            scope, pool = shared.scope, shared.pool
+            epoch = yield partial(sweeping.begin, scope=scope, pool=pool)
+            if epoch is not None:
+                yield from sweeping.sweep(self._read, scope, pool, epoch, coder)
+        return bool(found)
+
+    def _leaving(self, txn: ReadTxn) -> list[bytes]:
+        scope = self._find(txn)
+        return [] if scope is None else under_way(txn, scope)
+
+    def copy_thread(self, source: str, target: str) -> bool:
+        """Copy checkpoints and writes of a thread to a new one, in one commit; share the values.
+
+        Returns whether there is a source.
+
+        Raises:
+            InvalidOptionError: the target has checkpoints.
+        """
+        return bool(self._store.transact(self.plan_copy_thread(source, target)))
+
+    def plan_copy_thread(self, source: str, target: str) -> Callable[[Txn], bool]:
+        """The closure of ``copy_thread``."""
+
+        def closure(txn: Txn) -> bool:
+            scope = self._find(txn)
+            now_ms = self._now_ms()
+            return scope is not None and copy_thread(txn, scope, source, target, now_ms=now_ms)
+
+        return closure
+
+    def would_prune(self, thread: str, rule: Rule, coder: Coder) -> PrunePlan | None:
+        """What ``prune`` would do; None if there is no such thread."""
+        return self._read(self._planner(thread, rule, coder))  # type: ignore[no-any-return]
+
+    def prune(self, thread: str, rule: Rule, coder: Coder) -> Pruned:
+        """Remove the checkpoints of a thread that the rule names, but what others are rebuilt from.
+
+        It goes in small commits, beside writers of the thread: what they store meanwhile stays, and
+        what it needs. Cut short, it keeps what was done; the next one goes on with the rest.
+
+        Raises:
+            OutpacedError: others pruned the thread at the same time, again and again.
+            HeldError: a legal hold covers the thread.
+        """
+        if self._read(partial(self._is_abandoned, thread=thread)):
+            due = partial(self._is_abandoned, thread=thread)
+            gone = take(self._store, self._deletion(thread, coder, due=due), makes_room=True)
+            return Pruned(abandoned=gone)
+        plan = partial(self._planner, thread, rule, coder)
+        steps = prune(self._read, plan, coder)
+        return take(self._store, steps, makes_room=True)
+
+    def leftovers(self) -> list[str]:
+        """What late writes left in the scope, in words: no damage, ``prune`` removes it.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+        scope = self._read(self._find)
+        if scope is None:
+            return []
+        look = partial(leftovers_of, scope=scope, now_ms=self._now_ms())
+        found: list[str] = []
+        for name, number in self._read(lambda txn: list(threads.threads(txn, scope))):
+            found += self._read(partial(look, name=name, number=number))
+        return found
+
+    def _is_abandoned(self, txn: ReadTxn, thread: str) -> bool:
+        scope = self._find(txn)
+        number = None if scope is None else names.thread_of(txn, scope, thread)
+        if scope is None or number is None:
+            return False
+        return threads.is_abandoned(txn, scope, number, now_ms=self._now_ms())
+
+    def _planner(
+        self, thread: str, rule: Rule, coder: Coder, epoch: int | None = None
+    ) -> Callable[[ReadTxn], PrunePlan | None]:
+        def plan(txn: ReadTxn) -> PrunePlan | None:
+            scope = self._find(txn)
+            found = None if scope is None else threads.thread_of(txn, scope, thread)
+            if found is None:
+                return None
+            made = Planner(txn, found, coder).plan(rule, epoch=epoch)
+            made.abandoned = self._is_abandoned(txn, thread)
+            return made
+
+        return plan
+
+
+def store_of(graph: GraphStore) -> Store:
+    """The open store that the checkpoints lie in (for memcore's own facades)."""
+    return graph._store  # noqa: SLF001 - this module's

@@ -1,0 +1,583 @@
+"""Write checkpoints and pending writes: only what changed is serialized, hashed and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from memcore.codec.values import decode_json, encode_json
+from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
+from memcore.graph import rows
+from memcore.graph import rows as threads
+from memcore.graph.decode import MISSING, Cache, DecodeCache, ValueParts
+from memcore.graph.encode import Splitter
+from memcore.graph.manifest import EMPTY, Coder, Typed, Wrapper
+from memcore.graph.rows import (
+    CheckpointRow,
+    Place,
+    Pool,
+    Write,
+    chunk_key,
+    is_stored,
+    key_of,
+    new_pool,
+    put_chunk,
+    read_pool,
+    touch_chunk,
+)
+from memcore.limits import STAGED_BYTES
+from memcore.privacy.redact_packed import OpaqueContent, redact_packed
+from memcore.privacy.write_filter import Redacts, ScopeFilter
+from memcore.rows import names
+from memcore.rows.lifecycle import is_erased
+from memcore.store.datafile import GRAPH_ROWS
+from memcore.store.interface import Orphaned, ReadTxn, Stale, Steps, Txn
+
+__all__ = [
+    "NewCheckpoint",
+    "NewWrites",
+    "RedactingCoder",
+    "Writing",
+    "admitting",
+]
+
+
+# --- Storing checkpoints and pending writes: only what changed is serialised, hashed and written --
+
+ATTEMPTS_MAX = 16
+"""Sweeps that may get into a put's way before it gives up; each takes a prune of its own."""
+
+
+Values = Mapping[str, tuple[rows.Version, Any]]
+"""By channel: version and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """What ``put`` stores."""
+
+    checkpoint: str
+    parent: str | None
+    body: Any
+    metadata: Any
+    values: Values
+    """Changed channels: version, and value or MISSING."""
+    others: Values = field(default_factory=dict)
+    """Channels that did not change: stored again if they, or the parent, were pruned or lost."""
+    follows: bool = False
+    """Whether the parent must be the newest checkpoint of the namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWrites:
+    """What ``put_writes`` stores: one task's."""
+
+    checkpoint: str
+    task: str
+    path: str
+    writes: Sequence[tuple[int, str, Any]]
+    """Index, channel, value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a write is prepared for: a thread as it was seen, or one that is still to be made."""
+
+    place: Place | None
+    pool: Pool
+    secret: bytes
+    identity: object
+    """The coder's."""
+
+
+Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
+"""Prepares what a closure writes; told whether the parent was found to be gone."""
+Prepared = Callable[[Txn, Place, int, int], None]
+"""Writes the prepared rows of a namespace, with the epoch of the sweep under way (0: none)."""
+Admit = Callable[[Txn, Place | None, int | None, Pool], None]
+"""Raises if what was prepared must not be stored where it would go now."""
+Chunks = list[tuple[bytes, Typed]]
+_BASES: Final = 4096
+
+
+class Writing:
+    """The writes of one scope."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        read: Callable[[Callable[[ReadTxn], Any]], Any],
+        find: Callable[[ReadTxn], int | None],
+        ensure: Callable[[Txn], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._cache = cache
+        self._read = read
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+        self._bases: DecodeCache[tuple[str, int], _Basis] = DecodeCache(_BASES)
+        """By thread and ``id()`` of the coder's identity, which need not be hashable."""
+
+    def put(self, thread: str, namespace: str, new: NewCheckpoint, coder: Coder) -> Steps[None]:
+        """Store a checkpoint, in one commit but for large new values, which go before it.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised.
+            StaleParentError: ``follows``, and the parent is not the newest checkpoint.
+        """
+        rows.checkpoint_id_key(new.checkpoint)
+        if new.parent is not None:
+            rows.checkpoint_id_key(new.parent)
+        made: dict[str, ValueParts] = {}
+        whole = False
+
+        def prepare(splitter: Splitter, basis: _Basis, orphaned: bool) -> Prepared:
+            nonlocal whole
+            whole = whole or orphaned
+            made.clear()
+            values = {**new.others, **new.values} if whole else new.values
+            nodes = self._values(splitter, basis, namespace, values, made)
+            row = CheckpointRow.sealed(
+                new.checkpoint,
+                new.parent,
+                coder,
+                metadata=_encoded(coder, new.metadata, "the metadata"),
+                body=_body(coder, new.body),
+            ).pack()
+
+            def store(txn: Txn, place: Place, number: int, sweep: int) -> None:
+                if splitter.has_runs:
+                    txn.need_feature(GRAPH_ROWS)
+                for channel, version, node in nodes:
+                    key = rows.value_key(place, number, channel, version)
+                    # What did not change and is there still may be another checkpoint's, too.
+                    if channel in new.values or txn.get(key) is None:
+                        rows.put_sealed(txn, key, coder, rows.NODE, node, sweep=sweep)
+                _complete(txn, place, number, new, coder, sweep=sweep, whole=whole)
+                key = rows.checkpoint_key(place, number, new.checkpoint)
+                rows.put_row(txn, key, row, sweep)
+
+            return store
+
+        def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
+            if new.follows:
+                _need_newest(txn, place, number, new)
+            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
+                if not whole:
+                    raise Orphaned
+                _need_values(new)
+
+        place, pool = yield from self._commit(thread, namespace, coder, prepare, admit)
+        for channel, version in made.items():
+            key = (place, pool.epoch, namespace, channel)
+            self._cache.versions.put(key, version, weight=version.size + len(version.nodes))
+
+    def _values(
+        self,
+        splitter: Splitter,
+        basis: _Basis,
+        namespace: str,
+        values: Values,
+        made: dict[str, ValueParts],
+    ) -> list[tuple[str, rows.Version, bytes]]:
+        nodes = []
+        for channel, (version, value) in values.items():
+            node = EMPTY
+            if value is not MISSING:
+                key = (basis.place, basis.pool.epoch, namespace, channel)
+                base = None if basis.place is None else self._cache.versions.get(key)
+                node, kept = splitter.split(value, base, f"channel {channel!r}", channel)
+                if kept is not None:
+                    made[channel] = kept
+            nodes.append((channel, version, node))
+        return nodes
+
+    def put_writes(self, thread: str, namespace: str, new: NewWrites, coder: Coder) -> Steps[None]:
+        """Store a task's writes: the first of an index stays, of a negative one the last.
+
+        Raises:
+            InvalidItemError: a value cannot be serialised.
+        """
+        rows.checkpoint_id_key(new.checkpoint)
+
+        def prepare(splitter: Splitter, _basis: _Basis, _orphaned: bool) -> Prepared:
+            writes = []
+            for index, channel, value in new.writes:
+                path = f"the write to channel {channel!r}"
+                node, _version = splitter.split(value, None, path, channel)
+                writes.append(Write(new.task, new.path, index, channel, node))
+
+            def store(txn: Txn, place: Place, number: int, _sweep: int) -> None:
+                if splitter.has_runs:
+                    txn.need_feature(GRAPH_ROWS)
+                key = rows.writes_key(place, number, new.checkpoint, new.task)
+                value = txn.get(key)
+                merged: dict[int, Write] = {}
+                if value is not None:
+                    before = rows.open_sealed(key, value, coder, rows.WRITES)
+                    merged = {write.index: write for write in rows.unpack_writes(before)}
+                for write in writes:
+                    if write.index < 0 or write.index not in merged:
+                        merged[write.index] = write
+                content = rows.pack_writes(new.task, list(merged.values()))
+                rows.put_sealed(txn, key, coder, rows.WRITES, content)
+
+            return store
+
+        yield from self._commit(thread, namespace, coder, prepare, None)
+
+    def _commit(
+        self,
+        thread: str,
+        namespace: str,
+        coder: Coder,
+        prepare: Prepare,
+        admit: Admit | None,
+    ) -> Steps[tuple[Place, Pool]]:
+        """Prepare and store until what was prepared fits the store."""
+        orphaned = False
+        for _ in range(ATTEMPTS_MAX):
+            basis = self._basis(thread, coder)
+            number = 0 if basis.place is None else basis.place.pool
+            splitter = Splitter(
+                self._cache, coder, pool=number, epoch=basis.pool.epoch, secret=basis.secret
+            )
+            store = prepare(splitter, basis, orphaned)
+            try:
+                chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
+                basis, chunks = yield from self._stage(thread, basis, chunks)
+                place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
+            except Stale as stale:
+                # Not told by the closure itself, which may run again after it was refused.
+                orphaned = isinstance(stale, Orphaned)
+                self._bases.drop((thread, id(coder.identity)))
+                continue
+            if basis.place is None:
+                self._bases.put((thread, id(coder.identity)), replace(basis, place=place))
+            for part in splitter.fresh:
+                self._cache.known.put((place.pool, basis.pool.epoch, part), True)
+            return place, basis.pool
+        msg = f"thread {thread[:40]!r} was pruned {ATTEMPTS_MAX} times while one put was prepared"
+        raise OutpacedError(msg)
+
+    def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
+        """Store so many of the chunks that the rest fits one commit: nothing refers to them yet."""
+        *batches, last = _batches(chunks)
+        for first in batches:
+
+            def closure(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
+                place, pool = self._place(txn, thread, basis)
+                place = place or self._create(txn, thread, basis)
+                _put_chunks(txn, place, pool, batch)
+                return place
+
+            place = yield closure
+            basis = replace(basis, place=place)
+        return basis, last
+
+    def _closure(
+        self,
+        thread: str,
+        namespace: str,
+        basis: _Basis,
+        chunks: Chunks,
+        prepared: tuple[Prepared, Admit | None],
+    ) -> Callable[[Txn], Place]:
+        store, admit = prepared
+
+        def closure(txn: Txn) -> Place:
+            place, pool = self._place(txn, thread, basis)
+            number = None if place is None else threads.namespace_of(txn, place, namespace)
+            if admit is not None:
+                admit(txn, place, number, basis.pool)
+            if place is None:
+                place = self._create(txn, thread, basis)
+            if number is None:
+                number = threads.ensure_namespace(txn, place, namespace)
+            _put_chunks(txn, place, pool, chunks)
+            if pool.sweeping:
+                txn.need_feature(GRAPH_ROWS)
+            store(txn, place, number, pool.epoch if pool.sweeping else 0)
+            return place
+
+        return closure
+
+    def _basis(self, thread: str, coder: Coder) -> _Basis:
+        """The thread as it is, or what a new one would be made of."""
+        kept = self._bases.get((thread, id(coder.identity)))
+        if kept is not None and kept.identity is coder.identity:
+            return kept
+
+        def look(txn: ReadTxn) -> threads.Thread | None:
+            scope = self._find(txn)
+            return None if scope is None else threads.thread_of(txn, scope, thread)
+
+        found = self._read(look)
+        if found is None:
+            pool, secret = new_pool(coder)
+            return _Basis(None, pool, secret, coder.identity)
+        secret = key_of(found.pool, coder)
+        basis = _Basis(found.place, found.pool, secret, coder.identity)
+        self._bases.put((thread, id(coder.identity)), basis)
+        return basis
+
+    def _place(self, txn: Txn, thread: str, basis: _Basis) -> tuple[Place | None, Pool]:
+        """Where the thread lies, None if it is still to be made; and its pool as it is now.
+
+        Raises:
+            Stale: it is not what the write was prepared for.
+        """
+        place = basis.place
+        if place is None:
+            scope = self._find(txn)
+            if scope is not None and names.thread_of(txn, scope, thread) is not None:
+                raise Stale
+            return None, basis.pool
+        if is_erased(txn, place.scope):
+            raise Stale
+        pool = read_pool(txn, place.scope, place.pool)
+        if pool is None or pool.epoch != basis.pool.epoch or not threads.is_alive(txn, place):
+            raise Stale
+        return place, pool
+
+    def _create(self, txn: Txn, thread: str, basis: _Basis) -> Place:
+        scope = self._ensure(txn)
+        return threads.create_thread(txn, scope, thread, basis.pool, now_ms=self._now_ms())
+
+
+def _encoded(
+    coder: Coder, value: Any, what: str, *, by: Callable[[Any], Typed] | None = None
+) -> Typed:
+    try:
+        return coder.encode(value) if by is None else by(value)
+    except Exception as exc:
+        msg = f"{what} cannot be stored: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+_STRUCTURE: Final = frozenset((
+    "v", "id", "ts", "channel_versions", "versions_seen", "updated_channels",
+))  # fmt: skip
+"""What a checkpoint's body holds beside content: ids, versions, times."""
+
+
+def _body(coder: Coder, body: Any) -> Typed:
+    """The body of a checkpoint; in versions there is nothing to redact, and much that looks so."""
+    plain = getattr(coder, "encode_plain", None)
+    if plain is not None and isinstance(body, dict) and _STRUCTURE.issuperset(body):
+        return _encoded(coder, body, "the checkpoint", by=plain)
+    return _encoded(coder, body, "the checkpoint")
+
+
+def _complete(
+    txn: Txn,
+    place: Place,
+    number: int,
+    new: NewCheckpoint,
+    coder: Coder,
+    *,
+    sweep: int,
+    whole: bool,
+) -> None:
+    """Give every version that the body names a row: one that is missing later was lost.
+
+    What neither this put nor one before it stored is an empty channel. A put that comes late, with
+    the value of that version, replaces the row. Under a sweep, what is there is kept from it, and
+    so is the parent.
+
+    Raises:
+        Orphaned: a value that did not change has no row, and the put was not prepared to store it.
+            The checkpoint that it was read from was pruned since though the parent was not, as that
+            of a copy, which has the parent of what it is copied from; or the thread was deleted.
+    """
+    needed = []
+    for channel, version in rows.versions_in(new.body).items():
+        key = rows.value_key(place, number, channel, version)
+        needed.append(key)
+        if txn.get(key) is None:
+            if channel in new.others and not whole:
+                raise Orphaned
+            rows.put_sealed(txn, key, coder, rows.NODE, EMPTY, sweep=sweep)
+    if not sweep:
+        return
+    if new.parent is not None:
+        needed.append(rows.checkpoint_key(place, number, new.parent))
+    for key in needed:
+        value = txn.get(key)
+        if value is not None:
+            rows.stamp(txn, key, value, sweep)
+
+
+def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
+    if new.parent is None or place is None or number is None:
+        return True
+    return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
+
+
+def _need_values(new: NewCheckpoint) -> None:
+    """Refuse a checkpoint without a parent whose channels are deltas to what the parent held.
+
+    Raises:
+        StaleParentError: it would read as if these channels had only just begun.
+    """
+    held = {**new.others, **new.values}
+    for channel in rows.versions_in(new.body):
+        if rows.is_delta(new.metadata, channel) and held.get(channel, (0, MISSING))[1] is MISSING:
+            msg = (
+                f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, which was "
+                f"pruned, and channel {channel!r:.60} is rebuilt from it: read the state again"
+            )
+            raise StaleParentError(msg, parent=new.parent, newest=None)
+
+
+def _need_newest(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> None:
+    newest = None
+    if place is not None and number is not None:
+        newest = rows.newest(txn, place, number)
+    if newest not in (new.parent, new.checkpoint):
+        msg = (
+            f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, but "
+            f"{newest!r:.42} is the newest: another writer was here; read the state again"
+        )
+        raise StaleParentError(msg, parent=new.parent, newest=newest)
+
+
+def _batches(chunks: Chunks) -> list[Chunks]:
+    """The chunks in the order of their rows, as many in each batch as one commit takes."""
+    size = 0
+    found: list[Chunks] = [[]]
+    for chunk in sorted(chunks):
+        size += len(chunk[1][1])
+        if size > STAGED_BYTES and found[-1]:
+            found.append([])
+            size = len(chunk[1][1])
+        found[-1].append(chunk)
+    return found
+
+
+def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
+    """Write what is not there; under a sweep, what is there is made one of this epoch."""
+    for part, stored in chunks:
+        key = chunk_key(place.scope, place.pool, part)
+        there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
+        if not there:
+            put_chunk(txn, key, pool.epoch, stored)
+
+
+# --- Values of a graph at the border of the file: what a serialiser wrote is redacted -------------
+
+_NULL: Final = "null"
+_BYTES: Final = frozenset(("bytes", "bytearray"))
+_MSGPACK: Final = "msgpack"
+_JSON: Final = {"json": 0, "json-plain": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RedactingCoder:
+    """A coder whose values are redacted when they are written; it reads what any other wrote."""
+
+    inner: Coder
+    redacts: Redacts
+    allow_opaque: bool = False
+
+    @property
+    def identity(self) -> object:
+        """The inner coder's: what is decoded is the same."""
+        return self.inner.identity
+
+    @property
+    def splits(self) -> bool:
+        """The inner coder's."""
+        return self.inner.splits
+
+    @property
+    def finite(self) -> bool:
+        """The inner coder's."""
+        return bool(getattr(self.inner, "finite", False))
+
+    @property
+    def secret(self) -> bool:
+        """The inner coder's."""
+        return self.inner.secret
+
+    @property
+    def wrappers(self) -> Mapping[type, tuple[str, Wrapper]]:
+        """The inner coder's."""
+        return self.inner.wrappers
+
+    def encode(self, value: Any) -> Typed:
+        """Serialise and redact.
+
+        Raises:
+            InvalidItemError: what was written cannot be looked into (it is pickled, or encrypted).
+        """
+        return self._redacted(*self.inner.encode(value), None)
+
+    def encode_under(self, key: str, value: Any) -> Typed:
+        """As ``encode``, of what stands under a key: that tells ids from numbers."""
+        return self._redacted(*self.inner.encode(value), key)
+
+    def holds(self, key: str) -> bool:
+        """Whether something is found in the key of an entry."""
+        return bool(self.redacts.counted(key)[1])
+
+    def encode_plain(self, value: Any) -> Typed:
+        """Serialise what holds ids and versions alone."""
+        return self.inner.encode(value)
+
+    def decode(self, typed: Typed) -> Any:
+        """The value."""
+        return self.inner.decode(typed)
+
+    def seal(self, typed: Typed) -> Typed:
+        """As the inner coder."""
+        return self.inner.seal(typed)
+
+    def open(self, typed: Typed) -> Typed:
+        """As the inner coder."""
+        return self.inner.open(typed)
+
+    def _redacted(self, kind: str, content: bytes, under: str | None) -> Typed:
+        if kind == _NULL:
+            return kind, content
+        if kind in _BYTES:
+            return kind, self.redacts.counted_bytes(bytes(content))[0]
+        if kind in _JSON:
+            return self._redacted_json(kind, content, under)
+        why = f"it was written as {kind[:40]!r}"
+        if kind == _MSGPACK:
+            try:
+                return kind, redact_packed(self.redacts, bytes(content), under)
+            except OpaqueContent as exc:
+                why = str(exc)
+        if self.allow_opaque:
+            return kind, content
+        msg = (
+            f"the value cannot be redacted: {why}; store what msgpack or JSON can hold, or allow "
+            "it by a policy with allow_opaque=True"
+        )
+        raise InvalidItemError(msg)
+
+    def _redacted_json(self, kind: str, content: bytes, under: str | None) -> Typed:
+        found = decode_json(content, _JSON[kind])
+        made = self.redacts.value(found if under is None else {under: found})[0]
+        if under is not None:
+            (made,) = made.values()
+        if made is found:
+            return kind, content
+        body, flags = encode_json(made)
+        return ("json-plain" if flags else "json"), body
+
+
+def admitting(passage: ScopeFilter, coder: Coder, values: Sequence[tuple[str, Any]]) -> Coder:
+    """The coder that writes these values, by channel, once they were judged.
+
+    Raises:
+        BlockedError: a guard refuses one of them, or something is found in the name of a channel.
+    """
+    for name, _ in values:
+        passage.name(name, "name of a channel")
+    redacts = passage.redactor(values, "graph")
+    return coder if redacts is None else RedactingCoder(coder, redacts, passage.allow_opaque)

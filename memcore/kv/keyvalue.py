@@ -1,0 +1,415 @@
+"""KeyValue: the user's handle of a namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from memcore import blobs
+from memcore.blobs import BlobRef
+from memcore.codec.values import clock_ms
+from memcore.errors import InternalError
+from memcore.kv.namespace import (
+    Change,
+    EntryFilter,
+    EntryPage,
+    KeyValueTxn,
+    KeyValueView,
+    NamespaceReader,
+    NamespaceWriter,
+    Requests,
+    deleting,
+    incrementing,
+    is_staged,
+    lent,
+    once,
+    putting,
+    putting_many,
+    scan_pages,
+    shown,
+)
+from memcore.kv.rows import (
+    SWEEP_LIMIT,
+    Ensure,
+    Find,
+    Place,
+    bounds,
+    checked_content,
+    checked_count,
+    checked_ttl_ms,
+    encoded,
+    packed_key,
+)
+from memcore.rows.lifecycle import is_erased
+from memcore.store.interface import ReadTxn, Store, Txn
+
+__all__ = [
+    "KeyValue",
+]
+
+
+T = TypeVar("T")
+Written = tuple[T, list[bytes]]
+"""The result of a change, and the large contents that nothing refers to since."""
+
+
+class KeyValue:
+    """An ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
+
+    Keys are non-empty strings in code point order, values anything JSON or bytes (a tuple comes
+    back as a list, bytearray and memoryview as bytes). ``find`` looks the numbers of scope and
+    namespace up in a snapshot (None: nothing stored yet), ``ensure`` gives them with the first
+    write, ``now_ms`` is the clock that expiry goes by. Reading never writes. ``seed`` is the
+    store's, for the names of contents; ``gate`` the border of the file. One of ``memory`` finds
+    nothing and stores nothing (OptedOutError) for a user who opted out of memory.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Find,
+        ensure: Ensure,
+        *,
+        now_ms: Callable[[], int] = clock_ms,
+        seed: int | None = None,
+        requests: Requests | None = None,
+        gate: EntryFilter | None = None,
+        memory: bool = False,
+    ) -> None:
+        self._requests = requests
+        self._memory = memory
+        self.gate = gate
+        """The border that entries pass before they are stored; None: nothing is in their way."""
+        self._store = store
+        self._seed = seed
+        self._find = find
+        self._ensure = ensure
+        self._now_ms = now_ms
+        self._known: Place | None = None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or ``default`` if the key is not there or expired.
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+            CorruptValueError: the stored value is damaged; other keys stay readable.
+        """
+        packed = packed_key(key)
+        entry = self._read(lambda reader: reader.load(packed))
+        return default if entry is None else entry.value()
+
+    def content(self, key: str) -> bytes | None:
+        """The content of the entry; None if the key is not there, expired, or has none.
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+            CorruptValueError: the entry or its content is damaged.
+        """
+        packed = packed_key(key)
+        return self._read(lambda reader: reader.content(packed))
+
+    @property
+    def secret(self) -> bytes:
+        """Keys digests of contents that stand in keys; empty: the file is not encrypted."""
+        vault = self._store.vault
+        return b"" if vault is None else vault.seed
+
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl_seconds: float | None = None,
+        content: bytes | BlobRef | None = None,
+    ) -> None:
+        """Store a value; the key expires after ``ttl_seconds``, without it never.
+
+        ``content`` are bytes that belong to the entry: equal ones are stored once in the scope,
+        and they leave with the last entry that has them. A large one is stored ahead, in commits of
+        its own.
+
+        Raises:
+            InvalidOptionError: the key, ``content`` or ``ttl_seconds`` is not legal.
+            InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
+        """
+        if self.gate is not None:
+            value, content = self.gate.value(value, key), self.gate.content(content)
+        held = checked_content(content)
+        if not (isinstance(held, bytes) and is_staged(held)):
+            self._write(putting(key, value, ttl_seconds=ttl_seconds, content=held))
+            return
+        packed, (flags, payload) = packed_key(key), encoded(value)
+        ttl_ms = checked_ttl_ms(ttl_seconds)
+
+        def closure(txn: Txn, ref: BlobRef) -> list[bytes]:
+            writer = writer_in(txn)
+            writer.put(packed, flags, payload, ttl_ms, ref)
+            return writer.leaving
+
+        (scope, seed), writer_in = self._scope(), self._writers()
+        leaving = blobs.refer(self._store, scope, held, closure, seed=seed)
+        blobs.finish_leaving(self._store, leaving)
+
+    def stage(self, content: bytes) -> BlobRef:
+        """Store a content ahead, in commits of its own, for one of ``transact`` to put.
+
+        Until it is put, ``unstage`` or ``scope.blobs.collect()`` may remove it.
+
+        Raises:
+            InvalidOptionError: no bytes.
+            InvalidItemError: above ``BLOB_BYTES_MAX``.
+        """
+        if self.gate is not None:
+            content = self.gate.content(content)
+        scope, seed = self._scope()
+        return blobs.stage(self._store, scope, content, seed=seed)
+
+    def unstage(self, ref: BlobRef) -> None:
+        """Remove a staged content again if nothing has it."""
+        blobs.unstage(self._store, self._scope()[0], ref)
+
+    def _scope(self) -> tuple[int, int]:
+        """The number of the scope, given now if it has none, and the seed."""
+        if self._seed is None:
+            raise InternalError("this key/value handle was made without a seed")
+        place = self._store.read(self._place) or self._store.transact(self._ensure)
+        return place[0], self._seed
+
+    def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
+        """Store several values in one commit, all or none; raises what ``put`` raises."""
+        if self.gate is not None:
+            entries = self.gate.values(entries)
+        change = putting_many(entries, ttl_seconds=ttl_seconds)
+        if change is not None:
+            self._write(change)
+
+    def delete(self, key: str) -> bool:
+        """Remove the key; whether it was there (and not expired).
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+        """
+        self.passed()
+        return self._write(deleting(key), makes_room=True)
+
+    def scan(
+        self,
+        start: str = "",
+        stop: str | None = None,
+        *,
+        prefix: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Any]]:
+        """``(key, value)`` with ``start <= key < stop`` in key order, or reversed.
+
+        Pages of up to 256 are read in transactions of their own: a slow consumer holds nothing
+        up, and a write between two pages is seen if it lies ahead. ``prefix`` narrows the range.
+
+        Raises:
+            InvalidOptionError: a bound is no string, or ``limit`` no int of at least 0.
+            CorruptValueError: a stored value is damaged; scan again from behind its key.
+        """
+        low, high = bounds(start, stop, prefix)
+
+        def next_page(low: bytes, high: bytes | None, wanted: int) -> EntryPage:
+            return self._read(lambda reader: reader.page(low, high, reverse=reverse, wanted=wanted))
+
+        count = checked_count(limit, "limit")
+        return scan_pages(next_page, low, high, reverse=reverse, limit=count)
+
+    def delete_range(self, start: str, stop: str | None) -> int:
+        """Remove all keys with ``start <= key < stop``; how many were visible.
+
+        Some hundred small entries go in one commit; of more of them, or large ones, each piece has
+        its own, in key order. After an error or a crash, call it again.
+
+        Raises:
+            InvalidOptionError: a bound is no string.
+        """
+        low, high = bounds(start, stop)
+        self.passed()
+        removed, following = 0, low
+        while following is not None:
+            visible, following = self._write(
+                lambda writer, low=following: writer.clear(low, high),  # type: ignore[misc]
+                makes_room=True,
+            )
+            removed += visible
+        return removed
+
+    def clear(self) -> int:
+        """Remove all keys of the namespace, as ``delete_range`` does; how many were visible."""
+        return self.delete_range("", None)
+
+    def read(self, fn: Callable[[KeyValueView], T]) -> T:
+        """Run ``fn(view)`` on one snapshot and return its result: reads that belong together.
+
+        It waits for no writer and holds none up, but keeps what it sees on the device until it
+        returns: ``fn`` must not wait for anything. Raises whatever ``fn`` raises.
+        """
+        return self._read(shown(fn))
+
+    def transact(
+        self,
+        fn: Callable[[KeyValueTxn], T],
+        *,
+        makes_room: bool = False,
+        idempotency_key: str | None = None,
+    ) -> T:
+        """Run ``fn(kv)`` in one transaction and return its result: all its writes or none.
+
+        ``fn`` may be run again from the start, so it must have no side effect outside ``kv``; it
+        must not use this handle, only ``kv``. Raises whatever ``fn`` raises (nothing is stored).
+
+        Args:
+            fn: what to do.
+            makes_room: ``fn`` mostly deletes, a few hundred entries at most; it may take the room
+                that is kept for this when the device is full.
+            idempotency_key: ``fn`` is carried out once under the same key, within a week; who tries
+                again gets what it returned, which has to be JSON.
+        """
+        return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
+
+    def submit(
+        self,
+        fn: Callable[[KeyValueTxn], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
+        once_by: tuple[str, bytes] | None = None,
+    ) -> asyncio.Future[T]:
+        """As ``transact``, queued from ``loop``'s thread: the future follows the commit.
+
+        A cancelled future is no rollback: ``fn`` is applied all the same. ``large`` and ``future``
+        are those of ``Store.submit``; ``once_by`` is an idempotency key with its content.
+        """
+        key, content = once_by or (None, b"")
+        run, writer_in = once(lent(fn, self.gate), key, content), self._writers()
+        return self._store.submit(
+            lambda txn: run(writer_in(txn)),
+            loop,
+            makes_room=makes_room,
+            large=large,
+            future=future,
+        )
+
+    def increment(self, key: str, n: int = 1, *, idempotency_key: str | None = None) -> int:
+        """Add ``n`` to an integer (0 if the key is not there) and return it; keeps the expiry.
+
+        Args:
+            key: which.
+            n: how much.
+            idempotency_key: the same one adds once, within a week, and returns the same number.
+
+        Raises:
+            DuplicateRequestError: ``idempotency_key`` was used for something else.
+            InvalidOptionError: the key is not legal or ``n`` is no int.
+            InvalidItemError: the stored value is no int, or the sum is too long to write.
+        """
+        self.passed(key)
+        return self._write(incrementing(key, n, idempotency_key))
+
+    def expires(self, key: str) -> int | None:
+        """When the key expires, in milliseconds since 1970; None if never or if it is not there.
+
+        Raises:
+            InvalidOptionError: the key is not legal.
+        """
+        packed = packed_key(key)
+        entry = self._read(lambda reader: reader.load(packed))
+        return None if entry is None else entry.expires_ms
+
+    def sweep(self, limit: int = SWEEP_LIMIT) -> int:
+        """Remove at most ``limit`` expired keys of this namespace; how many.
+
+        Call it again until it returns less than ``limit``.
+
+        Raises:
+            InvalidOptionError: ``limit`` is no int of at least 0.
+        """
+        count = checked_count(limit, "limit") or 0
+        due = self._read(lambda reader: reader.due(count))
+        removed = 0
+        while due:
+            gone, due = self._write(lambda writer, due=due: writer.expire(due), makes_room=True)  # type: ignore[misc]
+            removed += gone
+        return removed
+
+    def passed(self, key: str | None = None) -> None:
+        """Have a change judged that brings no value; ``key`` if it may make an entry.
+
+        Raises:
+            BlockedError: a guard refuses it, or something is found in the key.
+        """
+        if self.gate is not None:
+            self.gate.change(key)
+
+    def _read(self, fn: Callable[[NamespaceReader], T]) -> T:
+        return self._store.read(
+            lambda txn: fn(
+                NamespaceReader(
+                    txn, self._place, self._now_ms(), requests=self._requests, memory=self._memory
+                )
+            )
+        )
+
+    def _place(self, txn: ReadTxn) -> Place | None:
+        # What a snapshot tells is committed for good, and numbers are never given out twice.
+        known = self._known
+        if known is None or is_erased(txn, known[0]):
+            known = self._known = self._find(txn)
+        return known
+
+    def queue(
+        self,
+        change: Change[T],
+        future: asyncio.Future[Written[T]],
+        *,
+        makes_room: bool,
+        large: bool,
+    ) -> None:
+        """Queue a change from the thread of ``future``'s loop; the options are ``Store.submit``'s.
+
+        What the future gets besides the result are contents for ``finish`` to remove, if any.
+        """
+        self._store.submit(
+            self._closure(change),
+            future.get_loop(),
+            makes_room=makes_room,
+            large=large,
+            future=future,
+        )
+
+    def _closure(self, change: Change[T]) -> Callable[[Txn], Written[T]]:
+        def closure(txn: Txn) -> Written[T]:
+            writer = writer_in(txn)
+            return change(writer), writer.leaving
+
+        writer_in = self._writers()
+        return closure
+
+    def finish(self, leaving: list[bytes]) -> None:
+        """Remove large contents that nothing refers to since a commit, in commits of their own."""
+        blobs.finish_leaving(self._store, leaving)
+
+    def _write(self, change: Change[T], *, makes_room: bool = False) -> T:
+        result, leaving = self._store.transact(self._closure(change), makes_room=makes_room)
+        if leaving:
+            self.finish(leaving)
+        return result
+
+    def _writers(self) -> Callable[[Txn], NamespaceWriter]:
+        """What makes a writer of a transaction."""
+        known = self._known
+
+        def find(txn: ReadTxn) -> Place | None:
+            return self._find(txn) if known is None or is_erased(txn, known[0]) else known
+
+        options: dict[str, Any] = {
+            "seed": self._seed, "requests": self._requests, "memory": self._memory
+        }  # fmt: skip
+        return lambda txn: NamespaceWriter(txn, find, self._ensure, self._now_ms(), **options)

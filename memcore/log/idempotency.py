@@ -1,0 +1,174 @@
+"""Idempotency: the first receipt of a request, under the caller's key.
+
+The row's body is ``expires ms u64 | content digest 32 | receipt``. The content digest is keyed by
+the store's seed and covers what the caller asked for, so the same key with other content is found
+out. An entry counts only while its seq is live; undo deletes nothing. One that never expires has
+the largest number there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import decoding, open_value, seal_value
+from memcore.errors import CorruptValueError, DuplicateRequestError
+from memcore.limits import IDEMPOTENCY_TTL_SECONDS
+from memcore.log.session_txn import SessionTxn
+from memcore.model import Receipt
+from memcore.options import checked_idempotency_key
+from memcore.rows.item import Prepared, split_body
+from memcore.store.interface import Txn
+
+__all__ = [
+    "IdempotentRequest",
+    "carry_requests",
+    "find_request",
+    "prepare_request",
+    "record_request",
+    "request_of",
+]
+
+
+_BODY = Struct("<Q32sQQQIQ")
+_NEVER: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A checked idempotency key and the digest of what it stands for."""
+
+    digest: bytes
+    content: bytes
+    text: str
+    ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000
+    """How long it is remembered; None: as long as its items are live."""
+
+
+def prepare_request(
+    key: object, items: Sequence[Prepared], *, seed: bytes
+) -> IdempotentRequest | None:
+    """The request of an ``idempotency_key`` argument; None without one.
+
+    Raises:
+        InvalidOptionError: the key is no str, empty or too long.
+    """
+    if key is None:
+        return None
+    return request_of(key, content_of_items(items), seed=seed)
+
+
+def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
+    """What of items must be the same when they come again."""
+    content: list[bytes] = []
+    for item in items:
+        kind, _, envelope, rest = split_body(item.body)
+        content += (bytes((kind,)), envelope, rest if item.payload is None else item.payload)
+    return content
+
+
+def request_of(
+    key: object,
+    content: Iterable[bytes],
+    *,
+    seed: bytes,
+    ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000,
+    about: bytes = b"",
+) -> IdempotentRequest:
+    """The request with that key, whose content is these parts in this order.
+
+    ``about``: up to 16 bytes that say what it is about; the same key may be used for each.
+
+    Raises:
+        InvalidOptionError: the key is no str, empty or too long.
+    """
+    text = checked_idempotency_key(key)
+    told = blake2b(b"".join([_sized(part) for part in content]), digest_size=32, key=seed)
+    named = text.encode("utf-8", "surrogatepass")
+    digest = blake2b(named, digest_size=32, key=seed, person=about).digest()
+    return IdempotentRequest(digest, told.digest(), text, ttl_ms)
+
+
+def _sized(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "little") + part
+
+
+def find_request(
+    draft: SessionTxn, request: IdempotentRequest, *, now_ms: int, is_live: bool = True
+) -> Receipt | None:
+    """The first receipt of this request, if it was made before and its items are live.
+
+    After a recount it has the tokens of now: counts of two counters must not be mixed.
+    ``is_live``: False asks no more than whether it was made; what it returned need not be a seq.
+
+    Raises:
+        DuplicateRequestError: the key was used for other content.
+    """
+    key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
+    value = draft.txn.get(key)
+    if value is None:
+        return None
+    _, body = open_value(key, value)
+    with decoding(key, "receipt of a request"):
+        expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
+    if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
+        return None
+    if content != request.content:
+        msg = (
+            f"idempotency_key {request.text[:64]!r} was used before for other content"
+            f"{f' (item {seq})' if is_live else ''}; a new request needs a new key"
+        )
+        raise DuplicateRequestError(msg)
+    if is_live and seq < draft.head.recount_stop:
+        tokens = draft.tokens  # it was told by a counter that may not be the session's any more
+    return Receipt(seq, revision, tokens, open_calls, count)
+
+
+def record_request(
+    draft: SessionTxn, request: IdempotentRequest, receipt: Receipt, *, now_ms: int
+) -> None:
+    """Remember the receipt of a request in the transaction that carries it out."""
+    key = keys.request_row(draft.log.scope, draft.log.session, request.digest)
+    body = _BODY.pack(
+        _NEVER if request.ttl_ms is None else now_ms + request.ttl_ms,
+        request.content,
+        receipt.seq,
+        receipt.revision,
+        receipt.tokens,
+        receipt.open_calls,
+        receipt.appended,
+    )
+    draft.txn.put(key, seal_value(key, body))
+
+
+def carry_requests(
+    txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int], now_ms: int
+) -> None:
+    """Remember the requests of a session for the one that takes its place.
+
+    Args:
+        txn: the transaction in which it does so.
+        scope: whose session it is.
+        old: its number.
+        new: that of the other one.
+        moved: where its items stand there, by seq; a request whose items are gone is forgotten.
+        now_ms: what time it is: a request that has expired is forgotten, too.
+    """
+    start = keys.session_rows(scope, old, Row.REQUEST)
+    for key, value in list(txn.scan(start, keys.after(start))):
+        try:
+            with decoding(key, "receipt of a request"):
+                expires_ms, content, seq, *told = _BODY.unpack(open_value(key, value)[1])
+        except CorruptValueError:
+            continue  # check() reports it; a retry is a new request
+        has_items = told[-1] > 0  # else the number is no seq
+        if expires_ms <= now_ms or (has_items and seq not in moved):
+            continue
+        row = keys.request_row(scope, new, key[len(start) :])
+        body = _BODY.pack(expires_ms, content, moved[seq] if has_items else seq, *told)
+        txn.put(row, seal_value(row, body))

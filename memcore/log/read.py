@@ -1,0 +1,167 @@
+"""Stored items read back: decoded, with their messages, large ones from blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from memcore import blobs
+from memcore._fast import pack_event, pack_facts
+from memcore.codec.values import FLAG_BLOB, FLAG_REWRITTEN, decoding
+from memcore.errors import CorruptValueError, NotFoundError
+from memcore.log.history import History, StoredRow, read_rows
+from memcore.model import Item, ItemKind, Message
+from memcore.rows import index
+from memcore.rows.item import ABANDON_EVENT, Prepared, decode_item, split_body
+from memcore.store.interface import ReadTxn
+from memcore.tokens import TokenCounter, checked_count
+
+__all__ = [
+    "Stored",
+    "again",
+    "facts_of",
+    "looks_like",
+    "opened",
+    "predecessor",
+    "stored_items",
+    "tokens_of",
+]
+
+
+# --- Stored items read back whole: decoded, with their encoded messages, large ones included ------
+
+_RESPONSES: Final = ("function_call", "function_call_output", "reasoning", "message")
+_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking")
+
+Stored: TypeAlias = tuple[Item, bytes]
+"""An item with its encoded message."""
+
+
+def stored_items(
+    txn: ReadTxn, scope: int, history: History, start: int, stop: int
+) -> Iterator[Stored]:
+    """The items at positions ``start .. stop``.
+
+    Raises:
+        CorruptValueError: one of them is damaged.
+    """
+    for position, session, lo, hi in history.spans(start, min(stop, history.count)):
+        for row in read_rows(txn, scope, session, position=position, lo=lo, hi=hi):
+            if isinstance(row, CorruptValueError):
+                raise row
+            yield opened(txn, scope, row)
+
+
+def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
+    """The item of a row.
+
+    Raises:
+        CorruptValueError: it cannot be decoded, or its large content is damaged or missing.
+    """
+    _, seq, flags, body = row
+    encoded = split_body(body)[3]
+    if not flags & FLAG_BLOB:
+        return decode_item(seq, body, flags, 0), encoded
+    try:
+        encoded = blobs.read(txn, scope, blobs.BlobRef.unpack(encoded))
+    except NotFoundError as exc:
+        msg = f"the large content of item {seq} is missing: {exc}; run 'memcore check'"
+        raise CorruptValueError(msg, key=b"") from exc
+    return decode_item(seq, body, flags, 0, encoded), encoded
+
+
+def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed: bytes) -> Prepared:
+    """A stored item, ready to be appended once more; its row stays as it was written.
+
+    Raises:
+        CorruptValueError: it cannot be decoded, or its large content is damaged or missing.
+    """
+    _, seq, flags, body = row
+    item, encoded = opened(txn, scope, row)
+    facts = facts_of(item, seed)
+    if facts is None:
+        msg = f"item {seq} makes more calls than an item may"
+        raise CorruptValueError(msg, key=b"")
+    is_large = bool(flags & FLAG_BLOB)
+    return Prepared(
+        item.message,
+        facts,
+        tokens_of(item, encoded, counter),
+        body[: len(body) - len(split_body(body)[3])] if is_large else body,
+        flags & ~FLAG_REWRITTEN,
+        int(item.created_at),
+        counter.id,
+        encoded if is_large else None,
+        was=seq,
+    )
+
+
+def tokens_of(item: Item, encoded: bytes, counter: TokenCounter) -> int:
+    """What the item would have counted if it had been appended with this counter."""
+    return 0 if item.kind == ItemKind.EVENT else checked_count(counter, item.message, encoded)
+
+
+def facts_of(item: Item, seed: bytes) -> bytes | None:
+    """What the item's index record says of its calls; None if it makes no sense."""
+    if item.kind != ItemKind.EVENT:
+        return pack_facts(item.message, seed)
+    given_up: tuple[tuple[int, str], ...] = ()
+    with decoding(b"", f"event {item.seq}"):
+        if item.message["type"] == ABANDON_EVENT:
+            payload = item.message["payload"]
+            given_up = ((payload["class"], payload["id"]),)
+        return pack_event(given_up, seed)
+
+
+def looks_like(messages: Iterable[Message]) -> str:
+    """The pair policy that messages look as if they were held to."""
+    for message in messages:
+        if message.get("type") in _RESPONSES:
+            return "openai_responses"
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else []
+        if any(isinstance(b, dict) and b.get("type") in _ANTHROPIC for b in blocks):
+            return "anthropic"
+    return "openai_chat"
+
+
+# --- Which item another one was appended to, told by the prefix hashes in the index ---------------
+
+_TRIES: Final = 4096
+"""Items before a given one that are tried as the one that it was appended to."""
+
+
+def predecessor(
+    seq: int,
+    chain: int,
+    sums: Sequence[bytes],
+    chains: Mapping[int, int | None],
+    before: Mapping[int, int],
+    *,
+    first: int,
+) -> tuple[int, int] | None:
+    """``(the seq before an item, which of its checksums says so)``; None if that cannot be told.
+
+    Args:
+        seq: the item, one of those that its session owns.
+        chain: the prefix hash at it.
+        sums: the checksums under which it may be known.
+        chains: the prefix hashes at own items before it; at ``first - 1`` that of the item that the
+            session was forked from (0: it began with nothing).
+        before: by own seq below, the one before it.
+        first: the first seq that the session owns.
+    """
+    at = seq - 1
+    for _ in range(_TRIES if sums else 0):
+        known = chains.get(at)
+        if known is not None:
+            for which, checksum in enumerate(sums):
+                if index.chain_after(known, checksum) == chain:
+                    return at, which
+        if at < first:
+            break
+        at = before[at]
+    for which, checksum in enumerate(sums):
+        if first == 1 and index.chain_after(0, checksum) == chain:
+            return 0, which
+    return None

@@ -1,0 +1,148 @@
+"""Rewrite of item rows in their place: another message, the same item.
+
+Such a row keeps the checksum of the first one, which prefix hashes are made of, its time, its kind
+and the calls that it makes and answers: so the index, views, checkpoints and forks stay valid. What
+it counts stays as the index says, so nothing is put in its place that counts more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from memcore import blobs
+from memcore._fast import pack_facts
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import (
+    FLAG_BLOB,
+    FLAG_REWRITTEN,
+    checksum_of,
+    decode_json,
+    encode_json,
+    open_value,
+    seal_rewritten,
+)
+from memcore.errors import InvalidItemError
+from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
+from memcore.model import ItemKind, Message
+from memcore.rows.item import split_body
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "Rewriting",
+    "plan_rewriting",
+    "same_calls",
+    "write_rewriting",
+]
+
+
+_HEADER: Final = Struct("<BBHIQ")
+_FLAGS_AT: Final = 1
+"""The byte of the facts that says nothing of calls."""
+
+
+class Rewriting(NamedTuple):
+    """What is to stand in the place of one row; planned on a snapshot."""
+
+    key: bytes
+    before: bytes
+    """How the value begins that it was planned for: format, flags, checksum."""
+    origin: bytes
+    prefix: bytes
+    """The row's body up to the message."""
+    encoded: bytes
+    flags: int
+    size: int
+    """What the row and its large content take now."""
+
+
+def same_calls(facts: bytes | None, known: bytes) -> bool:
+    """Whether two items are of one kind and make and answer the same calls."""
+    if facts is None or len(facts) != len(known):
+        return False
+    return facts[:_FLAGS_AT] + facts[_FLAGS_AT + 1 :] == known[:_FLAGS_AT] + known[_FLAGS_AT + 1 :]
+
+
+def plan_rewriting(
+    place: tuple[int, int, int],
+    value: bytes,
+    messages: tuple[Message, Message],
+    *,
+    seed: bytes,
+    envelope: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Rewriting:
+    """Plan to put a message in the place of another one.
+
+    Args:
+        place: scope, owner session and seq of the item.
+        value: its row.
+        messages: the one that the row holds, and the new one.
+        seed: the store's.
+        envelope: gives another envelope for the one that there is (``meta``, ``request_id``, ...).
+
+    Raises:
+        InvalidItemError: the new message is no JSON, too large, of another kind or of other calls.
+        CorruptValueError: the row is damaged.
+    """
+    scope, session, seq = place
+    old, new = messages
+    key = keys.session_row(scope, session, Row.ITEM, seq)
+    flags, body = open_value(key, value)
+    kind, created_us, beside, rest = split_body(body)
+    _need_same(seq, kind, old, new, seed)
+    try:
+        encoded, added = encode_json(new)
+        if envelope is not None and beside:
+            made, form = encode_json(envelope(decode_json(beside[1:], beside[0])))
+            beside = bytes((form,)) + made
+    except (ValueError, RecursionError) as exc:
+        msg = f"item {seq}: what is to stand in its place cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+    if len(encoded) > ITEM_BYTES_MAX:
+        msg = f"item {seq}: what is to stand in its place is {len(encoded)} bytes as JSON; at most "
+        raise InvalidItemError(f"{msg}{ITEM_BYTES_MAX} are allowed")
+    prefix = _HEADER.pack(kind, 1 if beside else 0, 0, len(beside), created_us) + beside
+    size = len(value) + (blobs.BlobRef.unpack(rest).size if flags & FLAG_BLOB else 0)
+    return Rewriting(key, value[:10], checksum_of(value), prefix, encoded, added, size)
+
+
+def _need_same(seq: int, kind: int, old: Message, new: Message, seed: bytes) -> None:
+    if kind == ItemKind.EVENT:
+        if new.get("type") == old.get("type") and new.keys() == old.keys():
+            return
+    else:
+        known = pack_facts(old, seed)
+        if known is not None and same_calls(pack_facts(new, seed), known):
+            return
+    msg = f"item {seq}: what is to stand in its place is of another kind, or of other calls"
+    raise InvalidItemError(msg)
+
+
+def write_rewriting(txn: Txn, planned: Rewriting, *, seed: int) -> list[bytes] | None:
+    """Put a planned row in its place, and let the large content of the old one go.
+
+    Returns:
+        The ``REMOVAL`` rows to go on with; None if the row is not the one that was planned for.
+    """
+    value = txn.get(planned.key)
+    if value is None or value[:10] != planned.before:
+        return None
+    flags, body = open_value(planned.key, value)
+    scope = keys.split_session_prefix(planned.key)[0]
+    body_now, flags_now = planned.prefix + planned.encoded, planned.flags
+    if len(planned.encoded) > ITEM_INLINE_BYTES_MAX:
+        ref = blobs.write(txn, scope, planned.encoded, seed=seed)
+        blobs.acquire(txn, scope, ref)
+        body_now, flags_now = planned.prefix + ref.pack(), flags_now | FLAG_BLOB
+    txn.put(planned.key, seal_rewritten(planned.key, body_now, flags_now, planned.origin))
+    if not flags & FLAG_BLOB:
+        return []
+    return blobs.let_go(txn, scope, blobs.BlobRef.unpack(split_body(body)[3]))
+
+
+def is_rewritten(txn: ReadTxn, scope: int, session: int, seq: int) -> bool:
+    """Whether an item was rewritten."""
+    value = txn.get(keys.session_row(scope, session, Row.ITEM, seq))
+    return value is not None and bool(value[1:2]) and bool(value[1] & FLAG_REWRITTEN)

@@ -1,0 +1,600 @@
+"""Session inside a write transaction: reads, appends and changes it before the commit.
+
+All closures of one batch that touch the same session share one Draft (in ``txn.local``). It binds
+new items on an overlay of the shared ledger; ``finish`` writes the rows, and after the commit the
+shared SessionLog takes the draft over. A change that fails is rolled back to the mark before it
+and has written nothing, so its neighbours in the batch are not disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from struct import unpack
+from threading import Lock
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
+
+from memcore import blobs
+from memcore._fast import Ledger
+from memcore.codec import keys
+from memcore.codec.values import checksum_of, seal_value
+from memcore.errors import CorruptValueError, InternalError, NotFoundError, RevisionConflict
+from memcore.log.checkpoint import CheckpointRow
+from memcore.log.history import (
+    CachedSession,
+    CounterOf,
+    History,
+    StoredRow,
+    TailLedger,
+    read_rows,
+    sound,
+)
+from memcore.log.read import stored_items, tokens_of
+from memcore.model import Receipt
+from memcore.rows import index, quarantine
+from memcore.rows.head import FLAG_LEASED, Head
+from memcore.rows.index import NO_COUNTS, Counts, write_counts
+from memcore.rows.item import Prepared, orphan_error, salted
+from memcore.store.interface import ReadTxn, Txn
+from memcore.tokens import TokenCounter
+
+__all__ = [
+    "CachedSessions",
+    "SessionGone",
+    "SessionTxn",
+    "SessionTxns",
+    "rebase_counts",
+]
+
+
+# --- Token counts carried over from one live history to another of the same session ---------------
+# Token pages count by position, and index records by whatever counted first. So what a head points
+# at holds for the items that both histories begin with; of the others those are counted anew of
+# which no record has a count by the session's counter. A session that was never recounted has none
+# of these.
+
+
+def rebase_counts(
+    txn: Txn, place: tuple[int, int], head: Head, counter: TokenCounter, *, old: History
+) -> None:
+    """Let a head's pointer to token pages be right for its history, as it is for ``old``.
+
+    ``place`` is scope and session of the head. Writes pages only if some item has to be counted.
+
+    Raises:
+        CorruptValueError: an item that has to be counted is damaged, or an index page.
+    """
+    scope, session = place
+    new = History(head.all_segments(txn, scope))
+    counts = Counts.of(head)
+    known = min(old.shared_with(new), old.position_from(counts.stop))
+    tag = index.counter_tag(counter.id)
+    edge = new.position_from(counts.stop)
+    if edge <= known and all(by == tag for _, by in _recorded(txn, scope, new, edge)):
+        return
+    tokens = array("I", unpack(f"<{known}I", counts.read(txn, scope, 0, known)))
+    for at, (count, by) in enumerate(_recorded(txn, scope, new, known), known):
+        tokens.append(count if by == tag else _counted(txn, scope, new, at, counter))
+    own = Counts(session, max(head.epoch, 1), head.next_seq) if tokens else NO_COUNTS
+    head.epoch = max(head.epoch, own.number)
+    write_counts(txn, scope, own, tokens)
+    own.point(head)
+
+
+def _recorded(txn: ReadTxn, scope: int, history: History, start: int) -> Iterator[tuple[int, int]]:
+    """Tokens of the items from a position on, as their records say, and the tag of who counted."""
+    for _, session, lo, hi in history.spans(start, history.count):
+        for record in index.records(txn, scope, session, lo, hi):
+            tokens, _, _, tag = index.RECORD.unpack_from(record)
+            yield tokens, tag
+
+
+def _counted(txn: ReadTxn, scope: int, history: History, at: int, counter: TokenCounter) -> int:
+    item, encoded = next(stored_items(txn, scope, history, at, at + 1))
+    return tokens_of(item, encoded, counter)
+
+
+# --- A session as one write transaction sees and changes it ---------------------------------------
+
+
+class SessionGone(Exception):  # noqa: N818 - a signal to Drafts, never seen outside
+    """The session has no live head."""
+
+
+class SessionTxn:
+    """The working copy of one session inside one transaction."""
+
+    __slots__ = (
+        "_appended",
+        "_base",
+        "_older",
+        "_overlay",
+        "_packed",
+        "_tail",
+        "_waiting",
+        "head",
+        "is_rebased",
+        "is_vacated",
+        "log",
+        "seed",
+        "txn",
+    )
+
+    def __init__(
+        self,
+        txn: Txn,
+        log: CachedSession,
+        seed: int,
+        new_head: Head | None = None,
+        base: TailLedger | None = None,
+    ) -> None:
+        self.txn, self.log, self.seed = txn, log, seed
+        self.is_rebased = False
+        """Whether the shared log cannot take it over: the draft is closed behind the change."""
+        self.is_vacated = False  # whether nobody holds the session's lease any more
+        self._packed: bytes | None = None
+        with log.lock:
+            if new_head is not None:
+                log.begin(txn, new_head)
+                self.head = new_head
+            elif log.catch_up(txn):
+                assert log.head is not None  # noqa: S101 - what catch_up promises
+                self.head = log.head.changed()
+            else:
+                raise SessionGone
+            # A new head (a fork's) still carries the totals of its parent: count them.
+            at_hand = log.recent if new_head is None else log.full
+            self._base = base or at_hand(txn, self.head)
+            self._tail = log.tail
+        self._overlay = Ledger(base=self._base.ledger)
+        self._waiting: list[tuple[int, Prepared]] = []
+        """Items with their seqs, not yet written."""
+        self._appended: list[tuple[bytes, int]] = []
+        """What the overlay holds, to stand it on another base."""
+
+    # --- what it holds ----------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Live items, the draft's own included."""
+        return self.head.count
+
+    @property
+    def last_seq(self) -> int:
+        """The last live seq, 0 if the history is empty."""
+        segments = self.head.segments
+        return segments[-1].hi if segments else 0  # trim leaves none only if nothing is live
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the live history, the draft's own items included."""
+        return self._base.tokens_before + self._overlay.tokens
+
+    @property
+    def open_calls(self) -> int:
+        """Unanswered calls, the draft's own items included."""
+        return self._base.open_before + self._overlay.open_count
+
+    @property
+    def orphans(self) -> int:
+        """Results without a call among the draft's own items."""
+        return self._overlay.unbound - self._base.ledger.unbound
+
+    def receipt(self, count: int) -> Receipt:
+        """The receipt of a change that appended ``count`` items."""
+        return Receipt(self.last_seq, self.head.revision, self.tokens, self.open_calls, count)
+
+    def expect(self, revision: int | None) -> None:
+        """Compare the caller's revision.
+
+        Raises:
+            RevisionConflict: the session moved on.
+        """
+        if revision is not None and revision != self.head.revision:
+            raise revision_conflict(revision, self.head.revision)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(self, items: Sequence[Prepared], *, orphans: str) -> int:
+        """Bind and queue items; returns the seq of the first.
+
+        Raises:
+            OrphanResultError: a result answers no call and ``orphans`` is ``"raise"``.
+        """
+        head, overlay = self.head, self._overlay
+        mark, unbound = len(overlay), overlay.unbound
+        counter = head.counter
+        orphan: int | None = None
+        for item in items:
+            if item.counter != counter:
+                item.recount(self.log.counter)  # may raise: before anything is bound
+        for at, item in enumerate(items):
+            if overlay.push(item.facts, item.tokens) and orphan is None:
+                orphan = at
+        if self._base.offset and overlay.unbound != unbound:
+            # What found no call in the end of the history may find it before: look at all of it.
+            overlay.truncate(mark)
+            self._stand_on(self._whole())
+            return self.append(items, orphans=orphans)
+        if orphan is not None and orphans == "raise":
+            overlay.truncate(mark)
+            raise orphan_error(items[orphan], orphan)
+        first = seq = head.extend(self.log.session, len(items))
+        for item in items:
+            self._waiting.append((seq, item))
+            self._appended.append((item.facts, item.tokens))
+            seq += 1
+        return first
+
+    def lay_aside(self, items: Sequence[Prepared], *, after: int | None = None) -> None:
+        """Put items into the log that were never live, behind the own seq ``after`` (the last one).
+
+        They take seqs, as if undone at once. It writes, so there is no going back to a mark.
+        """
+        self._write_waiting()
+        head = self.head
+        chain, first = head.chain, head.next_seq
+        head.chain = self.own_chain(first - 1 if after is None else after)
+        head.next_seq += len(items)
+        self._waiting = list(enumerate(items, first))
+        self._write_waiting()
+        head.chain = chain  # the live history goes on as if they were not there
+
+    def own_chain(self, seq: int) -> int:
+        """The prefix hash at an own item, live or not; 0 before the first of a session."""
+        self._write_waiting()
+        return index.chain_of(self.txn, *self.log.place, seq) if seq else 0
+
+    def _whole(self) -> TailLedger:
+        """The ledger of the whole history that the base is the end of."""
+        with self.log.lock:
+            committed = self.log.head
+            if committed is not None and committed.epoch == self.head.epoch:
+                return self.log.full(self.txn, committed)
+        # The base was cut in this transaction: what it stands for is this draft's own history.
+        self._write_waiting()
+        history = History(self.head.all_segments(self.txn, self.log.scope))
+        ledger = self.log.load(self.txn, stop=self._committed(), history=history)
+        return TailLedger(0, ledger, 0, 0)
+
+    def _committed(self) -> int:
+        """How many positions the base stands for."""
+        return self._base.offset + len(self._base.ledger)
+
+    def _stand_on(self, base: TailLedger) -> None:
+        """Bind the draft's own items on another base of the same history."""
+        overlay = Ledger(base=base.ledger)
+        for facts, tokens in self._appended:
+            overlay.push(facts, tokens)
+        self._base, self._overlay = base, overlay
+
+    def last_rows(self, count: int) -> list[StoredRow]:
+        """The rows of the last ``count`` live items; CorruptValueError if one is damaged."""
+        return [sound(row) for row in self.last_found(count)]
+
+    def last_found(self, count: int) -> list[StoredRow | CorruptValueError]:
+        """As ``last_rows``; damaged ones as errors."""
+        self._write_waiting()
+        head, scope = self.head, self.log.scope
+        held = count <= head.count - head.base_count
+        history = History(head.segments if held else head.all_segments(self.txn, scope))
+        before = head.count - history.count
+        rows: list[StoredRow | CorruptValueError] = []
+        for position, session, lo, hi in history.spans(history.count - count, history.count):
+            at = before + position
+            rows += read_rows(self.txn, scope, session, position=at, lo=lo, hi=hi)
+        return rows
+
+    def tokens_at(self, position: int) -> int:
+        """Tokens of the live item at a position."""
+        known = self._committed()
+        if position >= known:
+            return self._appended[position - known][1]
+        if position < self._base.offset:
+            self._stand_on(self._whole())
+        at = position - self._base.offset
+        return self._base.ledger.sum_between(at, at + 1)
+
+    def flush(self) -> None:
+        """Write the items that wait, so that other sessions can share them."""
+        self._write_waiting()
+
+    def cut_to(self, count: int) -> None:
+        """Keep the first ``count`` live items; the rows stay, the live history ends there."""
+        if count == self.head.count:
+            return
+        self._write_waiting()
+        self._base = self.ledger_of(count)
+        self._overlay, self._appended = Ledger(base=self._base.ledger), []
+        self.head.trim(self.txn, self.log.scope, count)
+        self.head.epoch += 1
+        self.head.chain = self.chain_at(self.last_seq) if self.head.count else 0
+
+    def ledger_of(self, count: int) -> TailLedger:
+        """A new ledger of the first ``count`` live items, or of their end."""
+        if count < self._base.offset:
+            self._stand_on(self._whole())
+        ledger = self._base.ledger.copy()
+        for facts, tokens in self._appended:
+            ledger.push(facts, tokens)
+        ledger.truncate(count - self._base.offset)
+        return self._base._replace(ledger=ledger)
+
+    def chain_at(self, seq: int) -> int:
+        """The prefix hash at a live seq.
+
+        Raises:
+            NotFoundError: it is not live.
+        """
+        self._write_waiting()
+        found = self.locate(seq)
+        if found is None:
+            msg = f"item {seq} is not in the live history"
+            raise NotFoundError(msg)
+        return index.chain_of(self.txn, self.log.scope, found[1], seq)
+
+    def set_policy(self, policy: str) -> None:
+        """Hold the session to another pair policy; the ledger is built anew."""
+        self._write_waiting()
+        self.head.policy = policy
+        self.head.epoch += 1
+        self._begin_anew()
+
+    def move_to(self, saved: CheckpointRow) -> bool:
+        """Make a checkpoint the live history and the current view; whether the history changed.
+
+        Raises:
+            CorruptValueError: it does not stand on the items that it names.
+        """
+        self._write_waiting()
+        head, scope = self.head, self.log.scope
+        old, new = History(head.all_segments(self.txn, scope)), saved.history(self.txn, scope)
+        if old.shared_with(new) == new.count:
+            self.cut_to(new.count)
+        else:
+            head.epoch += 1
+            saved.put_in(head)
+            rebase_counts(self.txn, self.log.place, head, self.log.counter, old=old)
+            self._begin_anew()
+            head.chain = self.chain_at(self.last_seq)
+        if head.chain != saved.chain:
+            raise saved.mismatch()
+        head.view_session, head.view_number = saved.view
+        return old.segments != new.segments
+
+    def _begin_anew(self) -> None:
+        """Build the ledger of a head that names another history or policy."""
+        self.is_rebased = True
+        with self.log.lock:
+            self.log.begin(self.txn, self.head)
+            self._base = self.log.full(self.txn, self.head)
+        self._overlay, self._appended = Ledger(base=self._base.ledger), []
+
+    def position_of(self, seq: int) -> int | None:
+        """The position of a live seq, None if it is not live."""
+        found = self.locate(seq)
+        return None if found is None else found[0]
+
+    def locate(self, seq: int) -> tuple[int, int] | None:
+        """``(position, owner session)`` of a live seq, None if it is not live."""
+        segments, before = self.head.segments, self.head.base_count
+        if self.head.link_block and seq < segments[0].lo:
+            segments, before = self.head.all_segments(self.txn, self.log.scope), 0
+        history = History(segments)
+        position = history.position_of(seq)
+        return None if position is None else (before + position, history.locate(position)[0])
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _write_waiting(self) -> None:
+        """Write the queued items and their index records."""
+        if not self._waiting:
+            return
+        records = [self._write_item(seq, item) for seq, item in self._waiting]
+        first, tail = self._waiting[0][0], self._tail
+        if tail is not None and len(records) == 1:
+            tail = index.extend_page(self.txn, tail, first, records[0])
+        else:
+            tail = None
+        self._tail = tail or index.append_records(
+            self.txn,
+            self.log.scope,
+            self.log.session,
+            own_first=self.head.parent_seq + 1,
+            seq=first,
+            records=records,
+            tail=self._tail,
+        )
+        self._waiting = []
+
+    def _write_item(self, seq: int, item: Prepared) -> bytes:
+        """Write an item's row; returns its index record."""
+        log, head = self.log, self.head
+        key = keys.numbered(log.item_rows, seq)
+        body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
+        value = seal_value(key, salted(body, self.txn.vault), item.flags)
+        self.txn.put(key, value)
+        if item.held is not None:
+            quarantine.put_held(self.txn, log.scope, log.session, seq, item.held)
+        chain = head.chain = index.chain_after(head.chain, checksum_of(value))
+        return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
+
+    def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
+        scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
+        ref: blobs.BlobRef = item.staged or blobs.write(self.txn, scope, payload, seed=self.seed)
+        blobs.acquire(self.txn, scope, ref)
+        return item.body + ref.pack()
+
+    def finish(self, *, now_ms: int, revised: bool = True) -> None:
+        """Write everything; one more revision if the log changed and not only its view."""
+        self._write_waiting()
+        head, txn, log = self.head, self.txn, self.log
+        head.flags &= ~FLAG_LEASED if self.is_vacated else -1
+        head.revision += revised
+        head.updated_ms = now_ms
+        head.tokens = self.tokens
+        head.open_calls = self.open_calls
+        head.spill(txn, log.scope, log.session)
+        if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
+            txn.on_commit(self._take_over)
+        self._packed = seal_value(log.head_key, head.pack())
+        txn.put(log.head_key, self._packed)
+        self._older = log.older_of(txn, head)
+
+    def mark(self) -> tuple[object, ...]:
+        """What ``restore`` needs to undo changes that have not been written."""
+        queued = self._waiting.copy(), self._appended.copy()
+        return (self.head.changed(), self._base, self._overlay, len(self._overlay), *queued)
+
+    def restore(self, mark: tuple[object, ...]) -> None:
+        """Back to a mark of the same transaction, if nothing was written since."""
+        self.head, self._base, self._overlay, length, self._waiting, self._appended = mark  # type: ignore[assignment]
+        self._overlay.truncate(length)  # type: ignore[arg-type]
+
+    def drop(self) -> None:
+        """The log shall not take this draft over."""
+        self._packed = None
+
+    def _take_over(self) -> None:
+        """After the commit: the shared log becomes what this draft made of it."""
+        if self._packed is not None:
+            self.log.advance(
+                self.head, self._packed, older=self._older,
+                base=self._base, overlay=self._overlay, tail=self._tail,
+            )  # fmt: skip
+
+
+def revision_conflict(expected: int, current: int) -> RevisionConflict:
+    """The error of a compare-and-set that lost."""
+    msg = (
+        f"expected revision {expected}, the session is at {current}: read what was written since "
+        "and try again"
+    )
+    return RevisionConflict(msg, expected=expected, current=current)
+
+
+# --- What there is once: a session's log in a database, its draft in a transaction ----------------
+
+CLOSED: Final = "closed"
+"""Marks in ``txn.local`` the sessions whose draft was closed, with their shared log."""
+
+_all_logs: WeakSet[CachedSessions] = WeakSet()
+
+
+class CachedSessions:
+    """All SessionLogs of a database in this process."""
+
+    __slots__ = ("__weakref__", "_lock", "_logs", "_resolve_counter")
+
+    def __init__(self, resolve_counter: CounterOf) -> None:
+        self._logs: WeakValueDictionary[tuple[int, int], CachedSession] = WeakValueDictionary()
+        self._lock = Lock()
+        self._resolve_counter = resolve_counter
+        _all_logs.add(self)
+
+    def get(self, scope: int, session: int) -> CachedSession:
+        """The one SessionLog of that session."""
+        with self._lock:
+            log = self._logs.get((scope, session))
+            if log is None:
+                log = CachedSession(scope, session, self._resolve_counter)
+                self._logs[scope, session] = log
+            return log
+
+    def forget_scope(self, scope: int) -> None:
+        """Drop what is cached of a scope's sessions."""
+        with self._lock:
+            found = [log for log in self._logs.values() if log.scope == scope]
+        for log in found:
+            log.forget_all()
+
+    def start_over(self) -> None:
+        """In the child of a fork: no other thread is left that could release a lock."""
+        self._lock = Lock()
+        for log in list(self._logs.values()):
+            log.lock = Lock()
+            log.forget()
+
+
+def _after_fork_in_child() -> None:
+    for logs in list(_all_logs):
+        logs.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class SessionTxns:
+    """The drafts of one database: finds or makes the one of a session in a transaction."""
+
+    __slots__ = ("_logs", "_seed")
+
+    def __init__(self, logs: CachedSessions, seed: bytes) -> None:
+        self._logs = logs
+        self._seed = int.from_bytes(seed[:8], "little")
+
+    def open(self, txn: Txn, scope: int, session: int) -> SessionTxn | None:
+        """The draft of a session, None if the session is gone."""
+        return self.of(txn, self._logs.get(scope, session))
+
+    def of(self, txn: Txn, log: CachedSession) -> SessionTxn | None:
+        """As ``open``, of a log; other handles have other logs of the session, and one draft."""
+        draft: SessionTxn | None = txn.local.get(log.place)
+        if draft is None:
+            if (CLOSED, log.place) in txn.local:
+                # The shared log must not see what this transaction did before: it may be aborted.
+                log = log.twin()
+            try:
+                draft = SessionTxn(txn, log, self._seed)
+            except SessionGone:
+                return None
+            txn.local[log.place] = draft
+        return draft
+
+    def close(self, txn: Txn, draft: SessionTxn) -> None:
+        """The session was deleted or must be read anew: later closures open it again."""
+        place = draft.log.place
+        del txn.local[place]
+        shared: CachedSession = txn.local.setdefault((CLOSED, place), draft.log)
+        draft.drop()
+        txn.on_commit(shared.forget_all)
+
+    def flush_opened(self, txn: Txn, scope: int, session: int) -> None:
+        """Write what the draft of a session holds, if this transaction has one."""
+        draft: SessionTxn | None = txn.local.get(self._logs.get(scope, session).place)
+        if draft is not None:
+            draft.flush()
+
+    def close_unused(self, txn: Txn, scope: int, session: int) -> None:
+        """As ``close``, for who changes the session's rows without a draft."""
+        log = self._logs.get(scope, session)
+        draft: SessionTxn | None = txn.local.get(log.place)
+        if draft is not None:
+            self.close(txn, draft)
+            return
+        shared: CachedSession = txn.local.setdefault((CLOSED, log.place), log)
+        txn.on_commit(shared.forget_all)
+
+    def start_over(self, txn: Txn, scope: int, session: int, head: Head) -> SessionTxn:
+        """The draft of a session that goes on from another head than the one that is stored.
+
+        Whoever asks for it closes it; the shared log never sees it.
+        """
+        self.close_unused(txn, scope, session)
+        log = self._logs.get(scope, session).twin()
+        draft = txn.local[log.place] = SessionTxn(txn, log, self._seed, head)
+        return draft
+
+    def create(
+        self, txn: Txn, scope: int, session: int, head: Head, *, base: TailLedger | None = None
+    ) -> SessionTxn:
+        """The draft of a session that this transaction creates; ``base``: its ledger, if known."""
+        log = self._logs.get(scope, session)
+        if log.place in txn.local:
+            msg = f"session {session} is created twice in one transaction"
+            raise InternalError(msg)
+        draft = txn.local[log.place] = SessionTxn(txn, log, self._seed, head, base)
+        return draft

@@ -1,0 +1,1 @@
+"""Care of a file: check, repair plan, doctor, backup, salvage."""

@@ -1,0 +1,265 @@
+"""Backups: whole copies that are proven sound, restore, migration of older formats."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
+from memcore.limits import FORMAT_VERSION
+from memcore.maintenance.check import check_database
+from memcore.options import checked_bool, checked_path
+from memcore.privacy.keyring import Key, key_provider
+from memcore.session import Engine
+from memcore.store import open_detached, open_store
+from memcore.store.copy import Judge
+from memcore.store.datafile import DURABILITIES
+from memcore.store.offline import migrate_file
+from memcore.store.store import KeyOptions, need_newest
+from memcore.tokens import TokenCounter, get_counter
+
+__all__ = [
+    "CompactReport",
+    "MigrationReport",
+    "Progress",
+    "RestoreReport",
+    "check_mode",
+    "judge_for",
+    "migrate",
+    "restore",
+]
+
+
+# --- Whole copies of a database: how one is proven sound, and a backup put in its place -----------
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What ``Database.copy_compact`` made of the file."""
+
+    bytes_before: int
+    bytes_after: int
+    durability: str
+    """The mode that the file has now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What ``restore`` put in place."""
+
+    path: str
+    bytes: int
+    kept: str | None
+    """Where the file that was replaced lies now; None if there was none or it was not kept."""
+    findings: tuple[str, ...]
+    """What ``force`` accepted."""
+
+
+def check_mode(durability: object, *, allow_unsafe: bool) -> None:
+    """Refuse a mode that there is not, or one that loses data without consent.
+
+    Raises:
+        InvalidOptionError
+    """
+    if durability not in (None, *DURABILITIES):
+        known = ", ".join(map(repr, DURABILITIES))
+        msg = f"durability: expected one of {known}, got {durability!r}"
+        raise InvalidOptionError(msg)
+    if durability == "none" and not allow_unsafe:
+        msg = (
+            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
+            "if the file is a cache or a test's, else leave durability out"
+        )
+        raise InvalidOptionError(msg)
+
+
+def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOptions | None:
+    """What the options ``key`` and ``key_file`` give.
+
+    Raises:
+        InvalidOptionError, KeyNeededError
+    """
+    if key is None:
+        if key_file is not None:
+            raise InvalidOptionError("key_file: needs key=, which opens it")
+        return None
+    return KeyOptions(
+        key_provider(key), None if key_file is None else checked_path("key_file", key_file)
+    )
+
+
+def judge_for(engine: Engine, progress: Progress | None) -> Judge:
+    """The whole check of a copy, with what is known of the database that it is a copy of."""
+
+    def judge(path: str) -> list[str]:
+        with open_detached(path, vault=engine.store.vault) as store:
+            copy = Engine(store, engine.counter, engine.policy, counters=dict(engine.counters))
+            return check_database(copy, progress)
+
+    return judge
+
+
+def restore(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    keep: bool = True,
+    force: bool = False,
+    counter: str | TokenCounter | None = None,
+    progress: Progress | None = None,
+    key: Key | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+) -> RestoreReport:
+    """Put a copy of the backup ``source`` at ``target``, proven sound, at one moment.
+
+    The file that it replaces stays beside it, as ``<target>.before-restore-<time>``: a restore is
+    made in haste, and what was written since the backup is in the old file only, damaged or not.
+
+    Args:
+        source: a memcore file; it is read only, and others may use it meanwhile.
+        target: the file to make, or to replace.
+        replace: the target may exist. Nobody may have it open, in this process neither.
+        keep: False gives up the replaced file.
+        force: accept a source with findings as long as it can be opened.
+        counter: a custom token counter, if sessions of the source were counted by one.
+        progress: called with (sessions checked, sessions in all) while the copy is checked.
+        key: opens the key file of an encrypted source.
+        key_file: where that lies; None: beside the target, or beside the source. It stays there:
+            a target without one needs a copy of it.
+
+    Raises:
+        KeyNeededError, WrongKeyError: the contents cannot be read.
+        KeyFileError: the key file is missing, damaged, or older than the backup. One that is newer
+            is the right one: who was erased since the backup was made stays erased.
+        NotFoundError: there is no source.
+        StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
+        StoreLockedError: somebody has the target open.
+        StoreFullError: no space is left for the copy.
+        CorruptStoreError, StoreFormatError: the source is damaged (``salvage`` reads it), or is no
+            memcore file.
+        InvalidOptionError: source and target are one file, or an option is of a wrong type.
+    """
+    options = (("replace", replace), ("keep", keep), ("force", force))
+    for name, value in options:
+        checked_bool(name, value)
+    backup, final = (
+        str(Path(checked_path(name, path)).resolve())
+        for name, path in (("source", source), ("target", target))
+    )
+    if not Path(backup).exists():
+        msg = f"{backup}: there is no such file to restore from"
+        raise NotFoundError(msg)
+    exists = os.path.lexists(final)
+    if exists and Path(backup).samefile(final):
+        msg = f"{final}: is the backup itself; name another target"
+        raise InvalidOptionError(msg)
+    if exists and not replace:
+        msg = f"{final}: exists; pass replace=True to put the backup in its place"
+        raise StoreAccessError(msg)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
+    accepted: list[str] = []
+    access = access_of(key, key_file)
+    if access is not None and key_file is None and os.path.lexists(f"{final}.keys"):
+        access = KeyOptions(access.provider, f"{final}.keys")
+    store = open_store(backup, read_only=True, access=access)
+    try:
+        if store.vault is not None:
+            need_newest(store.environment(), store.vault)
+        check = judge_for(Engine(store, get_counter(counter), "openai_chat"), progress)
+
+        def judge(path: str) -> list[str]:
+            findings = check(path)
+            if force:
+                accepted.extend(findings)
+                return []
+            return findings
+
+        store.restore(final, kept=kept, replace=replace, judge=judge)
+    except CorruptStoreError as error:
+        msg = f"{backup}: is no sound backup, nothing was restored: {error}"
+        raise CorruptStoreError(msg) from error
+    finally:
+        store.close()
+    return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted))
+
+
+def _free_name(path: str) -> str:
+    number, name = 1, path
+    while os.path.lexists(name):
+        number += 1
+        name = f"{path}-{number}"
+    return name
+
+
+# --- ``migrate``: an older file made one of the present format ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """What ``migrate`` found and did."""
+
+    path: str
+    version_before: int
+    version: int
+    """The format that the file has now."""
+    kept: str | None
+    """Where the old file lies; None if it was not kept, or nothing was to be done."""
+
+
+def migrate(
+    path: str | os.PathLike[str],
+    *,
+    keep: bool = True,
+    dry_run: bool = False,
+    counter: str | TokenCounter | None = None,
+    progress: Progress | None = None,
+) -> MigrationReport:
+    """Make a file of an older format one of the present one, by a proven copy in its place.
+
+    Nobody may have it open. A file of the present format stays as it is.
+
+    Args:
+        path: the file.
+        keep: leave the old file beside it, as ``<path>.format-<version>``.
+        dry_run: only tell the format.
+        counter: a custom token counter, if sessions were counted by one.
+        progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+    Raises:
+        NotFoundError: there is no such file.
+        StoreAccessError: the name for the old file is taken.
+        StoreFormatError: it is no memcore file, or one of a newer format.
+        StoreLockedError, StoreFullError, CorruptStoreError: nothing was changed.
+    """
+    name = str(Path(checked_path("path", path)).resolve())
+    if not os.path.lexists(name):
+        msg = f"{name}: there is no such file to migrate"
+        raise NotFoundError(msg)
+    checked_bool("keep", keep)
+    found = migrate_file(name, keep=None, judge=None, look=True)
+    if checked_bool("dry_run", dry_run) or found >= FORMAT_VERSION:
+        return MigrationReport(name, found, found, None)
+    kept = f"{name}.format-{found}" if keep else None
+    if kept is not None and os.path.lexists(kept):
+        msg = f"{kept}: exists; move it away: the old file is to be kept under this name"
+        raise StoreAccessError(msg)
+    migrate_file(name, keep=kept, judge=_judge(counter, progress))
+    return MigrationReport(name, found, FORMAT_VERSION, kept)
+
+
+def _judge(counter: str | TokenCounter | None, progress: Progress | None) -> Judge:
+    by = get_counter(counter)
+
+    def judge(copy: str) -> list[str]:
+        with open_detached(copy) as store:
+            return check_database(Engine(store, by, "openai_chat"), progress)
+
+    return judge

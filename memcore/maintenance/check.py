@@ -1,0 +1,755 @@
+"""Check of a file: every promise of a sound file, walked row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from struct import unpack
+from typing import Final, TypeAlias
+
+from memcore import blobs, kv
+from memcore._fast import pack_facts
+from memcore.blobs import BlobRef
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import (
+    FLAG_BLOB,
+    FLAG_EXPIRES,
+    FLAG_REWRITTEN,
+    HEADER_BYTES,
+    checksum_of,
+    open_value,
+)
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    KeyFileError,
+    MemcoreError,
+    StorageError,
+    StoreAccessError,
+    StoreLockedError,
+)
+from memcore.graph import check_threads, scopes_with_threads
+from memcore.log import Head, decode_item, new_ledger
+from memcore.log.checkpoint import (
+    CheckpointRow,
+    checkpoint_numbers,
+    checkpoint_states,
+    last_number,
+    read_checkpoint,
+)
+from memcore.log.history import History, StoredRow, read_rows
+from memcore.log.rewrite import same_calls
+from memcore.maintenance.salvage_rows import RowSelector
+from memcore.model import ItemKind
+from memcore.retention.erasure import SCOPED_KINDS
+from memcore.retention.legal_holds import check_care
+from memcore.rows import index, names
+from memcore.rows import lifecycle as terms
+from memcore.rows.head import head_key
+from memcore.rows.index import Counts, check_counts
+from memcore.rows.item import split_body
+from memcore.rows.lifecycle import buried, is_erased, read_lease, session_terms
+from memcore.rows.quarantine import held_in
+from memcore.rows.usage import read_usage
+from memcore.rows.views import read_view, view_chain
+from memcore.session import Engine, check_removals, is_leaving
+from memcore.session.content_filter import check_demand
+from memcore.session.engine import check_uses
+from memcore.state import check_state, header_key, mend_state
+from memcore.store import LmdbStore
+from memcore.store.interface import ReadTxn
+from memcore.store.store import need_newest
+from memcore.tokens import TokenCounter
+from memcore.wire import get_policy
+
+__all__ = [
+    "SessionCheck",
+    "chained",
+    "check_checkpoints",
+    "check_database",
+    "check_expiries",
+    "check_references",
+    "check_shared",
+    "count_shared",
+    "counted_references",
+    "label_of",
+    "lost_shared",
+    "mend_shared",
+    "scopes_with_state",
+    "sessions_of",
+    "shared_rows",
+]
+
+
+# --- The check of a session's checkpoints: what each refers to is there, and is what it was -------
+
+
+def check_checkpoints(
+    txn: ReadTxn, scope: int, session: int, head: Head, live: History
+) -> Iterator[str]:
+    """What is wrong with the checkpoints of a session."""
+    try:
+        last_number(txn, scope, session)
+    except CorruptValueError as exc:
+        yield str(exc)
+    stops = {session: head.next_seq}
+    for number in checkpoint_numbers(txn, scope, session):
+        try:
+            saved = read_checkpoint(txn, scope, session, number)
+            if saved is None:
+                continue
+            history = saved.history(txn, scope)
+            _take_in_ancestors(txn, scope, head.parent_session, stops)
+            found = _refers_astray(history, stops) or _breaks(txn, scope, saved, history, live)
+            if not found and saved.view[1] and read_view(txn, scope, *saved.view) is None:
+                found = f"view {saved.view[1]} of session {saved.view[0]} is missing"
+        except CorruptValueError as exc:
+            yield str(exc)
+        else:
+            if found:
+                yield f"{saved.where}: {found}"
+
+
+def _take_in_ancestors(txn: ReadTxn, scope: int, parent: int, stops: dict[int, int]) -> None:
+    """The next seqs of the sessions that a session was forked from: those alone stay for it."""
+    while parent and parent not in stops:
+        key = head_key(scope, parent)
+        value = txn.get(key)
+        if value is None:
+            return
+        head = Head.unpack(key, value)
+        stops[parent] = head.next_seq
+        parent = head.parent_session
+
+
+def _refers_astray(history: History, stops: dict[int, int]) -> str:
+    for session, _, hi in history.segments:
+        if session not in stops:
+            return f"it refers to items of session {session}, which is none that it was forked from"
+        if hi >= stops[session]:
+            return f"it refers to item {hi} of session {session}, which never had it"
+    return ""
+
+
+def _breaks(txn: ReadTxn, scope: int, saved: CheckpointRow, history: History, live: History) -> str:
+    """Whether the prefix hashes of items that are not live any more lead to the checkpoint's."""
+    start = history.shared_with(live)
+    chain = 0
+    if start:
+        chain = history.chain_at(txn, scope, history.seq_at(start - 1)) or 0
+    for _, session, lo, hi in history.spans(start, history.count):
+        seq = lo
+        for seq, record in enumerate(index.records(txn, scope, session, lo, hi), lo):
+            found = int(index.RECORD.unpack_from(record)[2])
+            if chained(txn, keys.session_row(scope, session, Row.ITEM, seq), chain) not in (
+                found,
+                None,
+            ):
+                return f"the prefix hash at item {seq} does not match the items before it"
+            chain = found
+        if seq != hi:
+            return f"item {seq} has no index record"
+    return "" if chain == saved.chain else "its prefix hash is not that of its last item"
+
+
+def chained(txn: ReadTxn, key: bytes, before: int) -> int | None:
+    """The prefix hash that a stored item gives; None if the item is damaged, which is told."""
+    value = txn.get(key)
+    if value is None:
+        return None
+    try:
+        open_value(key, value)
+    except CorruptValueError:
+        return None
+    return index.chain_after(before, checksum_of(value))
+
+
+# --- The check of the index by expiry: it leads to all that expires, and to nothing else ----------
+
+_PAGE: Final = 1000
+_Look: TypeAlias = Callable[[ReadTxn, bytes, bytes], Iterator[str]]
+
+
+def check_expiries(engine: Engine) -> Iterator[str]:
+    """Rows of the index that lead astray, and what expires without one; a page a snapshot."""
+    for kind, look in ((Kind.EXPIRY, _leads), (Kind.KV, _entry), (Kind.CARE, _terms)):
+        start: bytes | None = bytes((kind,))
+        while start is not None:
+
+            def page(
+                txn: ReadTxn, start: bytes = start, look: _Look = look, stop: int = kind + 1
+            ) -> tuple[list[str], bytes | None]:
+                rows = list(txn.scan(start, bytes((stop,)), limit=_PAGE))
+                found = [what for row in rows for what in look(txn, *row)]
+                return found, keys.behind(rows[-1][0]) if len(rows) == _PAGE else None
+
+            found, start = engine.store.read(page)
+            yield from found
+
+
+def check_terms(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    """Whether the index leads to a row of terms."""
+    return _terms(txn, key, value)
+
+
+def _leads(txn: ReadTxn, row: bytes, _: bytes) -> Iterator[str]:
+    due, key = keys.split_expiry_row(row)
+    value = txn.get(key) if key else None
+    at = None
+    if value is not None:
+        try:
+            at = _due(key, value)
+        except CorruptValueError:
+            return  # found as a damaged row
+    if at != due and not (key and is_erased(txn, keys.split_scoped(key)[0])):
+        yield f"the index by expiry has a row {row.hex()} that leads to nothing that expires then"
+
+
+def _due(key: bytes, value: bytes) -> int | None:
+    if terms.is_terms(key):
+        return terms.terms_of(key, value).due_ms
+    return kv.entry_of(key, value).expires_ms if key[0] == Kind.KV else None
+
+
+def _entry(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    if any(flags & FLAG_EXPIRES for flags in value[1:2]):
+        yield from _has_row(txn, key, value)
+
+
+def _terms(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    if terms.is_terms(key):
+        yield from _has_row(txn, key, value)
+
+
+def _has_row(txn: ReadTxn, key: bytes, value: bytes) -> Iterator[str]:
+    try:
+        due = _due(key, value)
+    except CorruptValueError as exc:
+        if terms.is_terms(key):
+            yield str(exc)
+        return
+    if due is not None and txn.get(keys.expiry_row(due, key)) is None:
+        yield f"the index by expiry has no row for {key.hex()}, which expires at {due} ms"
+
+
+# --- Which rows refer to which blobs: what the counts of references must say ----------------------
+
+_ROW_AT = 17
+
+
+def counted_references(txn: ReadTxn, scope: int) -> Counter[bytes]:
+    """How many rows of the scope refer to each slot; damaged rows are passed over."""
+    found: Counter[bytes] = Counter()
+    for ref in (*_of_items(txn, scope), *_of_addresses(txn, scope)):
+        found[blobs.slot_of(ref)] += 1
+    for _, ref in kv.references(txn, scope):
+        found[blobs.slot_of(ref)] += 1
+    return found
+
+
+def _of_items(txn: ReadTxn, scope: int) -> Iterator[BlobRef]:
+    prefix = keys.scoped(Kind.SESSION, scope)
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        if key[_ROW_AT : _ROW_AT + 1] == bytes((Row.ITEM,)) and _has_blob(value):
+            with suppress(CorruptValueError):
+                yield BlobRef.unpack(split_body(open_value(key, value)[1])[3])
+
+
+def _has_blob(value: bytes) -> bool:
+    return any(flags & FLAG_BLOB for flags in value[1:2])  # a damaged value may have no flags
+
+
+def _of_addresses(txn: ReadTxn, scope: int) -> Iterator[BlobRef]:
+    prefix = keys.scoped(Kind.BLOB_ADDRESS, scope)
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        with suppress(CorruptValueError):
+            yield BlobRef.unpack(open_value(key, value)[1])
+
+
+def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
+    """Counts of references that are not those of the rows, and contents of entries that are gone.
+
+    ``blobs.check`` tells of counts that cannot be read, and of blobs that are damaged.
+    """
+    for key, ref in kv.references(txn, scope):
+        with suppress(CorruptValueError):
+            if not blobs.exists(txn, scope, ref):
+                yield f"the entry under key {key.hex()}: its content is not stored"
+    found = counted_references(txn, scope)
+    prefix = keys.scoped(Kind.BLOB_REFS, scope)
+    counted = {keys.split_scoped(key)[1] for key, _ in txn.scan(prefix, keys.after(prefix))}
+    for slot in sorted(found.keys() | counted):
+        with suppress(CorruptValueError):
+            says = blobs.references(txn, scope, slot)
+            if says != found[slot] and blobs.header_of(txn, scope, slot) is not None:
+                yield (
+                    f"scope {scope}: reference count of the blob {slot.hex()}: it says {says}, "
+                    f"{found[slot]} rows refer to it"
+                )
+
+
+# --- The states that sessions share: their check, and what a salvage makes of them ----------------
+
+
+def check_shared(txn: ReadTxn, scope: int) -> list[str]:
+    """What is wrong with the state that a scope holds, in words."""
+    try:
+        return [f"scope {scope}: {what}" for what in check_state(txn, scope, 0, pinned=())]
+    except MemcoreError as exc:
+        return [f"the state of scope {scope} cannot be checked: {exc}"]
+
+
+def scopes_with_state(txn: ReadTxn) -> list[int]:
+    """The scopes that have rows of a state."""
+    found: list[int] = []
+    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope = keys.split_scoped(row[0])[0]
+        found.append(scope)
+        start = keys.after(keys.state_rows(scope, 0))
+
+
+def count_shared(txn: ReadTxn) -> int:
+    """How many fields the states of all users and applications have."""
+    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
+    rows = sum(len(value) != HEADER_BYTES for _, value in txn.scan(start, stop))
+    headers = (header_key(scope, 0) for scope in scopes_with_state(txn))
+    return rows - sum(txn.get(key) is not None for key in headers)
+
+
+def label_of(app: str, user: str) -> str:
+    """Whose state it is, in words."""
+    return f"the state of user {user!r} in app {app!r}" if user else f"the state of app {app!r}"
+
+
+# --- salvage --------------------------------------------------------------------------------------
+
+
+def shared_rows(sieve: RowSelector) -> Iterator[tuple[bytes, bytes]]:
+    """The rows that are taken over: of each field the newest value that was found.
+
+    Older ones were removed when it was written; the deletion of a field counts as its value.
+    """
+    newest: dict[bytes, bytes] = {}
+    for key in sieve.chosen:
+        if key[0] != Kind.STATE:
+            continue
+        if key == header_key(*keys.state_place(key)):
+            yield key, sieve.value(key)
+        else:
+            versions = key[:-8]
+            newest[versions] = max(key, newest.get(versions, key))
+    for key in newest.values():
+        yield key, sieve.value(key)
+
+
+def mend_shared(store: LmdbStore) -> None:
+    """Write the headers that fit the rows."""
+    for scope in store.read(scopes_with_state):
+        store.transact(lambda txn, scope=scope: mend_state(txn, scope, 0, pinned=()))  # type: ignore[misc]
+
+
+def lost_shared(sieve: RowSelector) -> Iterator[str]:
+    """Fields whose row is there, but damaged."""
+    for key in sieve.wreck.damaged:
+        if key[0] == Kind.STATE and key not in sieve.chosen:
+            with suppress(CorruptValueError):
+                scope = keys.state_place(key)[0]
+                field = keys.split_state_row(key)[0]
+                where = label_of(*sieve.scopes.get(scope, ("?", f"of scope {scope}")))
+                yield f"field {field!r} of {where}, as far as it reads"
+
+
+# --- Checking everything: what a sound file promises, walked row by row ---------------------------
+
+_ROWS_PAGE: Final = 1000
+_TOLD_MAX: Final = 1000
+_DAMAGED: Final = "the value under key "
+"""How the text of a damaged row begins: its session names it once more, and better."""
+_UNSAFE: Final = (
+    "the rows were not checked: reading a file of damaged structure may end the process; restore a "
+    "backup or salvage what can be read"
+)
+
+
+def check_database(engine: Engine, progress: Callable[[int, int], None] | None) -> list[str]:
+    """Findings over the whole database in words; empty means sound.
+
+    The structure of the file first, then every row's checksum, then what rows promise of each
+    other, one read transaction a session: changes that other handles make meanwhile are no
+    findings. Neither is what is left of erased users, nor what nobody can decrypt any more because
+    its user was erased since the file, a backup, was made.
+
+    Raises:
+        StoreAccessError, StoreLockedError: the file cannot be read now; one that is read without
+            its lock file was changed meanwhile, say.
+    """
+    findings = list(engine.store.check())
+    if findings:
+        return [*findings, _UNSAFE]
+    try:
+        damaged = list(_damaged_rows(engine))
+        rows = _check_keys(engine) + _check_rows(engine, progress)
+    except (StoreAccessError, StoreLockedError):
+        raise
+    except StorageError as exc:
+        return [f"the check was cut short: {exc}"]
+    told = {what[what.find(_DAMAGED) :] for what in rows}
+    return [what for what in damaged if what not in told] + rows
+
+
+def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> list[str]:
+    """What rows promise of each other."""
+    findings = engine.store.read(check_removals)
+    findings += engine.store.read(lambda txn: check_care(txn, partial(_is_shredded, engine)))
+    findings += engine.store.read(lambda txn: check_demand(txn, engine.store.path))
+    named: dict[tuple[int, int], str] = {}
+    for scope, wrong in engine.store.read(_scopes):
+        found = wrong + engine.store.read(lambda txn, scope=scope: _blobs_of(txn, scope))  # type: ignore[misc]
+        named.update(_names_of(engine, scope, found))
+        found += check_threads(engine.store.read, scope)
+        found += engine.store.read(lambda txn, scope=scope: check_shared(txn, scope))  # type: ignore[misc]
+        findings += _of_living(engine, scope, found)
+    findings += check_expiries(engine)
+    findings += engine.store.read(_nameless)
+    sessions = engine.store.read(sessions_of)
+    for done, (scope, session) in enumerate(sessions):
+        name = named.get((scope, session))
+        where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"
+        checker = SessionCheck(engine, scope, session, named=name is not None)
+        found = [f"{where}: {what}" for what in engine.store.read(checker.run)]
+        findings += _of_living(engine, scope, found)
+        if progress is not None:
+            progress(done + 1, len(sessions))
+    for place in sorted(named.keys() - set(sessions)):
+        if not engine.store.read(lambda txn, place=place: _is_deleted(txn, *place)):  # type: ignore[misc]
+            found = [f"session {named[place]!r}: its head is missing"]
+            findings += _of_living(engine, place[0], found)
+    return findings
+
+
+def _of_living(engine: Engine, scope: int, findings: list[str]) -> list[str]:
+    """The findings of a scope, unless its user was erased, maybe while they were looked for."""
+    if not findings:
+        return findings
+    if _is_shredded(engine, scope) or engine.store.read(lambda txn: is_erased(txn, scope)):
+        return []
+    return findings
+
+
+def _is_shredded(engine: Engine, scope: int) -> bool:
+    vault = engine.store.vault
+    return vault is not None and vault.is_shredded(scope)
+
+
+def _check_keys(engine: Engine) -> list[str]:
+    """Whether the key file of an encrypted database has all the keys that it should."""
+    vault = engine.store.vault
+    if vault is None:
+        return []
+    try:
+        need_newest(engine.store.environment(), vault)
+    except KeyFileError as exc:
+        return [str(exc)]
+    return []
+
+
+def _nameless(txn: ReadTxn) -> list[str]:
+    """Scopes that have rows and no name, and were not erased."""
+    start = bytes((Kind.SCOPE,))
+    known = {keys.number_of(key) for key, _ in txn.scan(start, keys.after(start))}
+    known.update(buried(txn))
+    findings = []
+    for what, scopes in (
+        ("a state", scopes_with_state(txn)),
+        ("sessions", [scope for scope, _ in sessions_of(txn)]),
+        ("threads", scopes_with_threads(txn)),
+    ):
+        stray = sorted(set(scopes) - known)
+        findings += [f"scope {scope} has {what}, but no row names it" for scope in stray]
+    return findings
+
+
+def _blobs_of(txn: ReadTxn, scope: int) -> list[str]:
+    try:
+        return [*blobs.check(txn, scope), *check_references(txn, scope)]
+    except MemcoreError as exc:
+        return [f"the blobs of scope {scope} cannot be checked: {exc}"]
+
+
+def _damaged_rows(engine: Engine) -> Iterator[str]:
+    """Every row whose value fails its checksum."""
+    start: bytes | None = b"\x01"
+    while start is not None:
+        found, start = engine.store.read(lambda txn, start=start: _check_page(txn, start))  # type: ignore[misc]
+        for scope, damaged in found.items():
+            yield from _of_living(engine, scope, damaged)
+
+
+def _check_page(txn: ReadTxn, start: bytes) -> tuple[dict[int, list[str]], bytes | None]:
+    """What is damaged in the next rows, by scope; 0: of none. And where to go on."""
+    found: dict[int, list[str]] = {}
+    key = None
+    rows = 0
+    for key, value in txn.scan(start, b"\xff", limit=_ROWS_PAGE):
+        rows += 1
+        try:
+            open_value(key, value)
+        except CorruptValueError as exc:
+            scope = int.from_bytes(key[1:9], "big") if key[0] in SCOPED_KINDS else 0
+            found.setdefault(scope, []).append(str(exc))
+    following = None if key is None or rows < _ROWS_PAGE else keys.behind(key)
+    return found, following
+
+
+def _scopes(txn: ReadTxn) -> list[tuple[int, list[str]]]:
+    """The scopes by their number, each with what is wrong with its name."""
+    found: list[tuple[int, list[str]]] = []
+    start = bytes((Kind.SCOPE,))
+    for key, _ in txn.scan(start, keys.after(start)):
+        scope, wrong = keys.number_of(key), list[str]()
+        try:
+            app, user = names.scope_names(txn, scope)
+            if _numbered(txn, app, user) != scope:
+                wrong.append(f"scope {scope} (user {user!r}, app {app!r}) has no name row")
+        except MemcoreError as exc:
+            wrong.append(f"scope {scope}: {exc}")
+        found.append((scope, wrong))
+    return found
+
+
+def _numbered(txn: ReadTxn, app: str, user: str) -> int | None:
+    """The scope of a name row; without a user it is the application's."""
+    return names.scope_of(txn, app, user) if user else names.app_scope_of(txn, app)
+
+
+def _names_of(engine: Engine, scope: int, findings: list[str]) -> dict[tuple[int, int], str]:
+    try:
+        listed = engine.store.read(lambda txn: list(names.sessions(txn, scope)))
+    except (StoreAccessError, StoreLockedError):
+        raise
+    except MemcoreError as exc:
+        findings.append(f"the session names of scope {scope} cannot be read: {exc}")
+        return {}
+    return {(scope, session): name for name, session in listed}
+
+
+def sessions_of(txn: ReadTxn) -> list[tuple[int, int]]:
+    """``(scope, session)`` of every session that has rows."""
+    found: list[tuple[int, int]] = []
+    start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope, session = keys.split_session_prefix(row[0])
+        found.append((scope, session))
+        start = keys.after(keys.session_prefix(scope, session))
+
+
+def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether a session that was listed by name has lost its name since."""
+    return all(number != session for _, number in names.sessions(txn, scope))
+
+
+class SessionCheck:
+    """The check of one session on one snapshot."""
+
+    def __init__(self, engine: Engine, scope: int, session: int, *, named: bool) -> None:
+        self.engine = engine
+        self.scope = scope
+        self.session = session
+        self.named = named
+
+    def run(self, txn: ReadTxn) -> list[str]:
+        """What is wrong with the session, in words."""
+        if names_gone(txn, self.scope, self.session):
+            return []  # deleted since it was listed
+        try:
+            return list(self._findings(txn))
+        except MemcoreError as exc:
+            return [str(exc)]
+
+    def _findings(self, txn: ReadTxn) -> Iterator[str]:
+        key = head_key(self.scope, self.session)
+        value = txn.get(key)
+        if value is None:
+            yield "its head is missing"
+            return
+        head = Head.unpack(key, value)
+        if head.hidden and is_leaving(txn, self.scope, self.session):
+            return  # deleted, and not all of its rows are gone yet
+        if not self.named and not head.hidden and not self._has_name(txn):
+            yield "it has rows but no name"
+        history = History(head.all_segments(txn, self.scope))
+        if history.count != head.count:
+            yield f"its segments hold {history.count} items, its head says {head.count}"
+            return
+        yield from self._own_rows(txn, head)
+        yield from self._strays(txn, head)
+        try:
+            yield from check_counts(txn, self.scope, self.session, head)
+        except CorruptValueError as exc:
+            yield str(exc)
+        yield from self._live(txn, head, history)
+        yield from check_checkpoints(txn, self.scope, self.session, head, history)
+        yield from self._relatives(txn, head)
+        yield from self._usage(txn, head)
+        read_lease(txn, self.scope, self.session)
+        yield from self._held(txn)
+        pinned = checkpoint_states(txn, self.scope, self.session)
+        yield from check_uses(txn, self.scope, self.session)
+        yield from check_state(txn, self.scope, self.session, pinned=pinned)
+        said = txn.get(key := session_terms(self.scope, self.session))
+        if said is not None:
+            yield from check_terms(txn, key, said)
+
+    def _held(self, txn: ReadTxn) -> Iterator[str]:
+        """What was put aside of it."""
+        for held in held_in(txn, self.scope, self.session):
+            if txn.get(keys.session_row(self.scope, self.session, Row.ITEM, held.seq)) is None:
+                yield f"item {held.seq} is in the quarantine, and has no placeholder"
+
+    def _relatives(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """Its views, its parent and its forks."""
+        last = None
+        for stored in view_chain(txn, self.scope, head.view_session, head.view_number):
+            last = stored
+        owner, number = head.view_session, head.view_number
+        if last is not None:
+            owner, number = last.parent_owner, last.view.parent
+        if number:
+            yield f"view {number} of session {owner} is missing"
+        parent = head.parent_session
+        if parent:
+            row = keys.session_row(self.scope, parent, Row.CHILD, self.session)
+            if txn.get(row) is None:
+                yield f"session {parent}, from which it was forked, does not list it"
+        start = keys.session_row(self.scope, self.session, Row.CHILD, 0)
+        stop = keys.session_row(self.scope, self.session, Row.CHILD + 1, 0)
+        for key, _ in txn.scan(start, stop):
+            child = keys.number_of(key)
+            if txn.get(head_key(self.scope, child)) is None:
+                yield f"it lists session {child} as a fork, which is gone"
+
+    def _usage(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """What providers reported is about items that there were."""
+        for learned in read_usage(txn, self.scope, self.session):
+            anchor = learned.anchor
+            if anchor is not None and anchor.seq >= head.next_seq:
+                yield f"its usage is anchored at item {anchor.seq}, which it never had"
+
+    def _has_name(self, txn: ReadTxn) -> bool:
+        return any(number == self.session for _, number in names.sessions(txn, self.scope))
+
+    def _own_rows(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """Every item that the session owns, undone ones included, against its index record."""
+        first, stop = head.parent_seq + 1, head.next_seq
+        if first == stop:
+            return
+        records = index.records(txn, self.scope, self.session, first, stop - 1)
+        rows = read_rows(txn, self.scope, self.session, position=0, lo=first, hi=stop - 1)
+        told = 0
+        for row in rows:
+            record = next(records, None)
+            if isinstance(row, CorruptValueError):
+                yield str(row)
+                told += 1
+                if told == _TOLD_MAX:  # a damaged head may claim any number of items
+                    yield f"more than {told} of its {stop - first} items are damaged or missing"
+                    return
+            elif record is None:
+                yield f"item {row[1]} has no index record"
+            else:
+                yield from self._item(txn, row, record)
+        if next(records, None) is not None:
+            yield "its index holds more records than items"
+
+    def _strays(self, txn: ReadTxn, head: Head) -> Iterator[str]:
+        """Items and index pages that the head does not know: it is older than they are."""
+        first, stop = head.parent_seq + 1, head.next_seq
+        for row, what in ((Row.ITEM, "items"), (Row.INDEX, "index pages")):
+            for lo, hi in ((0, first), (stop, 2**64 - 1)):
+                start, end = (keys.session_row(self.scope, self.session, row, n) for n in (lo, hi))
+                if any(True for _ in txn.scan(start, end, limit=1)):
+                    yield f"it has {what} outside of {first}..{stop - 1}, which its head claims"
+
+    def _item(self, txn: ReadTxn, row: StoredRow, record: bytes) -> Iterator[str]:
+        _, seq, flags, body = row
+        payload = None
+        if body[:1] != record[index.RECORD.size : index.RECORD.size + 1]:
+            yield f"item {seq}: its row and its index record are of different kinds"
+        if flags & FLAG_BLOB:
+            try:
+                ref = blobs.BlobRef.unpack(split_body(body)[3])
+                payload = blobs.read(txn, self.scope, ref)
+            except MemcoreError as exc:
+                yield f"item {seq}: {exc}"
+                return
+        try:
+            item = decode_item(seq, body, flags, 0, payload)
+        except CorruptValueError as exc:
+            yield str(exc)
+            return
+        if item.kind == ItemKind.EVENT:
+            return
+        facts, known = pack_facts(item.message, self.engine.seed), record[index.RECORD.size :]
+        if facts != known and not (flags & FLAG_REWRITTEN and same_calls(facts, known)):
+            yield f"item {seq}: its index record names other calls than the item does"
+
+    def _live(self, txn: ReadTxn, head: Head, history: History) -> Iterator[str]:
+        """The prefix hashes along the live history, and the ledger's totals."""
+        chain = 0
+        counter: TokenCounter | None = None
+        with suppress(CounterUnavailableError):
+            counter = self.engine.counter_named(head.counter)
+        ledger = new_ledger(get_policy(head.policy), counter)
+        counts, tag = Counts.of(head), index.counter_tag(head.counter)
+        counted: Sequence[int] = ()
+        try:
+            edge = history.position_from(counts.stop)
+            counted = unpack(f"<{edge}I", counts.read(txn, self.scope, 0, edge))
+        except CorruptValueError as exc:
+            yield str(exc)
+            counter, edge = None, history.count  # the sum cannot be told
+        for position, session, lo, hi in history.spans(0, history.count):
+            records = index.records(txn, self.scope, session, lo, hi)
+            for seq in range(lo, hi + 1):
+                record = next(records, None)
+                if record is None:
+                    yield f"item {seq} has no index record"
+                    return
+                tokens, _, found, by = index.RECORD.unpack_from(record)
+                at = position + seq - lo
+                if at >= edge and by != tag:
+                    yield f"item {seq} was not counted by {head.counter!r}, the session's counter"
+                    return
+                if at < len(counted):
+                    tokens = counted[at]
+                ledger.push(record[index.RECORD.size :], tokens)
+                key = keys.session_row(self.scope, session, Row.ITEM, seq)
+                if chained(txn, key, chain) not in (found, None):
+                    yield f"the prefix hash at item {seq} does not match the items before it"
+                    return
+                chain = found
+        if chain != head.chain:
+            yield "the prefix hash in the head is not that of its last item"
+        # Without the counter it is not known what the synthetic answers of given-up calls count.
+        tokens = head.tokens if counter is None else ledger.tokens
+        if (tokens, ledger.open_count) != (head.tokens, head.open_calls):
+            yield (
+                f"its head says {head.tokens} tokens and {head.open_calls} open calls, its index "
+                f"{ledger.tokens} and {ledger.open_count}"
+            )
+
+
+def names_gone(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether nothing of the session is left."""
+    prefix = keys.session_prefix(scope, session)
+    return not any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))

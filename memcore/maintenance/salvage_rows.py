@@ -1,0 +1,414 @@
+"""Selection of the rows of a damaged file that go into the new one.
+
+One candidate a key: the surest, and of equally sure ones the latest by what it says itself. What
+only free pages hold counts if something current vouches for it: a blob's digest for its chunks, an
+index record for an item; both are looked up by those who need them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from xxhash import xxh3_128
+
+from memcore.blobs import BlobRef
+from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
+from memcore.codec import keys
+from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.values import FLAG_BLOB, HEADER_BYTES, body_of
+from memcore.errors import MemcoreError
+from memcore.kv import reference_in
+from memcore.limits import BLOB_CHUNK_BYTES
+from memcore.log import Head
+from memcore.rows import names
+from memcore.rows.head import head_key
+from memcore.rows.item import split_body
+from memcore.rows.lifecycle import TOMBSTONE
+from memcore.rows.names import unpack_name
+from memcore.store.page_scan import Confidence, PageScan, RowCandidate
+
+__all__ = [
+    "Place",
+    "RowSelector",
+    "forget_removed",
+    "was_hidden",
+]
+
+
+# --- What a damaged file holds of deletions that were cut short: none of it comes back ------------
+# A deletion takes the name away, hides the head and leaves a ``REMOVAL`` row until the last row has
+# left. The number of a session is never given out again, so one such row, however old, says that
+# the session is gone for good. A blob's slot may have been filled anew: there only a current row
+# counts.
+
+Slots = set[tuple[int, bytes]]
+_GRAPH_KINDS = (Kind.THREAD, Kind.CHUNK)
+_PLACE_BYTES = 17
+_BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
+
+
+def forget_removed(wreck: PageScan) -> set[Place]:
+    """Forget the rows of what was being removed, and of who was erased; the sessions of the first.
+
+    The new file needs no tombstones: it has nothing of an erased user, and no handle knows it.
+    """
+    _forget_erased(wreck)
+    sessions: set[Place] = set()
+    slots: Slots = set()
+    graphs: set[bytes] = set()
+    for row, found in wreck.rows.items():
+        if row[0] == Kind.REMOVAL:
+            prefix = keys.split_removal_row(row)
+            if prefix[0] == Kind.SESSION:
+                sessions.add(keys.split_session_prefix(prefix))
+            elif prefix[0] in _GRAPH_KINDS:
+                graphs.add(prefix)
+            elif found[0].rank <= Confidence.IN_USE:
+                slots.add(keys.split_scoped(prefix))
+    if sessions or slots or graphs:
+        _add_parents(wreck, sessions)
+        for key in [key for key in wreck.rows if _is_of(wreck, key, sessions, slots, graphs)]:
+            del wreck.rows[key]
+    return sessions
+
+
+def _forget_erased(wreck: PageScan) -> None:
+    """Forget all that belongs to an erased scope: one tombstone, however old, says so."""
+    stones = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,)))
+    numbers = {keys.number_of(key) for key in wreck.rows if key.startswith(stones + TOMBSTONE)}
+    if numbers:
+        for key in [key for key in wreck.rows if _scope_of(wreck, key) in numbers]:
+            del wreck.rows[key]
+
+
+def _scope_of(wreck: PageScan, key: bytes) -> int | None:
+    """The scope that a row is of; None: of none."""
+    if key[0] == Kind.SCOPE_NAME:
+        return unpack_name(wreck.value(key, wreck.rows[key][0])[HEADER_BYTES:])[0]
+    if key[0] == Kind.EXPIRY:
+        return keys.split_scoped(keys.split_expiry_row(key)[1])[0]
+    return None if key[0] <= Kind.COUNTER else keys.split_scoped(key)[0]
+
+
+def _is_of(
+    wreck: PageScan, key: bytes, sessions: set[Place], slots: Slots, graphs: set[bytes]
+) -> bool:
+    if key[0] in _GRAPH_KINDS:
+        return key[:_PLACE_BYTES] in graphs
+    if key[0] == Kind.THREAD_NAME:
+        number = wreck.value(key, wreck.rows[key][0])[HEADER_BYTES : HEADER_BYTES + 8]
+        return bytes((Kind.THREAD,)) + key[1:9] + number in graphs
+    if key[0] == Kind.SESSION:
+        scope, session = keys.split_session_prefix(key)
+        if keys.row_of(key) == Row.CHILD and (scope, keys.number_of(key)) in sessions:
+            return True
+        return (scope, session) in sessions
+    if key[0] in _BLOB_KINDS:
+        scope, rest = keys.split_scoped(key)
+        return (scope, rest[:SLOT_BYTES]) in slots
+    return False
+
+
+def _add_parents(wreck: PageScan, sessions: set[Place]) -> None:
+    """Add the hidden sessions that were kept for forks that are gone, and for nobody else."""
+    forks: dict[Place, set[Place]] = defaultdict(set)
+    above: dict[Place, set[Place]] = defaultdict(set)
+    for key in wreck.rows:
+        if key[0] == Kind.SESSION and keys.row_of(key) == Row.CHILD:
+            place = keys.split_session_prefix(key)
+            fork = (place[0], keys.number_of(key))
+            forks[place].add(fork)
+            above[fork].add(place)
+    todo = list(sessions)
+    while todo:
+        for place in above[todo.pop()] - sessions:
+            if forks[place] <= sessions and was_hidden(wreck, place):
+                sessions.add(place)
+                todo.append(place)
+
+
+def was_hidden(wreck: PageScan, place: Place) -> bool:
+    """Whether any version of its head says that a session was deleted: none is ever shown again."""
+    key = head_key(*place)
+    found = wreck.rows.get(key, ())
+    with suppress(MemcoreError):
+        return any(Head.unpack(key, wreck.value(key, at)).hidden for at in found)
+    return False
+
+
+# --- Which of the rows that were found in a damaged file go into the new one ----------------------
+
+Place = tuple[int, int]
+"""``(scope, session)``."""
+_IMMUTABLE_ROWS: Final = (Row.ITEM, Row.INDEX)
+_COUNTING_ROWS: Final = (Row.HEAD, Row.ITEM, Row.INDEX)
+_SEQ_BYTES: Final = 16
+"""What a seq takes in a file at the very least: its item's row and its index record take more."""
+_SESSION_ROW_AT: Final = 17
+_NAMES: Final = (Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
+_SCOPED: Final = (
+    *range(Kind.SESSION_NAME, Kind.KV + 1), Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE
+)  # fmt: skip
+
+
+class RowSelector:
+    """The chosen rows of a wreck, sorted by what they belong to."""
+
+    def __init__(self, wreck: PageScan, seed: bytes | None) -> None:
+        self.wreck = wreck
+        self.seed = seed
+        self._seed = None if seed is None else int.from_bytes(seed[:8], "little")
+        self.chosen: dict[bytes, RowCandidate] = {}
+        self.unsure: list[bytes] = []
+        """Chosen keys that may have been deleted or replaced before."""
+        self.sessions: dict[Place, list[bytes]] = defaultdict(list)
+        """The chosen keys of each session."""
+        self.spare: dict[Place, list[bytes]] = defaultdict(list)
+        """Keys of items and index pages of which free pages hold a version."""
+        self.removed: set[Place] = set()
+        """Sessions that were being deleted."""
+        self.deleted: set[Place] = set()
+        """Sessions that were deleted while forks shared their rows, which these still do."""
+        self.doubtful: set[Place] = set()
+        """Sessions that may have been deleted: neither their name nor their head is sure."""
+        self.scopes: dict[int, tuple[str, str]] = {}
+        self.names: dict[Place, str] = {}
+        self._name_keys: dict[Place, bytes] = {}
+        self.namespaces: dict[tuple[int, int], str] = {}
+        self.threads: dict[Place, str] = {}
+        """The names of threads of graphs."""
+        self.last: dict[int, int] = defaultdict(int)
+        """By sort, the largest number that is known to have been given out."""
+        self.blobs: dict[tuple[int, bytes], int] = {}
+        """The sizes of the blobs that are whole, by scope and slot."""
+        self.blobs_lost = 0
+        self._removed = forget_removed(wreck)
+        for key, found in wreck.rows.items():
+            self._choose(key, found)
+        self._read_names()
+        self._leave_out_removed()
+        self._leave_out_deleted()
+        self._find_blobs()
+
+    def value(self, key: bytes) -> bytes:
+        """The chosen value of a key."""
+        return self.wreck.value(key, self.chosen[key])
+
+    # --- choosing -----------------------------------------------------------------------------
+
+    def _choose(self, key: bytes, found: list[RowCandidate]) -> None:
+        in_session = key[0] == Kind.SESSION and len(key) > _SESSION_ROW_AT
+        if in_session and key[_SESSION_ROW_AT] in _COUNTING_ROWS:
+            found = [at for at in found if self._is_possible(key, at)]
+            if not found:
+                return
+        surest = found[0].rank
+        if in_session and surest is not Confidence.TREE and key[_SESSION_ROW_AT] in _IMMUTABLE_ROWS:
+            self.spare[keys.split_session_prefix(key)].append(key)
+        if surest is Confidence.FREED:
+            return
+        equal = [at for at in found if at.rank is surest]
+        self.chosen[key] = (
+            equal[0] if len(equal) == 1 else max(equal, key=lambda at: self._age(key, at))
+        )
+        if surest >= Confidence.BEFORE:
+            self.unsure.append(key)
+        if in_session:
+            self.sessions[keys.split_session_prefix(key)].append(key)
+
+    def _is_possible(self, key: bytes, at: RowCandidate) -> bool:
+        """Whether the file can hold the items that a row claims: work and memory grow with them."""
+        seqs = self.wreck.size // _SEQ_BYTES
+        if key[_SESSION_ROW_AT] == Row.HEAD:
+            return Head.unpack(key, self.wreck.value(key, at)).next_seq <= seqs
+        return keys.number_of(key) <= seqs
+
+    def _age(self, key: bytes, at: RowCandidate) -> int:
+        """What grows with every new version of a row, as far as the row tells."""
+        value = self.wreck.value(key, at)
+        body = value[HEADER_BYTES:]
+        row = key[_SESSION_ROW_AT] if key[0] == Kind.SESSION else 0
+        if row == Row.HEAD:
+            with suppress(MemcoreError):
+                return int(Head.unpack(key, value).revision)
+            return -1
+        if row or key[0] == Kind.STATE:
+            return len(body) if row == Row.INDEX else int.from_bytes(body[:8], "little")
+        if key[0] == Kind.CHUNK:  # the epoch, of a pool as of a chunk
+            return int.from_bytes(body[:4], "big")
+        if key[0] in (*_NAMES, Kind.COUNTER):
+            return int.from_bytes(body[:8], "big")
+        return body[0] if key[0] == Kind.BLOB and body else 0
+
+    def _leave_out_removed(self) -> None:
+        """What was being deleted is not saved: whoever deleted it was told that it is gone."""
+        for key in [key for key in self.chosen if key[0] == Kind.REMOVAL]:
+            prefix = keys.split_removal_row(key)
+            if len(prefix) != _SESSION_ROW_AT or prefix[0] != Kind.SESSION:
+                continue
+            place = keys.split_session_prefix(prefix)
+            if place in self.names:
+                continue  # in use: the mark is what is wrong
+            self._leave_out(place)
+
+    def _leave_out(self, place: Place) -> None:
+        self.removed.add(place)
+        for row in self.sessions.pop(place, ()):
+            del self.chosen[row]
+        self.spare.pop(place, None)
+
+    def _leave_out_deleted(self) -> None:
+        """Settle which sessions were deleted, of those whose name and head may both be old ones.
+
+        Those are of which an old head says so, and those that certainly have no name any more.
+        """
+        sure_names = {place for place, key in self._name_keys.items() if self._is_sure(key)}
+        forks = self.forks()
+        staying = set(self.places())
+        # A fork has a larger number than its parent: it is known by then whether it stays.
+        for place in sorted(staying, reverse=True):
+            if place in sure_names or self._is_sure(head_key(*place)):
+                continue
+            start = keys.scoped(Kind.SESSION_NAME, place[0])
+            nameless = place not in self.names
+            nameless = nameless and not self.wreck.may_hold(start, keys.after(start))
+            if not nameless and not was_hidden(self.wreck, place):
+                self.doubtful.add(place)
+                continue
+            self.names.pop(place, None)
+            if forks[place] & staying:
+                self.deleted.add(place)
+            else:
+                staying.remove(place)
+                self._leave_out(place)
+
+    def places(self) -> list[Place]:
+        """The sessions of which there is anything."""
+        return sorted({*self.sessions, *(self.spare.keys() & self.names.keys())})
+
+    def _is_sure(self, key: bytes) -> bool:
+        return key in self.chosen and self.chosen[key].rank <= Confidence.IN_USE
+
+    def forks(self) -> dict[Place, set[Place]]:
+        """The forks of each session, as parents and forks tell."""
+        found: dict[Place, set[Place]] = defaultdict(set)
+        for place, rows in self.sessions.items():
+            for key in rows:
+                if key[_SESSION_ROW_AT] == Row.CHILD:
+                    found[place].add((place[0], keys.number_of(key)))
+                elif key[_SESSION_ROW_AT] == Row.HEAD:
+                    parent = Head.unpack(key, self.value(key)).parent_session
+                    found[place[0], parent].add(place)
+        return found
+
+    # --- names --------------------------------------------------------------------------------
+
+    def _read_names(self) -> None:
+        for key in self.chosen:
+            kind = key[0]
+            if kind == Kind.COUNTER and len(key) > 1:
+                number = int.from_bytes(self.value(key)[HEADER_BYTES:], "big")
+                self.last[key[1]] = max(self.last[key[1]], number)
+            elif kind == Kind.SCOPE:
+                texts = keys.unpack_texts(self.value(key)[HEADER_BYTES:])
+                self.scopes[keys.number_of(key)] = texts[0], texts[1]
+            elif kind in _NAMES:
+                self._read_name(key)
+        for key in self.chosen:
+            if key[0] in _SCOPED or (key[0] == Kind.CARE and keys.split_scoped(key)[0]):
+                scope = keys.split_scoped(key)[0]
+                self.scopes.setdefault(scope, ("salvaged", f"scope-{scope}"))
+            if key[0] == Kind.KV:
+                place = keys.split_session_prefix(key)
+                self.namespaces.setdefault(place, f"salvaged-{place[1]}")
+        for which, numbers in (
+            (keys.Counter.SCOPE, self.scopes),
+            (
+                keys.Counter.SESSION,
+                [s for _, s in (*self.names, *self.sessions, *self.spare, *self._removed)],
+            ),
+            (keys.Counter.NAMESPACE, [n for _, n in self.namespaces]),
+        ):
+            self.last[which] = max(self.last[which], *numbers, 0)
+
+    def _read_name(self, key: bytes) -> None:
+        kind = key[0]
+        number, found = names.unpack_name(self.value(key)[HEADER_BYTES:])
+        if kind == Kind.SCOPE_NAME:
+            self.scopes.setdefault(number, (found[0], found[1]))
+            return
+        place = keys.split_scoped(key)[0], number
+        if kind == Kind.THREAD_NAME:
+            self.threads[place] = found[0]
+        elif kind == Kind.KV_NAMESPACE:
+            self.namespaces[place] = found[0]
+        elif place not in self._removed:
+            self.names[place] = found[0]
+            self._name_keys[place] = key
+
+    # --- blobs --------------------------------------------------------------------------------
+
+    def blob_of(self, key: bytes, value: bytes) -> tuple[int, bytes] | None:
+        """``(scope, slot)`` of the blob that a row of an item or entry refers to, if it does."""
+        if not value[1] & FLAG_BLOB:
+            return None
+        return keys.split_session_prefix(key)[0], slot_of(_reference(key, value))
+
+    def _references(self) -> Iterator[tuple[int, BlobRef]]:
+        for key, at in self.wreck.rows.items():
+            if key[0] != Kind.SESSION or keys.split_session_prefix(key) in self.removed:
+                continue
+            if key[_SESSION_ROW_AT] == Row.ITEM:
+                value = self.wreck.value(key, at[0])
+                if value[1] & FLAG_BLOB:
+                    yield keys.split_session_prefix(key)[0], _reference(key, value)
+        for key in self.chosen:
+            if key[0] == Kind.KV and self.value(key)[1] & FLAG_BLOB:
+                yield keys.split_session_prefix(key)[0], _reference(key, self.value(key))
+            elif key[0] == Kind.BLOB_ADDRESS:
+                packed = self.value(key)[HEADER_BYTES:]
+                yield keys.split_scoped(key)[0], BlobRef.unpack(packed)
+
+    def _find_blobs(self) -> None:
+        """Those that something refers to: others nobody can reach, or they were being removed."""
+        wanted: dict[tuple[int, bytes], set[int]] = defaultdict(set)
+        for scope, ref in self._references():
+            wanted[scope, slot_of(ref)].add(ref.size)
+        for (scope, slot), sizes in wanted.items():
+            whole = [size for size in sizes if self._is_whole(scope, slot, size)]
+            if whole:
+                self.blobs[scope, slot] = whole[0]
+            else:
+                self.blobs_lost += 1
+
+    def chunks(self, scope: int, slot: bytes, size: int) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of each chunk, current or not, up to the first that is missing."""
+        for number in range(chunk_count(size)):
+            key = keys.blob_chunk(scope, slot, number)
+            if key not in self.wreck.rows:
+                return
+            yield key, self.wreck.value(key, self.wreck.rows[key][0])
+
+    def _is_whole(self, scope: int, slot: bytes, size: int) -> bool:
+        if len(slot) != SLOT_BYTES:
+            return False
+        digest: Any = xxh3_128(seed=self._seed or 0)
+        held = 0
+        for _, value in self.chunks(scope, slot, size):
+            body = value[HEADER_BYTES:]
+            if len(body) != min(BLOB_CHUNK_BYTES, size - held):
+                return False
+            digest.update(body)
+            held += len(body)
+        # Without the seed the name proves nothing; each chunk is proven by itself all the same.
+        return held == size and (self._seed is None or digest.digest() == slot[:-1])
+
+
+def _reference(key: bytes, value: bytes) -> BlobRef:
+    """The reference in the row of an item or an entry."""
+    if key[0] == Kind.KV:
+        return reference_in(value[1], value[HEADER_BYTES:])
+    return BlobRef.unpack(split_body(body_of(value))[3])

@@ -1,0 +1,860 @@
+"""Key file: one random data key for each user, wrapped by the caller's key, beside the database.
+
+It is no part of the database file: LMDB keeps old pages, and a key that stands in one is not gone.
+Whoever loses it has lost the contents; a backup of the database is read with it.
+
+``magic 16 | bytes of wrapped u16 | wrapped | nonce 12 | ciphertext and tag | sha256 of all this``.
+*Wrapped* is the file's own key, under the key-encryption key, bound to the magic. The text is
+``file id 16 | seed 16 | secret 32 | minted u64 | last number u32``, then for each data key
+``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. The file is
+replaced whole: written under another name, flushed, renamed.
+
+**The key file holds, at any moment and after any power cut, every key of every value that the data
+file may come back with.** So a key is durable here before a value that needs it is committed, and
+no such value can come back, nor a name that leads to one, before a key leaves: whoever calls
+``retire`` or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady
+point). The key file may be ahead of the data file (a new key is not used yet, an older one not
+needed any more), never behind it.
+
+Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
+shredded, and it never gets another one: numbers of scopes are not used again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from hashlib import blake2b
+from hmac import compare_digest
+from importlib import import_module
+from pathlib import Path
+from struct import Struct
+from threading import RLock
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
+
+from memcore.errors import (
+    CorruptStoreError,
+    InvalidOptionError,
+    KeyFileError,
+    KeyNeededError,
+    NotFoundError,
+    StoreAccessError,
+    StoreFullError,
+    WrongKeyError,
+    uncopied,
+)
+from memcore.files import put_private, remove_unfinished, sync_directory
+
+__all__ = [
+    "KEY_BYTES",
+    "NONCE_BYTES",
+    "SECRET_BYTES",
+    "SUFFIX",
+    "TAG_BYTES",
+    "Cipher",
+    "DataKey",
+    "Key",
+    "KeyProvider",
+    "KeyRing",
+    "Secret",
+    "key_provider",
+    "read_key_file",
+    "secret_of",
+    "unveiled",
+    "veiled",
+]
+
+
+# --- AES-256-GCM, of the package ``cryptography`` -------------------------------------------------
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+"""96 random bits: at most 2**32 values under one key (NIST SP 800-38D, section 8.3)."""
+TAG_BYTES: Final = 16
+
+
+class Cipher:
+    """One key. ``encrypt(nonce, text, bound)`` is the library's own: no frame lies between.
+
+    Raises:
+        ImportError: the package is missing.
+    """
+
+    __slots__ = ("_decrypt", "_invalid", "encrypt")
+    __reduce_ex__ = uncopied
+
+    def __init__(self, key: bytes) -> None:
+        try:
+            from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+        except ImportError as exc:
+            msg = f'encryption needs: pip install "memcore[encryption]" ({exc})'
+            raise ImportError(msg, name=exc.name) from exc
+        cipher: Any = AESGCM(key)
+        self.encrypt: Callable[[bytes, bytes, bytes], bytes] = cipher.encrypt
+        self._decrypt: Callable[[bytes, bytes, bytes], bytes] = cipher.decrypt
+        self._invalid: tuple[type[Exception], ...] = (InvalidTag, ValueError)
+
+    def decrypt(self, nonce: bytes, text: bytes, bound: bytes) -> bytes | None:
+        """What was encrypted; None if it was not, with this key, this nonce and these bytes."""
+        try:
+            return self._decrypt(nonce, text, bound)
+        except self._invalid:
+            return None
+
+
+# --- Where a key-encryption key comes from: 32 bytes, the environment, a file, a keyring, a -------
+# It wraps one key only, that of the key file, so a service is asked once an opening.
+
+
+@runtime_checkable
+class KeyProvider(Protocol):
+    """Whatever can wrap a key: a key management service, a hardware token."""
+
+    def wrap(self, key: bytes, context: bytes) -> bytes:
+        """``key``, encrypted; ``context`` has to be given again to unwrap it."""
+
+    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """The key that was wrapped; raises if it was another one that did so."""
+
+
+Key: TypeAlias = bytes | str | Callable[[], bytes] | KeyProvider
+"""32 bytes; ``"env:NAME"``, ``"file:PATH"``, ``"keyring:SERVICE/NAME"`` (base64 or hex there);
+a callable that gives the bytes; or a ``KeyProvider``."""
+
+_FORMS: Final = (
+    '32 bytes, "env:NAME", "file:PATH", "keyring:SERVICE/NAME", a callable that gives 32 bytes, or '
+    "an object with wrap() and unwrap()"
+)
+
+
+class _Fixed:
+    """A key-encryption key that is known here."""
+
+    __reduce_ex__ = uncopied
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(key)
+
+    def wrap(self, key: bytes, context: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, key, context)
+
+    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        found = self._cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], context)
+        if found is None:
+            raise WrongKeyError("the key does not fit")
+        return found
+
+
+def key_provider(given: Any) -> KeyProvider:
+    """The provider that a ``key`` option stands for.
+
+    Raises:
+        InvalidOptionError: it is none.
+        KeyNeededError: it says where a key is, and there is none.
+        ImportError: the package ``cryptography``, or ``keyring``, is missing.
+    """
+    if isinstance(given, KeyProvider):
+        return given
+    if isinstance(given, str):
+        given = _found(given)
+    elif callable(given):
+        given = given()
+    if not isinstance(given, bytes | bytearray):
+        msg = f"key: expected {_FORMS}; got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    if len(given) != KEY_BYTES:
+        msg = f"key: expected {KEY_BYTES} bytes, as os.urandom({KEY_BYTES}) makes; got {len(given)}"
+        raise InvalidOptionError(msg)
+    return _Fixed(bytes(given))
+
+
+def _found(text: str) -> bytes:
+    """The bytes of the key to which a text leads. No message shows a part of a key."""
+    where, _, name = text.partition(":")
+    if where == "env" and name:
+        value = os.environ.get(name, "")
+    elif where == "file" and name:
+        value = _in_file(name)
+    elif where == "keyring" and "/" in name:
+        value = _in_keyring(*name.split("/", 1))
+    else:
+        msg = f"key: expected {_FORMS}; got a text of another form"
+        raise InvalidOptionError(msg)
+    if not value:
+        raise KeyNeededError(f"key: there is no key at {text!r}")
+    return _decoded(value.strip(), text)
+
+
+def _in_file(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as exc:
+        msg = f"key: cannot read a key from the file {name!r} ({type(exc).__name__})"
+        raise KeyNeededError(msg) from exc
+
+
+def _in_keyring(service: str, name: str) -> str:
+    try:
+        keyring = import_module("keyring")  # only who asks for it needs it
+    except ImportError as exc:
+        msg = f"key='keyring:...' needs: pip install keyring ({exc})"
+        raise ImportError(msg, name=exc.name) from exc
+    found: str | None = keyring.get_password(service, name)
+    return found or ""
+
+
+def _decoded(value: str, text: str) -> bytes:
+    if len(value) == 2 * KEY_BYTES:
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            pass
+    try:
+        return base64.b64decode(value.translate({45: 43, 95: 47}) + "==", validate=False)
+    except (binascii.Error, ValueError) as exc:
+        msg = f"key: what is at {text!r} is neither hex nor base64"
+        raise InvalidOptionError(msg) from exc
+
+
+# --- The key file: a random data key for each user, encrypted, beside the database ----------------
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAGIC: Final = b"memcore-keys-v1\0"
+BLOCK: Final = 64
+"""Scopes for which keys are minted together: the file is rewritten once for so many users."""
+_LENGTH: Final = Struct("<H")
+_TABLE: Final = Struct("<16s16s32sQI")
+_ENTRY: Final = Struct("<QI32s")
+_SUM_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """A key that contents of one scope are encrypted with."""
+
+    number: int
+    key: bytes = field(repr=False)
+
+    __reduce_ex__ = uncopied
+
+
+class _KeyTable(NamedTuple):
+    """What changes of a ring; never changed in place, so a failed writing leaves it as it was."""
+
+    keys: dict[int, tuple[DataKey, ...]]
+    minted: int
+    last: int
+
+
+def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenate[KeyRing, P], T]:
+    @wraps(method)
+    def run(self: KeyRing, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return run
+
+
+class KeyRing:
+    """The data keys of one database, in memory and in the key file.
+
+    Changes need the database's write lock, which keeps other processes from making any. Readers
+    may read the file again at any moment, so what is in memory has a lock of its own: an older
+    table in the place of the newest one would lose keys with the next change.
+    """
+
+    __reduce_ex__ = uncopied
+
+    def __init__(self, path: str | None, provider: KeyProvider) -> None:
+        self.path = None if path is None else os.path.realpath(path)
+        """Every link resolved: a file is replaced where it lies. None: of a database in memory."""
+        self.renew_lock()
+        self._provider = provider
+        self._own = os.urandom(KEY_BYTES)
+        self._wrapped = b""
+        self._sum = b""
+        """The last bytes of the file as it is known; empty: it has to be read."""
+        self._is_flushed = True
+        """Whether no power cut brings back a file from before the one that is there."""
+        self.file_id = os.urandom(16)
+        self.seed = os.urandom(16)
+        """The seed of the database that it belongs to."""
+        self.secret = os.urandom(KEY_BYTES)
+        """Keys whatever of contents stands in clear, as the digests of blobs."""
+        self._table = _KeyTable({}, 0, 0)
+
+    def renew_lock(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = RLock()
+
+    # --- making and reading -----------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | None, provider: KeyProvider) -> KeyRing:
+        """A ring without data keys; if the file is there already, and has none, that one.
+
+        Raises:
+            KeyFileError: there is a key file with data keys, or it cannot be written.
+            WrongKeyError: there is one, and the key does not open it.
+        """
+        ring = cls(path, provider)
+        ring._wrapped = provider.wrap(ring._own, MAGIC)
+        path = ring.path
+        if path is None:
+            return ring
+        if not os.path.lexists(path):
+            with suppress(FileExistsError):  # another process was first: theirs serves
+                ring._create(path)
+                return ring
+        found = cls.load(path, provider)
+        if found.minted:
+            msg = (
+                f"{path}: is the key file of a database that is not there; move it away, or give "
+                "key_file= another name: it is never overwritten"
+            )
+            raise KeyFileError(msg)
+        return found
+
+    def _create(self, path: str) -> None:
+        try:
+            content = self._packed(self._table, self._own, self._wrapped)
+            put_private(path, content, new=True)
+            self._sum = content[-_SUM_BYTES:]
+        except FileExistsError:
+            raise
+        except OSError as exc:
+            if isinstance(exc, FileNotFoundError) and os.path.lexists(path):
+                raise FileExistsError(path) from exc  # its owner swept ours away as a leftover
+            raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc
+
+    @classmethod
+    def load(cls, path: str, provider: KeyProvider) -> KeyRing:
+        """The ring of a key file.
+
+        Raises:
+            KeyFileError: it is missing, damaged or cannot be read.
+            WrongKeyError: the key does not open it.
+        """
+        ring = cls(path, provider)
+        ring._read()
+        return ring
+
+    def copied(self, path: str) -> KeyRing:
+        """The same keys in another file.
+
+        Raises:
+            KeyFileError: there is such a file, or it cannot be written.
+        """
+        copy = KeyRing(path, self._provider)
+        copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
+        copy._table, copy._own, copy._wrapped = self._table, self._own, self._wrapped
+        try:
+            copy._create(copy.path or path)
+        except FileExistsError as exc:
+            raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
+        return copy
+
+    def _read(self, *, again: bool = False) -> None:
+        """Read the file; ``again``: it was read before, and goes on from what it was then."""
+        path = self.path or ""
+        body, total = read_key_file(path)
+        at = len(MAGIC) + _LENGTH.size
+        wrapped = body[at : at + _LENGTH.unpack_from(body, len(MAGIC))[0]]
+        own = self._unwrapped(wrapped)
+        head, rest = body[: at + len(wrapped)], body[at + len(wrapped) :]
+        packed = Cipher(own).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head)
+        if packed is None or len(packed) < _TABLE.size:
+            raise KeyFileError(f"{path}: the key file was changed; restore it from a copy")
+        file_id, seed, secret, _, _ = _TABLE.unpack_from(packed)
+        table = _unpacked(packed)
+        if again:
+            self._need_later(file_id, table)
+        self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
+        self._own, self._wrapped, self._sum = own, wrapped, total
+        # Whoever put it there may not have flushed the directory yet: nothing may be committed
+        # under keys that a power cut takes back.
+        self._is_flushed = False
+
+    def _need_later(self, file_id: bytes, table: _KeyTable) -> None:
+        """Refuse a file that is not what became of the one that is in use.
+
+        Raises:
+            KeyFileError: it is another database's, or an older copy: keys are missing in it, or
+                some that were shredded are back.
+        """
+        if file_id != self.file_id:
+            raise KeyFileError(
+                f"{self.path}: was replaced by the key file of another database; put the right "
+                "one back"
+            )
+        known = self._table
+        back = (scope for scope in table.keys.keys() - known.keys.keys() if scope < known.minted)
+        if table.last < known.last or next(back, None) is not None:
+            raise KeyFileError(
+                f"{self.path}: was replaced by an older copy, which lacks what has changed since; "
+                "put the newest one back"
+            )
+
+    def _unwrapped(self, wrapped: bytes) -> bytes:
+        msg = f"{self.path}: the key does not open this key file; nothing was read or changed"
+        try:
+            own = self._provider.unwrap(wrapped, MAGIC)
+        except WrongKeyError as exc:
+            raise WrongKeyError(msg) from exc
+        except Exception as exc:  # a caller's service raises what it likes
+            raise WrongKeyError(f"{msg} ({type(exc).__name__})") from exc
+        if not isinstance(own, bytes) or len(own) != KEY_BYTES:
+            raise WrongKeyError(msg)
+        return own
+
+    @_locked
+    def refresh(self) -> bool:
+        """Read the file again if another process has replaced it; whether it has.
+
+        Raises:
+            KeyFileError: it cannot be read, is an older copy or another database's. What is known
+                stays in use.
+            WrongKeyError
+        """
+        if self.path is None:
+            return False
+        is_other = True
+        with suppress(OSError):
+            # Not by its status: inodes and coarse times come again, and keys would be lost.
+            is_other = _sum_of(self.path) != self._sum
+        if is_other:
+            self._read(again=True)
+        return is_other
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no power cut takes back the file that was read or written last."""
+        return self._is_flushed or self.path is None
+
+    @_locked
+    def settle(self) -> None:
+        """Flush the directory, if whoever put the file there may not have done so yet.
+
+        Raises:
+            KeyFileError: the system refused.
+        """
+        if self.path is not None and not self._is_flushed:
+            self._flush(self.path)
+
+    def _flush(self, path: str) -> None:
+        """See that the file stays before anybody rests on it: what it holds is flushed already."""
+        try:
+            sync_directory(path)
+        except OSError as exc:
+            raise KeyFileError(
+                f"{path}: the key file cannot be flushed ({exc.strerror}); try again"
+            ) from exc
+        self._is_flushed = True
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    @property
+    def minted(self) -> int:
+        """Below this number a scope without a key was shredded."""
+        return self._table.minted
+
+    @property
+    def last(self) -> int:
+        """The number of the newest data key."""
+        return self._table.last
+
+    def is_shredded(self, scope: int) -> bool:
+        """Whether the keys of a scope were dropped for good."""
+        table = self._table
+        return scope < table.minted and scope not in table.keys
+
+    def shredded(self) -> list[int]:
+        """The scopes whose keys were dropped for good."""
+        table = self._table
+        return sorted(set(range(table.minted)) - table.keys.keys())
+
+    def of_scope(self, scope: int) -> DataKey | None:
+        """The current key of a scope; None if it has none, or none any more."""
+        found = self._table.keys.get(scope)
+        return found[-1] if found else None
+
+    def numbered(self, scope: int, number: int) -> bytes | None:
+        """The key of a scope with that number."""
+        for found in self._table.keys.get(scope, ()):
+            if found.number == number:
+                return found.key
+        return None
+
+    def numbers(self, scope: int) -> list[int]:
+        """The numbers of a scope's keys, the current one last."""
+        return [found.number for found in self._table.keys.get(scope, ())]
+
+    def scopes(self) -> list[int]:
+        """The scopes below ``minted`` that have a key."""
+        return sorted(self._table.keys)
+
+    @_locked
+    def mint(self, scope: int) -> bool:
+        """Make keys for a scope and its neighbours; False if its key was shredded."""
+        self.refresh()
+        self.settle()
+        if scope < self._table.minted:
+            return scope in self._table.keys
+        minted = (scope // BLOCK + 1) * BLOCK
+        more, last = dict(self._table.keys), self._table.last
+        for number in range(self._table.minted, minted):
+            last += 1
+            more[number] = (_new_key(last),)
+        self._store(_KeyTable(more, minted, last))
+        return True
+
+    @_locked
+    def renew(self, scope: int) -> DataKey:
+        """A new current key for a scope; the older ones go on reading.
+
+        Raises:
+            KeyFileError: its key was shredded, or the file cannot be written.
+        """
+        if not self.mint(scope):
+            raise KeyFileError(f"{self.path}: the data key of scope {scope} was shredded")
+        table = self._table
+        made = _new_key(table.last + 1)
+        keys = {**table.keys, scope: (*table.keys[scope], made)}
+        self._store(_KeyTable(keys, table.minted, made.number))
+        return made
+
+    @_locked
+    def retire(self, scope: int, *, below: int) -> None:
+        """Drop the keys of a scope whose numbers are lower, never the current one.
+
+        Nothing is encrypted with them any more, and a flush of the data file has said so.
+        """
+        self.refresh()
+        self.settle()
+        table = self._table
+        found = table.keys.get(scope, ())
+        kept = tuple(each for each in found[:-1] if each.number >= below) + found[-1:]
+        if kept != found:
+            self._store(_KeyTable({**table.keys, scope: kept}, table.minted, table.last))
+
+    @_locked
+    def shred(self, scope: int) -> bool:
+        """Drop the keys of a scope for good; whether there were any.
+
+        No name leads to its contents any more, and a flush of the data file has said so.
+        """
+        if not self.mint(scope):  # a number that was never written with gets none later either
+            return False
+        table = self._table
+        keys = {number: found for number, found in table.keys.items() if number != scope}
+        self._store(_KeyTable(keys, table.minted, table.last))
+        return True
+
+    @_locked
+    def rewrap(self, provider: KeyProvider) -> None:
+        """Protect the file by another key-encryption key from now on."""
+        self.refresh()
+        self.settle()
+        own = os.urandom(KEY_BYTES)  # whoever kept the old file and its key learns nothing new
+        wrapped = provider.wrap(own, MAGIC)
+        try:
+            self._store(self._table, own=own, wrapped=wrapped)
+        except KeyFileError as exc:
+            if not self._is_under(wrapped):
+                raise
+            self._own, self._wrapped, self._provider = own, wrapped, provider
+            raise KeyFileError(
+                f"{self.path}: is under the new key now, but could not be flushed: a power cut may "
+                "bring back the file under the key before; keep both keys, and change it again"
+            ) from exc
+        self._provider = provider
+
+    def _is_under(self, wrapped: bytes) -> bool:
+        """Whether the file that is there has its own key wrapped so."""
+        with suppress(KeyFileError):
+            body, _ = read_key_file(self.path or "")
+            return body[len(MAGIC) + _LENGTH.size :].startswith(wrapped)
+        return False
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _store(
+        self, table: _KeyTable, *, own: bytes | None = None, wrapped: bytes | None = None
+    ) -> None:
+        """Make a table the ring's: first in the file, durably, then in memory.
+
+        Raises:
+            KeyFileError: the system refused; the ring is as it was.
+        """
+        own, wrapped = own or self._own, wrapped or self._wrapped
+        if self.path is not None:
+            content = self._packed(table, own, wrapped)
+            try:
+                remove_unfinished(self.path)  # keys that may be shredded now
+                owner = os.stat(self.path)
+                mode = stat.S_IMODE(owner.st_mode)
+                put_private(self.path, content, new=False, owner=owner, mode=mode)
+            except OSError as exc:
+                self._sum, self._is_flushed = b"", False  # which of the two is there shows later
+                msg = f"{self.path}: cannot write the key file ({exc.strerror}); try again"
+                raise KeyFileError(msg) from exc
+            self._sum = content[-_SUM_BYTES:]
+        self._table, self._own, self._wrapped = table, own, wrapped
+
+    def _packed(self, table: _KeyTable, own: bytes, wrapped: bytes) -> bytes:
+        head = b"".join((MAGIC, _LENGTH.pack(len(wrapped)), wrapped))
+        packed = bytearray(
+            _TABLE.pack(self.file_id, self.seed, self.secret, table.minted, table.last)
+        )
+        for scope, found in table.keys.items():
+            for entry in found:
+                packed += _ENTRY.pack(scope, entry.number, entry.key)
+        nonce = os.urandom(NONCE_BYTES)
+        body = head + nonce + Cipher(own).encrypt(nonce, bytes(packed), head)
+        return body + hashlib.sha256(body).digest()
+
+
+def read_key_file(path: str) -> tuple[bytes, bytes]:
+    """A key file as it lies there, and the sum that proves it: what can be told without its key.
+
+    Raises:
+        KeyFileError: it is missing, damaged, cannot be read, or is none.
+    """
+    try:
+        whole = Path(path).read_bytes()
+    except OSError as exc:
+        msg = (
+            f"{path}: cannot read the key file ({exc.strerror}): without it no content can be "
+            "read; restore it, or say where it lies with key_file="
+        )
+        raise KeyFileError(msg) from exc
+    body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
+    if body[: len(MAGIC)] != MAGIC:
+        raise KeyFileError(f"{path}: is no key file of memcore's")
+    if hashlib.sha256(body).digest() != total:
+        raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
+    return body, total
+
+
+def _unpacked(packed: bytes) -> _KeyTable:
+    *_, minted, last = _TABLE.unpack_from(packed)
+    found: dict[int, tuple[DataKey, ...]] = {}
+    for scope, number, key in _ENTRY.iter_unpack(packed[_TABLE.size :]):
+        found[scope] = (*found.get(scope, ()), DataKey(number, key))
+    return _KeyTable(found, minted, last)
+
+
+def _new_key(number: int) -> DataKey:
+    return DataKey(number, os.urandom(KEY_BYTES))
+
+
+def _sum_of(path: str) -> bytes:
+    """What differs after a replacement, whoever made it: a digest over a new nonce."""
+    with open(path, "rb") as file:
+        file.seek(-_SUM_BYTES, os.SEEK_END)
+        return file.read()
+
+
+# --- The secret of a database: of its key ring, or 32 random bytes in a file of their own ---------
+# It is never in the database, but for a while on a device that has no room for its file (erasing
+# must not need room): what is derived from it (placeholders, pseudonyms, the key of receipts) says
+# nothing to whoever has that alone.
+
+SUFFIX: Final = ".secret"
+"""Behind the path of the database."""
+SECRET_BYTES: Final = 32
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PROOF_BYTES: Final = 16
+_BLOCK_BYTES: Final = 64
+
+
+class Substitute(Protocol):
+    """Where a secret is kept that has no file yet: in the database, which has room of its own."""
+
+    def kept(self) -> bytes | None:
+        """The secret, if it is kept there."""
+
+    def keep(self, secret: bytes) -> bytes:
+        """Keep it there, unless one is kept there already; the one that is."""
+
+    def drop(self) -> None:
+        """It has its file now."""
+
+
+class Secret:
+    """The secret of one open database, read when it is needed first.
+
+    Args:
+        path: of the database.
+        create: make the file if it is missing.
+        ring: the secret of the key ring of an encrypted database, which needs no file.
+        place: where it stands in for the file as long as no space is left for that.
+    """
+
+    __slots__ = ("_create", "_path", "_place", "_value")
+    __reduce_ex__ = uncopied
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        create: bool,
+        ring: bytes | None = None,
+        place: Substitute | None = None,
+    ) -> None:
+        self._path = path
+        self._create = create
+        self._place = place
+        self._value: bytes | None = None
+        if ring is not None:
+            self._value = blake2b(ring, person=b"memcore secret", digest_size=SECRET_BYTES).digest()
+
+    def value(self) -> bytes:
+        """The 32 bytes; raises what ``secret_of`` raises."""
+        if self._value is None:
+            self._value = self._found()
+        return self._value
+
+    def _found(self) -> bytes:
+        place = self._place
+        try:
+            return secret_of(self._path, create=self._create and place is None)
+        except NotFoundError:
+            kept = None if place is None else place.kept()
+            if kept is not None:
+                return kept
+            if not self._create:
+                raise
+        try:
+            return secret_of(self._path, create=True)
+        except StoreFullError:
+            if place is None:
+                raise
+            return place.keep(secrets.token_bytes(SECRET_BYTES))
+
+    def settle(self) -> bool:
+        """Make the file that there was no room for; whether there is nothing left to be done."""
+        kept = None if self._place is None else self._place.kept()
+        if kept is None or self._place is None:
+            return True
+        try:
+            secret_of(self._path, create=True, made=kept)
+        except (StoreFullError, StoreAccessError):
+            return False
+        self._place.drop()
+        return True
+
+    def found(self) -> bytes | None:
+        """The secret, None where there is none yet and none may be made; raises as ``value``."""
+        try:
+            return self.value()
+        except NotFoundError:
+            return None
+
+
+def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
+    """The secret of the database at a path; made on first use.
+
+    Args:
+        path: the database, ``":memory:"`` for one that has no file: it gets a random one each time.
+        create: make the file if it is missing.
+        made: what it is to hold then; None: random bytes.
+
+    Raises:
+        NotFoundError: it is missing, and must not be made.
+        StoreFullError: no space is left for it.
+        CorruptStoreError: the file is no secret.
+        StoreAccessError: the system refuses to read or write it.
+    """
+    if path == ":memory:":
+        return secrets.token_bytes(SECRET_BYTES)
+    file = os.path.realpath(path) + SUFFIX
+    try:
+        found = _read(file)
+        if found is None and create:
+            with suppress(FileExistsError):  # somebody else was faster: theirs stays
+                # Root may be the first to need it, for a database of somebody else's.
+                owner = None if os.geteuid() else os.stat(path)
+                put_private(file, made or secrets.token_bytes(SECRET_BYTES), new=True, owner=owner)
+            found = _read(file)
+    except OSError as exc:
+        if exc.errno in _FULL:
+            msg = f"no space is left for the secret file {file!r} ({exc.strerror}): free some"
+            raise StoreFullError(msg) from exc
+        msg = f"the secret file {file!r} cannot be used: {exc.strerror}; check its rights"
+        raise StoreAccessError(msg) from exc
+    if found is None:
+        msg = (
+            f"the secret file {file!r} is missing and the database is open read-only: restore it "
+            "beside the database, or open that for writing once to make a new one"
+        )
+        raise NotFoundError(msg)
+    if len(found) != SECRET_BYTES:
+        msg = (
+            f"the secret file {file!r} has {len(found)} bytes, expected {SECRET_BYTES}: restore it "
+            "from a backup; without it, placeholders of earlier items come out differently"
+        )
+        raise CorruptStoreError(msg)
+    return found
+
+
+def veiled(secret: bytes, text: str) -> str:
+    """A text that only who has the secret reads again: hexadecimal digits, equal for equal texts.
+
+    A keyed digest of the text is both its proof and the nonce of the key stream (as in AES-SIV), so
+    that nothing has to be drawn, and nothing repeats.
+    """
+    packed = text.encode("utf-8", "surrogatepass")
+    proof = blake2b(packed, key=secret, person=b"memcore proof", digest_size=_PROOF_BYTES).digest()
+    return (proof + _streamed(secret, proof, packed)).hex()
+
+
+def unveiled(secret: bytes, sealed: str) -> str | None:
+    """The text that ``veiled`` was given; None: with another secret, or it was changed."""
+    try:
+        packed = bytes.fromhex(sealed)
+        proof, packed = packed[:_PROOF_BYTES], packed[_PROOF_BYTES:]
+        text = _streamed(secret, proof, packed).decode("utf-8", "surrogatepass")
+    except ValueError:
+        return None
+    return text if compare_digest(veiled(secret, text), sealed) else None
+
+
+def _streamed(secret: bytes, proof: bytes, packed: bytes) -> bytes:
+    """The bytes with a key stream laid over them; twice gives them back."""
+    stream = bytearray()
+    for count in range(0, len(packed), _BLOCK_BYTES):
+        block = proof + count.to_bytes(8, "big")
+        stream += blake2b(block, key=secret, person=b"memcore stream").digest()
+    return bytes(a ^ b for a, b in zip(packed, stream, strict=False))
+
+
+def _read(file: str) -> bytes | None:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(SECRET_BYTES + 1)
+    except FileNotFoundError:
+        return None

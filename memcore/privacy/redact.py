@@ -1,0 +1,723 @@
+"""Redaction of messages and values: findings replaced by placeholders.
+
+One ``Redaction`` serves a database; ``for_place`` binds it to a session. What is found is replaced
+until nothing more is found, so that redacting what was redacted changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, Protocol, TypeAlias
+
+import orjson
+
+from memcore._fast import Literals, find_sensitive, holds_sensitive, key_context
+from memcore.errors import InvalidItemError, InvalidOptionError, uncopied
+from memcore.privacy.policy import (
+    CLASS_NAMES,
+    CLASSES,
+    CODE_CONTEXT,
+    ID_CONTEXT,
+    NAME_CLASS,
+    NUMBERS,
+    PLACEHOLDER,
+    RedactionContext,
+    RedactionPolicy,
+    Span,
+    canonical,
+    compiled_patterns,
+    key_of_place,
+    mask_of,
+    placeholder,
+    recognised,
+    redaction_policy,
+    spans_of,
+    united,
+)
+
+__all__ = [
+    "ALWAYS_IDS",
+    "DATA_KEYS",
+    "ID_KEYS",
+    "INHERITING_KEYS",
+    "Handling",
+    "PlacedRedaction",
+    "RedactingFilter",
+    "Redaction",
+    "ValueWalk",
+    "is_envelope",
+    "is_media",
+    "is_protected",
+    "is_structure",
+    "looks_like_id",
+    "redact_bytes",
+    "redact_text",
+]
+
+
+# --- Texts that may be JSON: the arguments of calls, results of tools, files ----------------------
+# JSON is redacted leaf by leaf and never in its serialised form, which would break it and miss what
+# is escaped. It is written again only if something was found.
+
+_INDENT: Final = re.compile(r"[\[{]\r?\n([ \t]+)")
+_DATA_URL: Final = re.compile(r"data:[\w.+/=;-]{0,120};base64,[A-Za-z0-9+/=_-]*\s*", re.ASCII)
+_PAIRS: Final = {"{": "}", "[": "]"}
+
+
+class Handling(Protocol):
+    """How texts and values are redacted, see ``memcore.privacy.redact``."""
+
+    def plain(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
+        """A text as it is."""
+        ...
+
+    def value(self, value: Any, found: Counter[str], *, inside: bool = False) -> Any:
+        """A JSON value."""
+        ...
+
+    def suspects(self, text: str) -> bool:
+        """Whether something may be found in a text."""
+        ...
+
+
+def redact_text(
+    how: Handling, text: str, found: Counter[str], *, context: int = 0, key: str | None = None
+) -> str:
+    """The text with placeholders; the same object if nothing was found."""
+    first = text[:1]
+    if first == "d" and text.startswith("data:") and _DATA_URL.fullmatch(text):
+        return text
+    if first in _PAIRS or first.isspace():
+        made = _redacted_json(how, text, found)
+        if made is not None:
+            return made
+    return how.plain(text, context, key, found)
+
+
+def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
+    """As ``redact_text``, None if it is no JSON object or list."""
+    bare = text.strip()
+    if not bare or _PAIRS.get(bare[0]) != bare[-1]:
+        return None
+    value = _loaded(bare)
+    if value is None:
+        return _redacted_lines(how, text, found) if "\n" in bare else None
+    try:
+        if how.value(value, Counter(), inside=True) is value and not how.suspects(text):
+            return text
+        # Again without a loss: big integers stay what they are, and no key is there twice.
+        value = json.loads(bare, object_pairs_hook=_once)
+        made = how.value(value, found, inside=True)
+    except (ValueError, RecursionError):
+        return None
+    return text if made is value else text.replace(bare, _dumped(made, bare), 1)
+
+
+def _redacted_lines(how: Handling, text: str, found: Counter[str]) -> str | None:
+    """As ``redact_text`` for lines of JSON, None if the first is none."""
+    lines = text.splitlines(keepends=True)
+    if _loaded(lines[0].strip()) is None:
+        return None
+    made = [redact_text(how, line, found) for line in lines]
+    return text if all(a is b for a, b in zip(made, lines, strict=True)) else "".join(made)
+
+
+def _loaded(text: str) -> Any:
+    """The object or list, None if it is none."""
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; one with the same key twice hides values, so it is treated as a text."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        msg = "the same key twice"
+        raise ValueError(msg)
+    return made
+
+
+def _dumped(value: Any, like: str) -> str:
+    """The JSON, written as it was: with blanks or without, with escapes or without."""
+    indent = _INDENT.match(like)
+    spaced = '": ' in like or ('":' not in like and ", " in like)
+    return json.dumps(
+        value,
+        ensure_ascii=like.isascii(),
+        indent=indent[1] if indent else None,
+        separators=("," if indent or not spaced else ", ", ": " if spaced else ":"),
+    )
+
+
+# --- Bytes: texts and JSON in whatever encoding, binary content left alone ------------------------
+
+_ENCODINGS: Final = ("utf-8", "gb18030", "latin-1")
+"""Tried in this order; those that extend ASCII find all that is written in it."""
+_BOMS: Final = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+
+
+def redact_bytes(how: Handling, content: bytes, found: Counter[str]) -> bytes:
+    """The content with placeholders in its own encoding; the same object if nothing was found."""
+    decoded = _decoded(content)
+    if decoded is None:
+        return content
+    text, encoding = decoded
+    redacted = redact_text(how, text, found)
+    return content if redacted is text else redacted.encode(encoding)
+
+
+def _decoded(content: bytes) -> tuple[str, str] | None:
+    """The text and its encoding, None for what is no text."""
+    for mark, encoding in _BOMS:
+        if content.startswith(mark):
+            return _round_trip(content, encoding)
+    if b"\x00" in content:
+        return None
+    for encoding in _ENCODINGS:
+        decoded = _round_trip(content, encoding)
+        if decoded is not None:
+            return decoded
+    return None
+
+
+def _round_trip(content: bytes, encoding: str) -> tuple[str, str] | None:
+    try:
+        text = content.decode(encoding)
+        return (text, encoding) if text.encode(encoding) == content else None
+    except UnicodeError:
+        return None
+
+
+# --- What no redaction may change: what frameworks and providers pair, route and verify by --------
+
+ALWAYS_IDS: Final = frozenset(
+    ("tool_call_id", "tool_use_id", "call_id", "toolCallId", "toolUseId", "callId")
+)
+"""Ids of calls: wherever they stand."""
+ID_KEYS: Final = frozenset(("id", "_id", "uuid", "UUID"))
+"""Ids in arguments, results and states: a number there is no telephone number."""
+_IDS: Final = ALWAYS_IDS | frozenset(
+    (
+        "id", "response_id", "previous_response_id", "responseId", "item_id", "message_id",
+        "request_id", "run_id", "thread_id", "checkpoint_id", "conversation_id", "event_id",
+        "invocation_id", "invocationId", "interaction_id", "approval_request_id", "container_id",
+        "file_id", "vector_store_id", "parent_id", "trace_id", "span_id", "user_id", "session_id",
+        "long_running_tool_ids", "longRunningToolIds", "caller", "uuid", "server_label",
+    )
+)  # fmt: skip
+_STRUCTURE: Final = frozenset(
+    (
+        "type", "role", "name", "object", "status", "model", "phase", "finish_reason",
+        "finishReason", "stop_reason", "media_type", "mime_type", "mimeType", "namespace", "author",
+        "branch", "detail", "lc",
+    )
+)  # fmt: skip
+_SEALED: Final = frozenset(
+    (
+        "signature", "thought_signature", "thoughtSignature", "encrypted_content", "fingerprint",
+        "system_fingerprint", "encrypted_index", "encrypted_stdout", "pending_safety_checks",
+        "acknowledged_safety_checks",
+    )
+)  # fmt: skip
+_ROLES: Final = frozenset(
+    ("user", "assistant", "system", "developer", "tool", "function", "model", "human", "ai")
+)
+_TYPES: Final = frozenset(
+    (
+        "text", "message", "function", "human", "ai", "system", "tool", "constructor", "custom",
+        "reasoning", "thinking", "redacted_thinking", "refusal", "image", "audio", "video", "file",
+        "document", "image_url", "input_audio", "base64", "url", "content", "summary", "compaction",
+        "item_reference", "remove", "AIMessageChunk", "HumanMessageChunk", "ToolMessageChunk",
+        "chat", "non_standard", "citation", "ephemeral", "search_result", "json", "object",
+    )
+)  # fmt: skip
+_TYPE_ENDS: Final = (
+    "_call", "_output", "_result", "_use", "_text", "_image", "_file", "_request", "_response",
+    "_chunk", "_block", "_tools", "_location", "_citation", "_screenshot", "_error", "_call_chunk",
+)  # fmt: skip
+DATA_KEYS: Final = frozenset(
+    (
+        "arguments", "input", "args", "response", "output", "result", "state_delta", "stateDelta",
+        "artifact", "structured_content", "structuredContent",
+    )
+)  # fmt: skip
+"""Keys of messages below which any key may stand."""
+INHERITING_KEYS: Final = frozenset(
+    ("number", "value", "no", "num", "digits", "raw", "formatted", "text", "default")
+)
+"""Keys that say nothing: what they hold is what the key around them says."""
+_MARKS: Final = frozenset(
+    (
+        "parts", "tool_calls", "toolCalls", "function", "functionCall", "function_call",
+        "functionResponse", "function_response", "tool_call_id", "call_id", "invocation_id",
+        "invocationId", "thought_signature", "thoughtSignature", "inline_data", "inlineData",
+    )
+)  # fmt: skip
+_MEDIA_KEYS: Final = frozenset(("data", "result", "b64_json", "image_base64"))
+_ID_CHARS_MAX: Final = 512
+_MEDIA_CHARS_MIN: Final = 32
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=_\-\s]*", re.ASCII)
+
+
+def is_envelope(value: Mapping[Any, Any]) -> bool:
+    """Whether a dict is a message, one of its blocks or a call: it has a structure of its own."""
+    role, sort = value.get("role"), value.get("type")
+    if isinstance(role, str) and role in _ROLES:
+        return True
+    if isinstance(sort, str) and (sort in _TYPES or sort.endswith(_TYPE_ENDS)):
+        return True
+    if isinstance(value.get("name"), str) and ("args" in value or "arguments" in value):
+        return True
+    return not _MARKS.isdisjoint(value)
+
+
+def is_structure(key: str, entry: Any) -> bool:
+    """Whether an entry of a message or block builds it: only secrets in it are replaced."""
+    return key in _STRUCTURE and looks_like_id(entry)
+
+
+def is_protected(key: str, entry: Any) -> bool:
+    """Whether an entry of a message or block is left as it is."""
+    if key in _SEALED:
+        return True
+    return key in _IDS and not isinstance(entry, dict)
+
+
+def is_media(block: Mapping[Any, Any], key: str) -> bool:
+    """Whether an entry is media in base64, or what a provider encrypted."""
+    if key not in _MEDIA_KEYS:
+        return False
+    entry = block[key]
+    if not isinstance(entry, str) or len(entry) < _MEDIA_CHARS_MIN or not _BASE64.fullmatch(entry):
+        return False
+    if key == "data":
+        return (
+            block.get("type") in ("base64", "redacted_thinking")
+            or "mime_type" in block
+            or "mimeType" in block
+            or isinstance(block.get("format"), str)
+        )
+    if key == "result":
+        return block.get("type") == "image_generation_call"
+    return True
+
+
+def looks_like_id(value: Any) -> bool:
+    """Whether a value may be the id of a call: one word without an @."""
+    if not isinstance(value, str):
+        return isinstance(value, int)
+    return len(value) <= _ID_CHARS_MAX and "@" not in value and not any(map(str.isspace, value))
+
+
+# --- JSON values: their leaves are redacted, what frameworks pair by is not -----------------------
+# A value is walked without recursion. What was found nothing in is handed back itself, whole or in
+# parts. Inside messages and their blocks, ids, types, roles and the names of tools stay; inside the
+# arguments of calls, results and states, where any key may stand, only the ids of calls do.
+
+Redact = Callable[[str, int, str | None, Counter[str]], str]
+"""``(text, context, key, found)``: one text."""
+
+_DEPTH_MAX: Final = 512
+_KEY_CHARS_MAX: Final = 128
+_FIELD_CHARS_MAX: Final = 19
+_NUMBER_LEAST: Final = 1_000
+_ID_LEAST: Final = 10**17
+_NUMBERS: Final = CODE_CONTEXT | sum(
+    1 << CLASSES[name] for name in ("cn_mobile", "phone", "student_id", "card", "password")
+)
+
+
+@lru_cache(maxsize=2048)
+def _context_of(key: str) -> int:
+    return key_context(key)
+
+
+class _Frame:
+    """One container on the way down."""
+
+    __slots__ = ("changed", "context", "entries", "inside", "key", "place", "sort", "source")
+
+    def __init__(
+        self, source: Any, place: Any, key: str | None, context: int, *, inside: bool
+    ) -> None:
+        self.source = source
+        self.place = place
+        """Where it stands in the container around it."""
+        self.key = key
+        self.context = context
+        self.inside = inside
+        """Whether any key may stand here: arguments, results, states."""
+        self.changed: Any = None
+        self.sort = 0
+        if not isinstance(source, dict):
+            self.entries: Iterator[tuple[Any, Any]] = iter(enumerate(source))
+            return
+        self.sort = _DATA if inside or not is_envelope(source) else _ENVELOPE
+        self.entries = iter(source.items())
+
+
+_DATA: Final = 1
+_ENVELOPE: Final = 2
+
+
+class ValueWalk:
+    """Walks values for one redaction.
+
+    Args:
+        redact: redacts one text as it is.
+        suspects: whether something may be found in a text.
+        own: whether names, patterns or redactors of the caller's are looked for: then any key may
+            be a value.
+    """
+
+    __slots__ = ("_own", "plain", "suspects")
+
+    def __init__(self, redact: Redact, suspects: Callable[[str], bool], *, own: bool) -> None:
+        self.plain = redact
+        self.suspects = suspects
+        self._own = own
+
+    def value(self, value: Any, found: Counter[str], *, inside: bool = False) -> Any:
+        """The value with placeholders; the same object if nothing was found.
+
+        Raises:
+            InvalidItemError: it is nested deeper than 512 levels, or circular.
+        """
+        if not isinstance(value, dict | list | tuple):
+            return self._leaf(value, None, 0, found)
+        stack = [_Frame(value, None, None, 0, inside=inside)]
+        while True:
+            frame = stack[-1]
+            below = self._advance(frame, found)
+            if below is not None:
+                if len(stack) >= _DEPTH_MAX:
+                    msg = (
+                        f"a value to redact is nested deeper than {_DEPTH_MAX} levels, or circular"
+                    )
+                    raise InvalidItemError(msg)
+                stack.append(below)
+                continue
+            stack.pop()
+            made = frame.source if frame.changed is None else frame.changed
+            if frame.sort:
+                made = self._with_keys(made, found, own=self._own and frame.sort == _DATA)
+            if not stack:
+                return made
+            if made is not frame.source:
+                _put(stack[-1], frame.place, made)
+
+    def _advance(self, frame: _Frame, found: Counter[str]) -> _Frame | None:
+        """Redact leaves up to the next container, which is returned; None at the end."""
+        for place, entry in frame.entries:
+            key, context = frame.key, frame.context
+            inside = frame.inside
+            if frame.sort:
+                said = _said(frame, place, entry)
+                if said is None:
+                    continue
+                key, context = place, said
+                if frame.sort == _ENVELOPE:
+                    inside = inside or (place in DATA_KEYS and isinstance(entry, dict))
+            if isinstance(entry, dict | list | tuple):
+                if entry:
+                    return _Frame(entry, place, key, context, inside=inside)
+                continue
+            made = self._leaf(entry, key, context, found)
+            if made is not entry:
+                _put(frame, place, made)
+        return None
+
+    def _leaf(self, value: Any, key: str | None, context: int, found: Counter[str]) -> Any:
+        if isinstance(value, str):
+            return redact_text(self, value, found, context=context, key=key) if value else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        if context == ID_CONTEXT or not _NUMBER_LEAST <= value < 10**24:
+            return value
+        if isinstance(value, float) and not value.is_integer():
+            return value
+        if context & _NUMBERS or value >= _ID_LEAST:
+            scratch: Counter[str] = Counter()
+            made = self.plain(str(int(value)), context, key, scratch)
+            if PLACEHOLDER.fullmatch(made):
+                found.update(scratch)
+                return made
+        return value
+
+    def _with_keys(self, value: Any, found: Counter[str], *, own: bool) -> Any:
+        """A dict whose keys are redacted too, in the same order; none is lost.
+
+        ``own``: plain ones too, which names and patterns of the caller's may find.
+        """
+        changed: dict[str, str] = {}
+        for key in value:
+            if isinstance(key, str) and (own or not _is_field(key)):
+                made = self.plain(key, 0, None, found)
+                if made is not key:
+                    changed[key] = made
+        if not changed:
+            return value
+        taken = set(value) - set(changed)
+        for key, made in changed.items():
+            name, count = made, 1
+            while name in taken:
+                count += 1
+                name = f"{made}_{count}"
+            taken.add(name)
+            changed[key] = name
+        return {changed.get(key, key): entry for key, entry in value.items()}
+
+
+def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
+    """The context that a key gives an entry; None: it stays as it is."""
+    if not isinstance(key, str):
+        return None
+    if frame.sort == _ENVELOPE:
+        if is_structure(key, entry):
+            return ID_CONTEXT
+        if is_protected(key, entry) or is_media(frame.source, key):
+            return None
+    elif key in ALWAYS_IDS and looks_like_id(entry):
+        return None
+    elif key in ID_KEYS:
+        return ID_CONTEXT
+    context = _context_of(key) if len(key) <= _KEY_CHARS_MAX else 0
+    return frame.context if not context and key in INHERITING_KEYS else context
+
+
+def _is_field(key: str) -> bool:
+    """Whether a key is too short and too plain to be a value of a built-in class."""
+    return len(key) <= _FIELD_CHARS_MAX and key.isascii() and key.isidentifier()
+
+
+def _put(frame: _Frame, place: Any, made: Any) -> None:
+    """Put an entry into the copy of a container, which is made now if there is none."""
+    if frame.changed is None:
+        frame.changed = dict(frame.source) if frame.sort else list(frame.source)
+    frame.changed[place] = made
+
+
+# --- Redaction: placeholders in the place of what a policy looks for ------------------------------
+
+Content: TypeAlias = bytes
+"""A name that the method ``bytes`` does not hide."""
+_PASSES_MAX: Final = 16
+"""A placeholder may bring a word nearer to a number: what is found then takes a pass more."""
+_SECRET_BYTES_MIN: Final = 16
+
+
+class Redaction:
+    """A policy with the secret of a database.
+
+    Args:
+        policy: what is looked for.
+        secret: at least 16 bytes that are not in the file; without them nobody can find out which
+            value a placeholder stands for by trying values.
+    """
+
+    __reduce_ex__ = uncopied
+
+    def __init__(self, policy: RedactionPolicy, *, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) < _SECRET_BYTES_MIN:
+            msg = f"secret: expected at least {_SECRET_BYTES_MIN} bytes"
+            raise InvalidOptionError(msg)
+        self.policy = policy
+        self.policy_id = policy.policy_id
+        self._secret = secret
+        self._mask = mask_of(policy.sought)
+        self._patterns = compiled_patterns(policy)
+        names = list(policy.names)
+        self._names = Literals(names, ignore_case=policy.names_ignore_case) if names else None
+        self._placeholders = recognised(policy.templates)
+        self._extended = bool(
+            self._patterns or policy.names or policy.redactors or policy.templates
+        )
+
+    def extended_spans(
+        self, text: str, hits: list[tuple[int, int, int]], context: RedactionContext
+    ) -> list[Span]:
+        """The spans of the scanner with those of names, patterns and redactors."""
+        spans = [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]
+        if self._names is not None:
+            spans += [Span(start, stop, NAME_CLASS) for start, stop in self._names.find(text)]
+        for kind, pattern in self._patterns:
+            spans += [Span(m.start(), m.end(), kind) for m in pattern.finditer(text)]
+        for redactor in self.policy.redactors:
+            spans += spans_of(redactor, text, context)
+        return united(spans, text, self._placeholders)
+
+    def for_place(self, app: str, user: str, session: str | None) -> PlacedRedaction:
+        """The redaction of one session; ``session`` None: of what a user's sessions share."""
+        key = key_of_place(self._secret, app, user, session)
+        return PlacedRedaction(self, RedactionContext(app, user, session), key)
+
+
+class PlacedRedaction:
+    """Redacts texts and values of one session; made by ``Redaction.for_place``. Has no state."""
+
+    __slots__ = ("_context", "_extended", "_id_mask", "_key", "_mask", "_redaction", "_walk")
+    __reduce_ex__ = uncopied
+
+    def __init__(self, redaction: Redaction, context: RedactionContext, key: bytes) -> None:
+        self._redaction = redaction
+        self._context = context
+        self._key = key
+        self._mask = redaction._mask  # noqa: SLF001 - made by it
+        self._id_mask = self._mask & ~mask_of(NUMBERS)
+        self._extended = redaction._extended  # noqa: SLF001 - made by it
+        self._walk = ValueWalk(self._redact, self._suspects, own=self._extended)
+
+    @property
+    def policy_id(self) -> str:
+        """Of the policy: see ``RedactionPolicy.policy_id``."""
+        return self._redaction.policy_id
+
+    def text(self, text: str) -> str:
+        """The text with placeholders; the same object if nothing was found. JSON stays JSON."""
+        if not self._extended and not holds_sensitive(text, self._mask):
+            return text
+        return redact_text(self._walk, text, Counter())
+
+    def counted(self, text: str) -> tuple[str, Counter[str]]:
+        """``(text, found)``: as ``text``, and how often each class was found."""
+        found: Counter[str] = Counter()
+        return redact_text(self._walk, text, found), found
+
+    def value(self, value: Any) -> tuple[Any, Counter[str]]:
+        """``(value, found)`` of a JSON value: an item, a message, arguments, an entry of a state.
+
+        Only the leaves change, and keys that are values themselves; never ids or what frameworks
+        pair by. What was given is not changed; it is handed back itself if nothing was found.
+
+        Raises:
+            InvalidItemError: the value is nested deeper than 512 levels, or circular.
+        """
+        found: Counter[str] = Counter()
+        if not self._extended and not holds_sensitive(value, self._mask):
+            return value, found
+        return self._walk.value(value, found), found
+
+    def bytes(self, content: Content) -> Content:
+        """Content with placeholders: texts and JSON in any encoding that extends ASCII, and UTF-16.
+
+        The same object if nothing was found. Binary content, with NUL bytes, stays as it is.
+        """
+        return self.counted_bytes(content)[0]
+
+    def counted_bytes(self, content: Content) -> tuple[Content, Counter[str]]:
+        """``(content, found)``: as ``bytes``, and how often each class was found."""
+        found: Counter[str] = Counter()
+        return redact_bytes(self._walk, content, found), found
+
+    def spans(self, text: str) -> list[Span]:
+        """What would be redacted in a text, in order; for reports."""
+        return self._spans(text, 0, None)
+
+    # --- one text ---------------------------------------------------------------------------------
+
+    def _redact(self, text: str, context: int, key: str | None, found: Counter[str]) -> str:
+        """``context``: the classes whose context the JSON key ``key`` gives."""
+        if type(text) is not str:
+            made = self._redact(str.__str__(text), context, key, found)
+            return text if made == text else made
+        for _ in range(_PASSES_MAX):
+            spans = self._spans(text, context, key)
+            if not spans:
+                break
+            text = self._replaced(text, spans, found)
+        return text
+
+    def _suspects(self, text: str) -> bool:
+        return self._extended or bool(find_sensitive(text, self._mask))
+
+    def _replaced(self, text: str, spans: list[Span], found: Counter[str]) -> str:
+        parts, at = [], 0
+        templates = self._redaction.policy.templates
+        for start, stop, kind in spans:
+            parts.append(text[at:start])
+            value = canonical(kind, text[start:stop])
+            template = templates.get(kind, templates.get("*"))
+            parts.append(placeholder(kind.upper(), value, self._key, template))
+            found[kind] += 1
+            at = stop
+        parts.append(text[at:])
+        return "".join(parts)
+
+    def _spans(self, text: str, context: int, key: str | None) -> list[Span]:
+        if context == ID_CONTEXT:
+            hits = find_sensitive(text, self._id_mask, 0)
+        else:
+            hits = find_sensitive(text, self._mask, context)
+            if self._extended:
+                return self._redaction.extended_spans(text, hits, replace(self._context, key=key))
+        return [Span(start, stop, CLASS_NAMES[number]) for start, stop, number in hits]
+
+
+_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""What every record has: all else was given as ``extra``."""
+
+
+class RedactingFilter(logging.Filter):
+    """Puts placeholders into log records: messages, tracebacks and what is given as ``extra``.
+
+    Add it to handlers: a logger's filters see nothing of what its children log. A record that
+    cannot be redacted passes without its text, which would be worse than a line that says so.
+
+    Args:
+        redact: the policy: as ``memcore.open`` takes it.
+        secret: what placeholders are made with; None: one of this filter's own, so that they are
+            the same for the same value in this process. ``Database.log_filter`` has the file's.
+
+    Raises:
+        InvalidOptionError: ``redact`` is no policy.
+    """
+
+    def __init__(self, redact: Any = "default", *, secret: bytes | None = None) -> None:
+        super().__init__()
+        policy = redaction_policy(redact)
+        if policy is None:
+            msg = "redact: expected a policy that looks for something"
+            raise InvalidOptionError(msg)
+        made = Redaction(policy, secret=secrets.token_bytes(32) if secret is None else secret)
+        self._redacts = made.for_place("", "", None)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Redact the record in its place; always True: none is left out."""
+        try:
+            self._redact(record)
+        except Exception as exc:  # noqa: BLE001 - a filter that raises would end whoever logs
+            record.msg = f"[a log record could not be redacted: {type(exc).__name__}]"
+            record.exc_text = record.stack_info = None
+            for name in vars(record).keys() - _RECORD:
+                delattr(record, name)
+        record.args = record.exc_info = None
+        return True
+
+    def _redact(self, record: logging.LogRecord) -> None:
+        redacts = self._redacts
+        record.msg = redacts.text(record.getMessage())
+        if record.exc_info and not record.exc_text:
+            record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+        if record.exc_text:
+            record.exc_text = redacts.text(record.exc_text)
+        if record.stack_info:
+            record.stack_info = redacts.text(record.stack_info)
+        for name in vars(record).keys() - _RECORD:
+            value = getattr(record, name)
+            plain = isinstance(value, str | int | float | bool | dict | list | tuple | None)
+            told = value if plain else str(value)
+            setattr(record, name, redacts.value({name: told})[0][name])

@@ -1,0 +1,328 @@
+"""Write filter: guards and redaction for everything that is about to be stored.
+
+Everything above the store hands what it persists to a ``ScopeFilter``, before it is encoded,
+counted, hashed or compared. What is looked up by (keys, namespaces, authors, types) stays as it is:
+if something is found in it, it is refused. Names of users and sessions, and ids, do not pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from memcore.errors import BlockedError
+from memcore.privacy.guards import VERDICTS, WriteContext, WriteGuard, blocked, is_operator, judged
+
+__all__ = [
+    "Filtered",
+    "Redacts",
+    "RedactsPlaces",
+    "ScopeFilter",
+    "Told",
+    "WriteFilter",
+]
+
+
+_IN_LOGS: Final = ("quarantine", "drop")
+"""Verdicts that leave a placeholder in a log."""
+
+Told: TypeAlias = Callable[[Mapping[str, int]], None]
+"""Who is told of what was found, by class; never what."""
+
+
+class Redacts(Protocol):
+    """What replaces personal data at one place."""
+
+    def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
+        """A JSON value, and what was found by class; the same object where nothing was."""
+
+    def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
+        """A text, as ``value``."""
+
+    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
+        """Bytes, as ``value``; those that are no text come back as they are."""
+
+
+class RedactsPlaces(Protocol):
+    """What gives the redactor of a place."""
+
+    def for_place(self, app: str, user: str, session: str | None) -> Redacts:
+        """The redactor of a session, or of a user."""
+
+
+class Filtered(NamedTuple):
+    """A value as it may be stored."""
+
+    value: Any
+    redacted: bool | None
+    """Whether something in it was replaced; None: nobody looked."""
+    reason: str | None = None
+    """Why it has to go to the quarantine; None: it has not."""
+    dropped: bool = False
+    """Whether nothing of it may be stored."""
+
+
+class WriteFilter:
+    """What stands between callers and one database.
+
+    Args:
+        redaction: gives the redactors; None: nothing is redacted.
+        guards: who judges; empty: nobody.
+        reserve: redacts what a guard says must be, where ``redaction`` is None.
+        verdicts: the heaviest verdict on the classes that were found; None: ``redact`` for all.
+        allow_opaque: whether content that cannot be looked into (pickled, encrypted by a caller)
+            may be stored.
+        told: is told of everything that was found.
+    """
+
+    __slots__ = ("allow_opaque", "guards", "redaction", "reserve", "told", "verdicts")
+
+    def __init__(
+        self,
+        redaction: RedactsPlaces | None,
+        guards: Sequence[WriteGuard] = (),
+        *,
+        reserve: Callable[[], RedactsPlaces] | None = None,
+        verdicts: Callable[[Iterable[str]], str] | None = None,
+        allow_opaque: bool = False,
+        told: Told | None = None,
+    ) -> None:
+        self.redaction = redaction
+        self.guards = tuple(guards)
+        self.reserve = reserve
+        self.verdicts = verdicts
+        self.allow_opaque = allow_opaque
+        self.told = told
+
+    def at(self, app: str, user: str, session: str | None = None) -> ScopeFilter:
+        """The passage of a place: of a session, of a user, or of an application (no user)."""
+        return ScopeFilter(self, app, user, session)
+
+    def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
+        """The redactor of a place; who is told of what is found hears of this one."""
+        found = redaction.for_place(*place)
+        return found if self.told is None else _Telling(found, self.told)
+
+
+T = TypeVar("T")
+
+
+class _Telling:
+    """A redactor that tells what it found."""
+
+    __slots__ = ("_redacts", "_told")
+
+    def __init__(self, redacts: Redacts, told: Told) -> None:
+        self._redacts = redacts
+        self._told = told
+
+    def value(self, value: Any, /) -> tuple[Any, Mapping[str, int]]:
+        return self._tell(self._redacts.value(value))
+
+    def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
+        return self._tell(self._redacts.counted(text))
+
+    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
+        return self._tell(self._redacts.counted_bytes(content))
+
+    def _tell(self, made: tuple[T, Mapping[str, int]]) -> tuple[T, Mapping[str, int]]:
+        if made[1]:
+            self._told(made[1])
+        return made
+
+
+class ScopeFilter:
+    """The border at one place. May be shared by threads."""
+
+    __slots__ = ("_redacts", "_reserved", "_shared", "app", "border", "session", "user")
+
+    def __init__(self, border: WriteFilter, app: str, user: str, session: str | None) -> None:
+        self.border = border
+        self.app = app
+        self.user = user
+        self.session = session
+        redaction, place = border.redaction, (app, user, session)
+        self._redacts = None if redaction is None else border.redacts(redaction, place)
+        self._reserved: Redacts | None = None
+        self._shared: tuple[ScopeFilter, ScopeFilter] | None = None
+
+    @property
+    def shared(self) -> tuple[ScopeFilter, ScopeFilter]:
+        """The passages of what the sessions of the user share, and of what all users do."""
+        if self._shared is None:
+            at = self.border.at
+            self._shared = at(self.app, self.user), at(self.app, "")
+        return self._shared
+
+    @property
+    def redacts(self) -> bool:
+        """Whether there is a policy."""
+        return self._redacts is not None
+
+    @property
+    def allow_opaque(self) -> bool:
+        """Whether content that cannot be looked into may be stored."""
+        return self._redacts is None or self.border.allow_opaque
+
+    def beside(self, session: str | None) -> ScopeFilter:
+        """The passage of another session of the same user."""
+        return self if session == self.session else self.border.at(self.app, self.user, session)
+
+    def item(self, message: Any, kind: str, source: str) -> Filtered:
+        """What goes into the log: the one thing that may be quarantined.
+
+        Raises:
+            BlockedError: a guard or the policy refuses it.
+        """
+        write = self._write(kind, source, None)
+        judgement = judged(self.border.guards, message, write)
+        verdict: str = judgement.verdict
+        reason = judgement.reason
+        redacts = self._redactor(verdict)
+        if redacts is None:
+            return Filtered(message, None, _held(verdict, reason), verdict == "drop")
+        value, found = redacts.value(message)
+        if found and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, verdict, reason, write)
+        return Filtered(value, bool(found), _held(verdict, reason), verdict == "drop")
+
+    def value(
+        self,
+        value: Any,
+        kind: str,
+        *,
+        name: str | None = None,
+        under: str | None = None,
+        source: str = "caller",
+    ) -> Any:
+        """JSON of any other sort. It stands ``under`` a key, which tells what it may be.
+
+        Raises:
+            BlockedError: a guard or the policy refuses it, or would have it quarantined.
+        """
+        redacts, write = self._admitted(value, kind, source, name)
+        if redacts is None:
+            return value
+        made, found = redacts.value(value if under is None else {under: value})
+        self._rule(found, write)
+        return made if under is None else _only(made)
+
+    def text(self, text: str, kind: str, *, source: str = "caller") -> str:
+        """A text; raises what ``value`` raises."""
+        redacts, write = self._admitted(text, kind, source, None)
+        if redacts is None:
+            return text
+        made, found = redacts.counted(text)
+        self._rule(found, write)
+        return made
+
+    def bytes(
+        self, content: bytes, kind: str, *, name: str | None = None, source: str = "caller"
+    ) -> bytes:
+        """Bytes, which are redacted if they are text; raises what ``value`` raises."""
+        redacts, write = self._admitted(content, kind, source, name)
+        if redacts is None:
+            return content
+        made, found = redacts.counted_bytes(content)
+        self._rule(found, write)
+        return made
+
+    def name(self, name: Any, what: str) -> None:
+        """Refuse what is looked up by if something is found in it: no placeholder can stand there.
+
+        The error does not repeat it. What is no text passes: whoever takes it refuses it.
+
+        Raises:
+            BlockedError: there is a policy, and it finds something.
+        """
+        if self._redacts is None or not isinstance(name, str):
+            return
+        found = self._redacts.counted(name)[1]
+        if found:
+            reason = f"the {what} holds {', '.join(sorted(found))}"
+            msg = (
+                f"{reason}, and it has to be stored as it is: use an id, or a keyed digest; "
+                "nothing was stored"
+            )
+            raise BlockedError(msg, verdict="block", reason=reason)
+
+    def judge(self, value: Any, kind: str, *, name: str | None = None) -> None:
+        """Judge what is redacted elsewhere; raises what ``value`` raises."""
+        self._admitted(value, kind, "caller", name)
+
+    def again(self, value: Any, under: str | None = None) -> Any:
+        """JSON that came of what was admitted: it is redacted, and not judged once more."""
+        return value if self._redacts is None else redacted_value(self._redacts, value, under)
+
+    def redactor(self, values: Iterable[tuple[str, Any]], kind: str) -> Redacts | None:
+        """What redacts these values, by name, once they were judged; raises as ``value``."""
+        found = self._redacts
+        if self.border.guards:
+            for name, value in values:
+                found = self._admitted(value, kind, "caller", name)[0] or found
+        return found
+
+    # --- judging ----------------------------------------------------------------------------------
+
+    def _admitted(
+        self, value: Any, kind: str, source: str, name: str | None
+    ) -> tuple[Redacts | None, WriteContext | None]:
+        """What redacts it, if anything does, and what it is, if somebody asks."""
+        if not self.border.guards:
+            if self.border.verdicts is None:
+                return self._redacts, None
+            return self._redacts, self._write(kind, source, name)
+        write = self._write(kind, source, name)
+        verdict, reason = judged(self.border.guards, value, write)
+        if verdict in _IN_LOGS:  # there is no log that could hold a placeholder of it
+            raise blocked(write, reason)
+        return self._redactor(verdict), write
+
+    def _write(self, kind: str, source: str, name: str | None) -> WriteContext:
+        place = self.app, self.user, self.session
+        return WriteContext(*place, kind, source, name, operator=is_operator())
+
+    def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
+        """Hold what was found against the verdicts of the policy."""
+        if found and write is not None and self.border.verdicts is not None:
+            verdict, reason = self._ruled(found, "allow", "", write)
+            if verdict in _IN_LOGS:
+                raise blocked(write, reason)
+
+    def _ruled(
+        self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
+    ) -> tuple[str, str]:
+        """The stricter of a verdict and that of the policy on the classes that were found."""
+        assert self.border.verdicts is not None  # noqa: S101 - whoever calls looked
+        by_policy = self.border.verdicts(found)
+        told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
+        if by_policy == "block":
+            raise blocked(write, told)
+        if VERDICTS.index(by_policy) <= max(VERDICTS.index(verdict), VERDICTS.index("redact")):
+            return verdict, reason
+        return by_policy, told
+
+    def _redactor(self, verdict: str) -> Redacts | None:
+        if self._redacts is not None or verdict != "redact":
+            return self._redacts
+        if self._reserved is None and self.border.reserve is not None:
+            place = self.app, self.user, self.session
+            self._reserved = self.border.redacts(self.border.reserve(), place)
+        return self._reserved
+
+
+def _held(verdict: str, reason: str) -> str | None:
+    return reason if verdict == "quarantine" else None
+
+
+def redacted_value(redacts: Redacts, value: Any, under: str | None) -> Any:
+    """A JSON value redacted as what stands under a key."""
+    if under is None:
+        return redacts.value(value)[0]
+    return _only(redacts.value({under: value})[0])
+
+
+def _only(made: dict[str, Any]) -> Any:
+    """The value of the one entry; its key may have been replaced, too."""
+    (value,) = made.values()
+    return value

@@ -1,0 +1,961 @@
+"""Erasure of a user: names first, then keys, rows and bytes.
+
+1. One transaction takes the names of all their scopes away, buries the numbers and writes down what
+   is to be done. From then on no handle of any process reaches a scope or writes into it.
+2. The data keys are shredded, where the file is encrypted.
+3. The rows leave, a piece a transaction.
+4. The file is swapped for a compact copy without free pages, slack and redo records.
+
+Cut short anywhere, the rest is done by ``finish_erasures``, by the next ``erase`` of that user, and
+all but the last step by the next opening for writing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from memcore.audit import end_scope, end_session, record_event
+from memcore.codec import keys
+from memcore.codec.keys import Care, Kind, ThreadRow
+from memcore.codec.keys import Row as RowRemoving
+from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
+from memcore.errors import (
+    AuditError,
+    CorruptValueError,
+    InvalidOptionError,
+    MemcoreError,
+    ReadOnlyError,
+    StorageError,
+)
+from memcore.limits import PIECE_ROWS
+from memcore.privacy.keyring import KeyRing
+from memcore.retention.receipt import ErasureReceipt, checked_key, digest_of, receipt_key
+from memcore.rows import names
+from memcore.rows.lifecycle import buried, bury, drop_holds, need_free
+from memcore.rows.names import check_name, pass_over
+from memcore.session import Engine
+from memcore.store import LmdbStore
+from memcore.store.copy import separators
+from memcore.store.datafile import newest_meta
+from memcore.store.interface import ERASED, NAMES, DeleteBudget, ReadTxn, Txn
+from memcore.store.pages import DamageError, LeafRow, Tree, TreeWalk
+
+__all__ = [
+    "GONE",
+    "HIDDEN",
+    "REMOVED",
+    "SCOPED_KINDS",
+    "SHREDDED",
+    "Compacted",
+    "ErasureRequest",
+    "Judge",
+    "Pending",
+    "Scan",
+    "all_pending",
+    "bury_shredded",
+    "checked_probes",
+    "compact_away",
+    "count_pending",
+    "count_rows",
+    "drop_names",
+    "drop_names_of",
+    "drop_pending",
+    "erase",
+    "files_beside",
+    "finish_erasures",
+    "has_rows",
+    "marking_gone",
+    "pending_of",
+    "put_pending",
+    "remove_rows",
+    "resume_erasures",
+    "scan_copy",
+    "scan_file",
+    "scopes_of",
+    "would_erase",
+]
+
+
+# --- An erasure under way: a row that says which scopes are to go, how far it is, and holds no ----
+# ``12 | 0 u64 | 02 | 02 | id 16``: one row an erasure, from its first transaction until the bytes
+# are gone. What a killed process leaves is gone on with by whoever comes next.
+
+_ROWS = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
+
+HIDDEN: Final = "hidden"
+"""Nobody reaches the scopes any more."""
+SHREDDED: Final = "shredded"
+"""Their data keys are gone; or there are none."""
+REMOVED: Final = "removed"
+"""Their rows are gone; bytes of them may be left in free pages."""
+GONE: Final = "gone"
+"""Their bytes are gone; whoever asks for receipts gets one and drops the row."""
+_STAGES: Final = (HIDDEN, SHREDDED, REMOVED, GONE)
+
+
+@dataclass(slots=True)
+class Pending:
+    """One erasure that is not finished."""
+
+    id: str
+    """32 hex digits."""
+    user: str
+    """A digest of the user's name under the database's own key: who asks again finds it."""
+    app: str | None
+    """One of the application's; None: all of them."""
+    told_user: str
+    """The digests that stand in the receipt: under the key that signs it."""
+    told_app: str | None
+    scopes: list[int]
+    asked_ms: int
+    bytes_before: int
+    """Of the file, when it was asked."""
+    bytes_after: int = 0
+    """Of the file, when the bytes were gone."""
+    finished_ms: int = 0
+    stage: str = HIDDEN
+    shredded: bool = False
+    """Whether there were data keys to drop."""
+    overrode_hold: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+    """Rows that are gone, by what they were."""
+
+
+def _key(id_: str) -> bytes:
+    return _ROWS + bytes.fromhex(id_)
+
+
+def put_pending(txn: Txn, pending: Pending) -> None:
+    """Write how far it is."""
+    key = _key(pending.id)
+    fields = {name: getattr(pending, name) for name in Pending.__slots__ if name != "id"}
+    body, flags = encode_json(fields)
+    txn.put(key, seal_value(key, body, flags))
+
+
+def drop_pending(txn: Txn, id_: str) -> bool:
+    """It is finished; whether it was not before."""
+    return txn.delete(_key(id_))
+
+
+def pending_of(txn: ReadTxn, id_: str) -> Pending | None:
+    """The erasure as the transaction sees it; None: somebody has finished it.
+
+    Raises:
+        CorruptValueError: its row is damaged.
+    """
+    value = txn.get(_key(id_))
+    return None if value is None else _unpacked(_key(id_), value)
+
+
+def all_pending(txn: ReadTxn) -> Iterator[Pending]:
+    """Every erasure that is not finished.
+
+    Raises:
+        CorruptValueError: a row is damaged.
+    """
+    for key, value in txn.scan(_ROWS, keys.after(_ROWS)):
+        yield _unpacked(key, value)
+
+
+def _unpacked(key: bytes, value: bytes) -> Pending:
+    flags, body = open_value(key, value)
+    with decoding(key, "erasure"):
+        found: Any = decode_json(body, flags)
+        pending = Pending(id=key[len(_ROWS) :].hex(), **found)
+        if pending.stage not in _STAGES or not all(type(each) is int for each in pending.scopes):
+            raise ValueError
+    return pending
+
+
+# --- A raw look for names and markers in the files of a database: the proof of an erasure ---------
+# What a file holds of a name beside its rows nobody can tell from a remain of the erased user; what
+# rows of others hold is theirs (a colleague who mentions the name). So hits are told apart.
+
+_NEEDLE_BYTES_MIN: Final = 5
+"""Shorter names stand anywhere by chance."""
+_NEEDLES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look at a file found."""
+
+    bytes: int = 0
+    needles: int = 0
+    hits: int = 0
+    in_rows: int = 0
+    """Of these, hits in rows that are in use: those of others."""
+
+    @property
+    def stray(self) -> int:
+        """Hits outside of all rows."""
+        return self.hits - self.in_rows
+
+
+def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
+    """What to look for, without what is too short to say anything; the longest first."""
+    found = {
+        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+        for text in texts
+    }
+    found |= {text.replace(b"\0", b"\0\xff") for text in found}  # as it stands in a key
+    long = sorted((t for t in found if len(t) >= _NEEDLE_BYTES_MIN), key=len, reverse=True)
+    return long[:_NEEDLES_MAX]
+
+
+def scan_file(path: str | os.PathLike[str], needles: list[bytes]) -> int:
+    """How often the needles stand in a file."""
+    with Path(path).open("rb") as file:
+        if not os.fstat(file.fileno()).st_size or not needles:
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return sum(_count(content, needle) for needle in needles)
+
+
+def _count(content: mmap.mmap | bytes, needle: bytes) -> int:
+    count, at = 0, content.find(needle)
+    while at >= 0:
+        count, at = count + 1, content.find(needle, at + 1)
+    return count
+
+
+def scan_copy(path: str, needles: list[bytes]) -> Scan:
+    """A look at a file that nobody changes meanwhile."""
+    hits = scan_file(path, needles)
+    size = Path(path).stat().st_size
+    return Scan(size, len(needles), hits, _hits_in_rows(path, needles) if hits else 0)
+
+
+def _hits_in_rows(path: str, needles: list[bytes]) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        meta = newest_meta(fd, path)
+        walk = TreeWalk(fd, meta.last_page)
+        tree = Tree("main tree", meta.main_root, meta.main_depth)
+        rows = (
+            _bytes_of(fd, walk, row)
+            for leaf in walk.leaves(tree)
+            for row in leaf
+            if row.key[0]  # the store's own rows hold the redo slots
+        )
+        # Branches of a copy hold beginnings of the keys that there are.
+        held = chain(rows, separators(fd, path))
+        return sum(_count(content, needle) for content in held for needle in needles)
+    except DamageError:
+        return 0  # the copy is refused by who proves it
+    finally:
+        os.close(fd)
+
+
+def _bytes_of(fd: int, walk: TreeWalk, row: LeafRow) -> bytes:
+    if not row.run:
+        return row.key + row.value  # they stand side by side
+    # Between them stands the page number: no needle can reach across.
+    walk.seen.clear()
+    at = walk.run(row.run, row.size)
+    return row.key + b"\0\0\0\0\0\0\0\0" + os.pread(fd, row.size, at)
+
+
+def files_beside(path: str) -> list[str]:
+    """Files whose names begin with that of the database: backups that a restore left, and others.
+
+    The lock file holds no content.
+    """
+    own = Path(path)
+    beside = (str(each) for each in own.parent.iterdir() if each.is_file())
+    known = (str(own), f"{own}-lock")
+    return sorted(each for each in beside if each.startswith(str(own)) and each not in known)
+
+
+# --- The last step of erasures: the file swapped for a compact copy, proven and scanned -----------
+
+Judge = Callable[[str], list[str]]
+"""Looks at a finished copy by its path; findings in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of a compaction; with a problem nothing was changed."""
+
+    bytes_after: int = 0
+    scan: Scan = field(default_factory=Scan)
+    problem: str = ""
+
+
+def compact_away(
+    store: LmdbStore, ids: Iterable[str], probes: list[bytes], judge: Judge
+) -> Compacted:
+    """Swap the file; erasures other than ``ids`` whose bytes go with it are marked.
+
+    The copy is scanned for the probes before it gets its name.
+    """
+    scans: list[Scan] = []
+
+    def scanned(path: str) -> list[str]:
+        scan = scan_copy(path, probes)
+        scans.append(scan)
+        if scan.stray:
+            return [f"{scan.stray} remains of the user were found outside of the rows of others"]
+        return judge(path)
+
+    try:
+        with marking_gone(store, but=set(ids)):
+            _, after = store.copy_compact(judge=scanned)
+    except (StorageError, InvalidOptionError) as error:  # the latter: a database in memory
+        return Compacted(scan=scans[0] if scans else Scan(), problem=str(error))
+    return Compacted(after, scans[0] if scans else Scan())
+
+
+@contextmanager
+def marking_gone(store: LmdbStore, *, but: set[str] | None = None) -> Iterator[None]:
+    """Around a compaction: mark the erasures whose bytes go with it, for who asks for receipts."""
+    before = store.read(lambda txn: [p.id for p in all_pending(txn) if p.stage == REMOVED])
+    yield
+    others = [each for each in before if each not in (but or ())]
+    if not others:
+        return
+    size = store.stats()["file_bytes"]
+
+    def closure(txn: Txn) -> None:
+        for each in others:
+            pending = pending_of(txn, each)
+            if pending is not None and pending.stage == REMOVED:
+                pending.stage, pending.bytes_after = GONE, size
+                put_pending(txn, pending)
+
+    store.transact(closure, makes_room=True)
+
+
+# --- The scopes that a user owns, in one application or in all of them, and their names -----------
+
+_NAMES = bytes((Kind.SCOPE_NAME,))
+
+
+def scopes_of(txn: ReadTxn, user: str, app: str | None) -> list[tuple[int, str]]:
+    """``(scope, app)`` of a user, without an application in every one: a look at each.
+
+    Raises:
+        InvalidOptionError: a name is not legal.
+        CorruptValueError: a row of the user's names is damaged, or any whose names do not fit its
+            key.
+    """
+    names.check_name(user, "user")
+    if app is not None:
+        scope = names.scope_of(txn, app, user)
+        return [] if scope is None else [(scope, app)]
+    found: dict[int, str] = {}
+    start, stop = _NAMES, _NAMES + keys.LONG_NAME
+    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+        packed = _first_text(row[0][1:])
+        each = keys.unpack_text(packed)
+        scope = names.scope_of(txn, each, user)
+        if scope is not None:
+            found[scope] = each
+        start = _NAMES + packed + b"\xff"  # a longer name with a NUL there is another one
+    for key, value in txn.scan(stop, keys.after(_NAMES)):
+        number, texts = names.unpack_name(open_value(key, value)[1])
+        if texts[1:] == (user,):
+            found[number] = texts[0]
+    return sorted(found.items())
+
+
+def drop_names(txn: Txn, scope: int, app: str, user: str) -> None:
+    """Take both rows of a scope's name away; its number is never given out again."""
+    txn.delete(keys.name_key(_NAMES, app, user))
+    txn.delete(keys.scoped(Kind.SCOPE, scope))
+
+
+def drop_names_of(txn: Txn, scopes: Iterable[int]) -> dict[str, list[int]]:
+    """Take the names of scopes away, damaged ones too; which of the scopes each user had."""
+    found: dict[str, list[int]] = {}
+    gone = set(scopes)
+    named: dict[bytes, tuple[int, str]] = {}
+    for key, value in txn.scan(_NAMES, keys.after(_NAMES)):
+        with suppress(CorruptValueError):
+            number, texts = names.unpack_name(open_value(key, value)[1])
+            if number in gone:
+                named[key] = number, texts[1]
+    for key, (scope, user) in named.items():
+        txn.delete(key)
+        found.setdefault(user, []).append(scope)
+    for scope in gone:
+        txn.delete(keys.scoped(Kind.SCOPE, scope))
+    return found
+
+
+def _first_text(packed: bytes) -> bytes:
+    """The first of several ``pack_text`` in a row, packed as it is.
+
+    Raises:
+        CorruptValueError: they are no packed texts.
+    """
+    end = packed.find(b"\x00")
+    while end >= 0 and packed[end + 1 : end + 2] == b"\xff":
+        end = packed.find(b"\x00", end + 2)
+    if end < 0:
+        msg = f"the name {packed[:80].hex()} is malformed; run 'memcore check'"
+        raise CorruptValueError(msg, key=packed)
+    return packed[: end + 1]
+
+
+# --- The rows of erased scopes leave, a piece a transaction ---------------------------------------
+# Nothing is decoded: a scope is one range under every kind, so damaged rows go like the others.
+# Only expiry rows lie elsewhere; they are looked through when all others are gone and none can
+# come.
+
+SCOPED_KINDS: Final = (
+    *range(Kind.SESSION_NAME, Kind.EXPIRY),
+    *range(Kind.REMOVAL, Kind.CARE + 1),
+)
+"""Kinds whose keys go on with the number of a scope."""
+_COUNTED: Final = {
+    Kind.SESSION_NAME: "sessions",
+    Kind.BLOB: "blobs",
+    Kind.KV: "entries",
+    Kind.THREAD_NAME: "threads",
+    Kind.STATE: "state_values",
+    Kind.CARE: "care_rows",
+}
+_COUNTED_ROWS: Final = {
+    RowRemoving.ITEM: "items",
+    RowRemoving.VIEW: "views",
+    RowRemoving.CHECKPOINT: "checkpoints",
+    RowRemoving.STATE: "state_values",
+}
+_ROW_AT: Final = 17
+_EXPIRY_PAGE: Final = 4096
+_EXPIRY_SCOPE_AT: Final = 10
+"""``0C | expires u64 | kind u8 | scope u64 | ...``."""
+
+
+def _sort_of(key: bytes) -> str | None:
+    """What a row counts as."""
+    if key[0] == Kind.SESSION:
+        return _COUNTED_ROWS.get(key[_ROW_AT]) if len(key) > _ROW_AT else None
+    if key[0] == Kind.THREAD:
+        held = key[_ROW_AT : _ROW_AT + 1] == bytes((ThreadRow.CHECKPOINT,))
+        return "checkpoints" if held else None
+    return _COUNTED.get(key[0])
+
+
+def has_rows(txn: ReadTxn, scope: int) -> bool:
+    """Whether anything of the scope is left, but for expiry rows."""
+    return next(_ranges(txn, [scope]), None) is not None
+
+
+def _ranges(txn: ReadTxn, scopes: list[int]) -> Iterator[tuple[bytes, bytes]]:
+    """The ranges of the scopes that hold a row."""
+    for scope in scopes:
+        for kind in SCOPED_KINDS:
+            start = keys.scoped(kind, scope)
+            stop = keys.after(start)
+            if any(True for _ in txn.scan(start, stop, limit=1)):
+                yield start, stop
+
+
+def count_rows(txn: ReadTxn, scope: int, counts: dict[str, int]) -> None:
+    """Add the rows of a scope, by what they are; ``rows`` is all of them."""
+    for start, stop in _ranges(txn, [scope]):
+        for key, _ in txn.scan(start, stop):
+            _count_removing(key, counts)
+
+
+def _count_removing(key: bytes, counts: dict[str, int]) -> None:
+    counts["rows"] = counts.get("rows", 0) + 1
+    sort = _sort_of(key)
+    if sort is not None:
+        counts[sort] = counts.get(sort, 0) + 1
+
+
+def remove_rows(store: LmdbStore, pending: Pending, pieces: int | None = None) -> bool:
+    """Remove rows until none is left, or at most so many pieces; whether none is left.
+
+    Raises:
+        StorageError: the rest is still to go.
+    """
+    while True:
+        done = False
+        while not done:
+            if pieces == 0:
+                return False
+            done = store.transact(lambda txn: _remove_piece(txn, pending.id), makes_room=True)
+            pieces = None if pieces is None else pieces - 1
+        # No transaction writes into a dead scope, so these are the last ones.
+        for batch in _batches(_expiry_rows(store, frozenset(pending.scopes))):
+            store.transact(lambda txn, batch=batch: _delete_all(txn, batch), makes_room=True)  # type: ignore[misc]
+        if store.transact(lambda txn: _finish(txn, pending.id), makes_room=True):
+            return True
+
+
+def _remove_piece(txn: Txn, id_: str) -> bool:
+    """Remove the next piece; whether nothing is left in the ranges of the scopes."""
+    pending = pending_of(txn, id_)
+    if pending is None or pending.stage != SHREDDED:
+        return True  # somebody else was here
+    piece, whole, before = DeleteBudget(), True, pending.counts.get("rows", 0)
+    for start, stop in _ranges(txn, pending.scopes):
+        if start[0] == Kind.CARE:  # the last kind: nothing of the scope is noted any more
+            end_scope(txn, keys.split_scoped(start)[0])
+        whole = _clear(txn, start, stop, piece, pending.counts)
+        if not whole:
+            break
+    if pending.counts.get("rows", 0) != before:
+        put_pending(txn, pending)
+    return whole
+
+
+def _clear(
+    txn: Txn, start: bytes, stop: bytes, piece: DeleteBudget, counts: dict[str, int]
+) -> bool:
+    """Remove what the piece has room for; whether that is the whole range."""
+    until = stop
+    sessions: set[tuple[int, int]] = set()
+    for key, value in txn.scan(start, stop):
+        if not piece.admits(len(value)):
+            until = key
+            break
+        _count_removing(key, counts)
+        if start[0] == Kind.SESSION and len(key) > _ROW_AT:
+            sessions.add(keys.split_session_prefix(key))
+    for place in sessions:
+        end_session(txn, *place)
+    txn.delete_range(start, until)
+    return until is stop
+
+
+def _finish(txn: Txn, id_: str) -> bool:
+    """Say that the rows are gone, if that is so."""
+    pending = pending_of(txn, id_)
+    if pending is None or pending.stage != SHREDDED:
+        return True
+    if any(has_rows(txn, scope) for scope in pending.scopes):
+        return False
+    pending.stage = REMOVED
+    put_pending(txn, pending)
+    return True
+
+
+def _expiry_rows(store: LmdbStore, scopes: frozenset[int]) -> list[bytes]:
+    """The expiry rows of the scopes; a short read for each page of all."""
+    found: list[bytes] = []
+    start: bytes | None = keys.expiry_row(0, b"")
+    while start is not None:
+        rows: list[bytes] = store.read(lambda txn, start=start: _page(txn, start))  # type: ignore[misc]
+        at = _EXPIRY_SCOPE_AT
+        found += (row for row in rows if int.from_bytes(row[at : at + 8], "big") in scopes)
+        start = keys.behind(rows[-1]) if len(rows) == _EXPIRY_PAGE else None
+    return found
+
+
+def _page(txn: ReadTxn, start: bytes) -> list[bytes]:
+    stop = keys.after(bytes((Kind.EXPIRY,)))
+    return [row for row, _ in txn.scan(start, stop, limit=_EXPIRY_PAGE)]
+
+
+def _batches(rows: list[bytes]) -> Iterator[list[bytes]]:
+    for at in range(0, len(rows), PIECE_ROWS // 4):  # they lie apart: each takes a page of its own
+        yield rows[at : at + PIECE_ROWS // 4]
+
+
+def _delete_all(txn: Txn, rows: list[bytes]) -> None:
+    for row in rows:
+        txn.delete(row)
+
+
+# --- Erasing a user: gone at once for everybody, then the rows, then the bytes --------------------
+
+_NAMES_LOOKED_AT = 64
+_NAME_CHARS_MIN = 16
+"""Shorter names of sessions are those of others', too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """What the caller of ``erase`` asked for."""
+
+    user: str
+    app: str | None = None
+    compact: bool = True
+    override_hold: bool = False
+    probes: tuple[str | bytes, ...] = ()
+    key: bytes | None = field(default=None, repr=False)
+    named: bool = False
+
+
+def erase(engine: Engine, asked: ErasureRequest, judge: Judge) -> ErasureReceipt:
+    """Erase a user; what was done and what is still to be done is in the receipt.
+
+    Raises:
+        HeldError: a hold covers something of the user's; nothing was changed.
+        InvalidOptionError, ReadOnlyError, CorruptValueError: nothing was changed.
+        StorageError: nothing was changed, or the first transaction's outcome is unknown.
+    """
+    _need_writable(engine)
+    check_name(asked.user, "user")
+    if asked.app is not None:
+        check_name(asked.app, "app")
+    key = receipt_key(engine.store) if asked.key is None else checked_key(asked.key)
+    probes = checked_probes((asked.user, *asked.probes))
+    begun, found = _begin(engine, asked, key)
+    if begun is None:
+        return _nothing(engine, asked, key)
+    work = _Work(engine, begun)
+    work.advance()
+    if asked.compact:
+        work.compact(checked_probes((*probes, *found)), judge)
+    else:
+        work.note("the bytes: the file was not compacted, as asked; call finish_erasures()")
+        work.wipe()
+    return work.receipt(key, user=asked.user if asked.named else None)
+
+
+def would_erase(engine: Engine, user: str, app: str | None) -> dict[str, int]:
+    """What an erasure would remove: scopes and rows, by what they are. Changes nothing."""
+
+    def count(txn: ReadTxn) -> dict[str, int]:
+        found = [scope for scope, _ in scopes_of(txn, user, app)]
+        counts = {"scopes": len(found), "rows": 0}
+        for scope in found:
+            count_rows(txn, scope, counts)
+        return counts
+
+    return engine.store.read(count)
+
+
+def count_pending(engine: Engine) -> int:
+    """How many erasures are not finished."""
+    return engine.store.read(lambda txn: sum(1 for _ in all_pending(txn)))
+
+
+def finish_erasures(
+    engine: Engine, judge: Judge, *, key: bytes | None = None
+) -> list[ErasureReceipt]:
+    """Do what is left of all erasures, with one compaction; a receipt for each.
+
+    Raises:
+        InvalidOptionError, ReadOnlyError, StorageError
+    """
+    _need_writable(engine)
+    by = receipt_key(engine.store) if key is None else checked_key(key)
+    works = [_Work(engine, each) for each in engine.store.read(lambda t: list(all_pending(t)))]
+    for work in works:
+        work.advance()
+    waiting = [work for work in works if work.pending.stage == REMOVED]
+    if waiting:
+        done = compact_away(engine.store, [work.pending.id for work in waiting], [], judge)
+        for work in waiting:
+            work.compacted(done)
+    return [work.receipt(by) for work in works]
+
+
+def resume_erasures(engine: Engine, *, pieces: int) -> None:
+    """Go on with what others began: keys and rows, at most so many pieces; no compaction.
+
+    What fails here stays for the next one who tries.
+    """
+    with suppress(MemcoreError):
+        for each in engine.store.read(lambda txn: list(all_pending(txn))):
+            if each.stage in (HIDDEN, SHREDDED):
+                _Work(engine, each).advance(pieces=pieces)
+
+
+# --- files and key files of different times -------------------------------------------------------
+
+
+def bury_shredded(engine: Engine) -> None:
+    """Have users stay erased of whom the file, a backup, knows nothing but that they were there.
+
+    Their data keys are gone, so their names and rows go as in any erasure, and their numbers are
+    not given out again. And the reverse: whoever is buried here and has keys, since an older key
+    file was put in place, loses them once more.
+
+    Raises:
+        KeyFileError, StorageError, AuditError: nothing was changed.
+    """
+    store, vault = engine.store, engine.store.vault
+    if vault is None:
+        return
+    ring = vault.ring
+    if store.read(lambda txn: _unburied(txn, ring)):
+        _bury_all(engine, ring)
+    if store.read(lambda txn: _revived(txn, ring)):
+        store.make_durable()  # no power cut may bring their names back
+
+        def shred(txn: Txn) -> None:
+            for scope in _revived(txn, ring):
+                vault.shred(scope)
+
+        store.transact(shred)
+
+
+def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:
+    """The scopes whose keys were shredded, and that the file does not know to be dead."""
+    shredded = ring.shredded()  # before the look at the file: who erases buries first
+    dead = set(buried(txn)) if shredded else set()
+    return [scope for scope in shredded if scope not in dead]
+
+
+def _revived(txn: ReadTxn, ring: KeyRing) -> list[int]:
+    """The scopes that are dead and have keys, but for those that an erasure is about to shred."""
+    dead = [scope for scope in buried(txn) if ring.of_scope(scope) is not None]
+    if not dead:
+        return []
+    going = {scope for each in all_pending(txn) if each.stage == HIDDEN for scope in each.scopes}
+    return [scope for scope in dead if scope not in going]
+
+
+def _bury_all(engine: Engine, ring: KeyRing) -> None:
+    own, now_ms = receipt_key(engine.store), engine.now_ms()
+    size = engine.store.stats()["file_bytes"]
+
+    def closure(txn: Txn) -> None:
+        ring.refresh()
+        lost = _unburied(txn, ring)
+        pass_over(txn, keys.Counter.SCOPE, max(lost, default=0))
+        known = {scope for each in all_pending(txn) for scope in each.scopes}
+        found = drop_names_of(txn, lost)
+        known.update(*found.values())
+        for scope in lost:
+            bury(txn, scope)
+            if scope not in known and has_rows(txn, scope):
+                found.setdefault("", []).append(scope)
+        for user, scopes in found.items():
+            who = digest_of(own, "user", user)
+            pending = Pending(os.urandom(16).hex(), who, None, who, None, scopes, now_ms, size)
+            pending.stage, pending.shredded = SHREDDED, True
+            for scope in scopes:
+                pending.overrode_hold = bool(drop_holds(txn, scope)) or pending.overrode_hold
+            put_pending(txn, pending)
+            record_event(txn, 0, "erase", {"erasure": pending.id, "scopes": scopes})
+        txn.notify(NAMES)
+        txn.notify(ERASED)
+        txn.on_commit(lambda: _forget(engine, lost))
+
+    engine.store.transact(closure, makes_room=True)
+
+
+# --- the first transaction ------------------------------------------------------------------------
+
+
+def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending | None, list[str]]:
+    """Take the user's names away; what is to be done, and some of the names for the scan."""
+    own = receipt_key(engine.store)
+    user, app = digest_of(own, "user", asked.user), _app_digest(own, asked.app)
+    told = digest_of(key, "user", asked.user), _app_digest(key, asked.app)
+    now_ms, id_ = engine.now_ms(), os.urandom(16).hex()
+    size = engine.store.stats()["file_bytes"]
+
+    def closure(txn: Txn) -> tuple[Pending | None, list[str]]:
+        scopes = scopes_of(txn, asked.user, asked.app)
+        if not scopes:  # who asks again goes on with what was begun
+            begun = (p for p in all_pending(txn) if p.user == user and p.app == app)
+            return next(begun, None), []
+        if not asked.override_hold:
+            for scope, _ in scopes:
+                need_free(txn, scope, what=f"user {asked.user[:40]!r}")
+        pending = Pending(id_, user, app, *told, [scope for scope, _ in scopes], now_ms, size)
+        found: list[str] = []
+        for scope, its_app in scopes:
+            found += _long_names(txn, scope)
+            pending.overrode_hold = bool(drop_holds(txn, scope)) or pending.overrode_hold
+            drop_names(txn, scope, its_app, asked.user)
+            bury(txn, scope)
+        put_pending(txn, pending)
+        record_event(txn, 0, "erase", {"erasure": id_, "scopes": pending.scopes})
+        txn.notify(NAMES)
+        txn.notify(ERASED)
+        txn.on_commit(lambda: _forget(engine, pending.scopes))
+        return pending, found
+
+    return engine.store.transact(closure, makes_room=True)
+
+
+def _forget(engine: Engine, scopes: Iterable[int]) -> None:
+    """Drop what this process remembers of the content."""
+    engine.graphs.forget()
+    for scope in scopes:
+        engine.logs.forget_scope(scope)
+
+
+def _long_names(txn: ReadTxn, scope: int) -> list[str]:
+    """Some names of sessions and threads that are so long that only this user has them."""
+    found = []
+    for kind in (Kind.SESSION_NAME, Kind.THREAD_NAME):
+        start = keys.scoped(kind, scope)
+        for key, _ in txn.scan(start, keys.after(start), limit=_NAMES_LOOKED_AT):
+            with suppress(MemcoreError):  # a damaged key leaves with the others
+                found.append(keys.unpack_text(keys.split_scoped(key)[1]))
+    return [name for name in found if len(name) >= _NAME_CHARS_MIN]
+
+
+def _app_digest(key: bytes, app: str | None) -> str | None:
+    return None if app is None else digest_of(key, "app", app)
+
+
+def _need_writable(engine: Engine) -> None:
+    if engine.store.read_only:
+        msg = "the database is open read-only; open it for writing to erase"
+        raise ReadOnlyError(msg)
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+class _Work:
+    """What is left of one erasure, and what became of it. Errors of the rest are notes."""
+
+    def __init__(self, engine: Engine, pending: Pending) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self.pending = pending
+        self._notes: list[str] = []
+        self._scan = Scan()
+        self._compacted = False
+
+    def note(self, what: str) -> None:
+        """Something is still to be done."""
+        self._notes.append(what)
+
+    def advance(self, *, pieces: int | None = None) -> None:
+        """Shred the data keys and remove rows."""
+        try:
+            if self.pending.stage == HIDDEN:
+                self._shred()
+            if self.pending.stage == SHREDDED:
+                remove_rows(self._store, self.pending, pieces)
+                self._store.flush()
+        except StorageError as error:
+            self.note(f"rows: {error}")
+        except AuditError as error:
+            self.note(f"the audit: {error}")
+        self._reread()
+
+    def _shred(self) -> None:
+        vault = self._store.vault
+        self._store.make_durable()  # no power cut may bring the names back without their keys
+
+        def closure(txn: Txn) -> None:
+            pending = pending_of(txn, self.pending.id)
+            if pending is None or pending.stage != HIDDEN:
+                return
+            if vault is not None:
+                for scope in pending.scopes:
+                    vault.shred(scope)  # done once more, it changes nothing
+            pending.stage, pending.shredded = SHREDDED, vault is not None
+            put_pending(txn, pending)
+
+        self._store.transact(closure, makes_room=True)
+        self._reread()
+
+    def _reread(self) -> None:
+        """Take over what is stored; nothing is, when somebody else has finished."""
+        with suppress(StorageError):
+            found = self._store.read(lambda txn: pending_of(txn, self.pending.id))
+            if found is None and self.pending.stage != GONE:
+                self.pending.stage = GONE
+                self.pending.finished_ms = self.pending.finished_ms or self._engine.now_ms()
+            self.pending = found or self.pending
+
+    def wipe(self) -> None:
+        """Blank the redo slots of the file that stays."""
+        try:
+            self._store.wipe_records()
+        except StorageError as error:
+            self.note(f"the redo records: {error}")
+
+    def compact(self, probes: list[bytes], judge: Judge) -> None:
+        """Have the bytes leave."""
+        if self.pending.stage == REMOVED:
+            self.compacted(compact_away(self._store, [self.pending.id], probes, judge))
+
+    def compacted(self, done: Compacted) -> None:
+        """Take over what a compaction came to."""
+        self._scan = done.scan
+        if done.problem:
+            self.note(f"the bytes: {done.problem}")
+            self.wipe()
+            return
+        self._compacted = True
+        self.pending.stage, self.pending.bytes_after = GONE, done.bytes_after
+        self.pending.finished_ms = self._engine.now_ms()
+
+    def receipt(self, key: bytes, *, user: str | None = None) -> ErasureReceipt:
+        """The signed receipt; of what is finished the row goes."""
+        pending, store = self.pending, self._store
+        gone = pending.stage == GONE
+        if gone:
+            store.transact(lambda txn: drop_pending(txn, pending.id), makes_room=True)
+        left = store.read(lambda txn: sum(has_rows(txn, scope) for scope in pending.scopes))
+        if left and not self._notes:
+            self.note("rows: some are left; call finish_erasures()")
+        method = ["shredded"] if pending.shredded else []
+        method += ["removed"] if pending.stage in (REMOVED, GONE) else []
+        method += ["compacted"] if gone else []
+        return ErasureReceipt(
+            id=pending.id,
+            user_digest=pending.told_user,
+            user=user,
+            app_digest=pending.told_app,
+            scopes=len(pending.scopes),
+            counts=dict(sorted(pending.counts.items())),
+            method=tuple(method),
+            bytes_gone=gone,
+            bytes_before=pending.bytes_before,
+            bytes_after=pending.bytes_after if gone else store.stats()["file_bytes"],
+            verification=_verification(left, self._scan),
+            overrode_hold=pending.overrode_hold,
+            asked_at=pending.asked_ms / 1000,
+            finished_at=pending.finished_ms / 1000 if gone else None,
+            pending=tuple(self._notes),
+            out_of_reach=out_of_reach(store.path),
+        ).signed(key)
+
+
+def _verification(rows_left: int, scan: Scan) -> dict[str, int]:
+    return {
+        "rows_left": rows_left,
+        "bytes_scanned": scan.bytes,
+        "probes": scan.needles,
+        "found": scan.stray,
+        "mentions": scan.in_rows,
+    }
+
+
+def out_of_reach(path: str) -> tuple[str, ...]:
+    """What an erasure cannot reach, in words; files beside the database by their names."""
+    found = ["backups and exports that were made before", "blocks that the device gave up"]
+    if os.path.isabs(path):
+        with suppress(OSError):
+            found += [f"the file {os.path.basename(each)!r}" for each in files_beside(path)]
+    return tuple(found)
+
+
+def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceipt:
+    """The receipt for a user of whom nothing is stored."""
+    size, now = engine.store.stats()["file_bytes"], engine.now_ms() / 1000
+    return ErasureReceipt(
+        id=os.urandom(16).hex(),
+        user_digest=digest_of(key, "user", asked.user),
+        user=asked.user if asked.named else None,
+        app_digest=_app_digest(key, asked.app),
+        scopes=0,
+        counts={},
+        method=(),
+        bytes_gone=True,
+        bytes_before=size,
+        bytes_after=size,
+        verification=_verification(0, Scan()),
+        overrode_hold=False,
+        asked_at=now,
+        finished_at=now,
+        pending=(),
+        out_of_reach=out_of_reach(engine.store.path),
+    ).signed(key)

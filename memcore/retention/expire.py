@@ -1,0 +1,875 @@
+"""Expiry: sessions, items, graph threads and checkpoints selected and deleted.
+
+Nothing is decoded but what stands in clear, and no object is made of it: a sweep needs neither the
+framework nor the serialiser that wrote a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from memcore import blobs
+from memcore._fast import classify
+from memcore.blobs import BlobRef
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import FLAG_BLOB, decode_json, encode_json
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    HeldError,
+    InternalError,
+    InvalidItemError,
+    LeaseHeldError,
+    OutpacedError,
+    PolicyMismatchError,
+)
+from memcore.graph import (
+    GraphStore,
+    Rule,
+    StoredCoder,
+    changed_ms,
+    is_encrypted,
+    limits_rule,
+    thread_of,
+)
+from memcore.graph import prune as removal
+from memcore.limits import PIECE_ROWS
+from memcore.log import Head, History, Prepared, SessionTxn, new_ledger
+from memcore.log.checkpoint import checkpoint_numbers
+from memcore.log.history import CachedSession, StoredRow, read_rows
+from memcore.log.read import again, opened
+from memcore.log.rewrite import Rewriting, plan_rewriting
+from memcore.model import Item, ItemKind, Message
+from memcore.retention.rules import RetentionRule, SweepRun
+from memcore.rows import index, names
+from memcore.rows.head import head_key
+from memcore.rows.item import split_body
+from memcore.rows.lifecycle import (
+    is_held,
+    need_alive,
+    read_terms,
+    session_terms,
+    thread_terms,
+    write_terms,
+)
+from memcore.rows.views import StoredView
+from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
+from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
+from memcore.session.tail import renew
+from memcore.store.interface import ReadTxn, Txn
+from memcore.tokens import TokenCounter, checked_count
+from memcore.wire import get_policy
+from memcore.wire.expire import EXPIRED_TEXT, expired_event, expired_message
+from memcore.wire.message import call_names, results_of
+
+__all__ = [
+    "ExpiredItems",
+    "Settler",
+    "expire_items",
+    "head_of_session",
+    "keep_thread",
+    "keep_threads",
+    "pieces",
+    "remove_beginning",
+    "remove_session",
+    "remove_thread",
+]
+
+
+# --- Threads of graphs that go: at a time of their own, idle ones, and checkpoints of those -------
+
+_PAGE = 256
+IsDue = Callable[[ReadTxn], bool]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _KnownThread:
+    """A thread by its age."""
+
+    changed_ms: int
+    name: str
+
+
+def remove_thread(run: SweepRun, scope: int, name: str, is_due: IsDue) -> bool:
+    """Remove a thread, if it is due when it goes; whether it went, or would."""
+    store = run.engine.store
+    if store.read(lambda txn: is_held(txn, scope)):
+        run.report.held += 1
+        return False
+    if run.write is not None:
+        run.report.kept += 1  # no line of an archive holds a thread
+        return False
+    if run.dry:
+        run.report.threads += 1
+        return True
+
+    def closure(txn: Txn) -> bool:
+        need_alive(txn, scope)
+        if is_held(txn, scope) or names.thread_of(txn, scope, name) is None or not is_due(txn):
+            return False
+        removal.start_removal(txn, scope, name)
+        return True
+
+    done: bool = store.transact(closure, makes_room=True)
+    run.report.threads += done
+    resume_removals(store)
+    return done
+
+
+def keep_threads(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) -> None:
+    """Apply the rules of a scope, or of the database, to threads without own ones."""
+    whole = [rule for rule in rules if rule.what == "threads"]
+    inside = [rule for rule in rules if rule.what == "thread_checkpoints"]
+    if not whole and not inside:
+        return
+    for page in _pages(run, scope):
+        for name in page:
+            if not run.left:
+                run.report.complete = False
+                return
+            if not _remove_idle(run, scope, name, whole):
+                _prune(run, scope, name, inside)
+    keep = min((rule.keep_last for rule in whole if rule.keep_last is not None), default=None)
+    if keep is not None:
+        _remove_beyond(run, scope, keep)
+
+
+def keep_thread(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> None:
+    """Apply the rules of one thread's own."""
+    if not _remove_idle(run, scope, name, [rule for rule in rules if rule.what == "threads"]):
+        _prune(run, scope, name, [rule for rule in rules if rule.what == "thread_checkpoints"])
+
+
+def _remove_idle(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> bool:
+    """Remove a thread that did not change for longer than a rule allows; whether it is one."""
+    since = max((rule.since_ms(run.now_ms) or 0 for rule in rules), default=0)
+
+    def is_idle(txn: ReadTxn) -> bool:
+        changed = _changed(txn, scope, name)
+        return changed is not None and changed < since
+
+    try:
+        is_due = bool(since) and run.engine.store.read(is_idle)
+    except CorruptValueError:
+        run.report.damaged += 1
+        return True  # check() tells; nothing of it goes
+    if is_due:
+        remove_thread(run, scope, name, is_idle)
+    return is_due
+
+
+def _remove_beyond(run: SweepRun, scope: int, keep: int) -> None:
+    """Remove the threads that are not among the last to have changed."""
+    known: list[_KnownThread] = []
+    for page in _pages(run, scope):
+        known += run.engine.store.read(lambda txn, page=page: list(_aged(txn, run, scope, page)))  # type: ignore[misc]
+    known.sort()
+    for each in known[: max(len(known) - keep, 0)]:
+        if not run.left:
+            run.report.complete = False
+            return
+
+        def is_as_it_was(txn: ReadTxn, each: _KnownThread = each) -> bool:
+            return _changed(txn, scope, each.name) == each.changed_ms
+
+        remove_thread(run, scope, each.name, is_as_it_was)
+
+
+def _prune(run: SweepRun, scope: int, name: str, rules: Sequence[RetentionRule]) -> None:
+    """Remove the checkpoints of a thread that rules name, but what others are rebuilt from."""
+    if not rules:
+        return
+    rule = limits_rule(
+        keep_last=min((r.keep_last for r in rules if r.keep_last is not None), default=None),
+        since_ms=max((found for r in rules if (found := r.since_ms(run.now_ms))), default=None),
+        at_most=run.left,
+    )
+    try:
+        run.report.thread_checkpoints += _pruned(run, scope, name, rule)
+    except CorruptValueError:
+        if run.engine.store.read(lambda txn: _is_sealed(txn, scope, name)):
+            run.report.kept += 1  # the saver that has the key prunes it
+        else:
+            run.report.damaged += 1
+    except HeldError:
+        run.report.held += 1
+    except OutpacedError:
+        run.report.kept += 1  # the next sweep looks again
+
+
+def _pruned(run: SweepRun, scope: int, name: str, rule: Rule) -> int:
+    """How many checkpoints of a thread went, or would."""
+    engine = run.engine
+    graph = GraphStore(
+        engine.store, engine.graphs, lambda _: scope, _no_new_scope, now_ms=engine.now_ms
+    )
+    plan = graph.would_prune(name, rule, StoredCoder())
+    if plan is None:
+        return 0
+    count = sum(map(len, plan.doomed.values()))
+    if run.dry or not (count or plan.strays or plan.abandoned):
+        return count
+    if run.write is not None:
+        run.report.kept += count  # as remove_thread
+        return 0
+    return graph.prune(name, rule, StoredCoder()).checkpoints
+
+
+def _is_sealed(txn: ReadTxn, scope: int, name: str) -> bool:
+    try:
+        found = thread_of(txn, scope, name)
+        return found is not None and is_encrypted(txn, found.place)
+    except CorruptValueError:
+        return False
+
+
+def _no_new_scope(_: Txn) -> int:
+    msg = "a prune stores nothing"
+    raise InternalError(msg)
+
+
+def _pages(run: SweepRun, scope: int) -> Iterator[list[str]]:
+    """The threads of a scope by name that follow the rules of others."""
+    after: str | None = None
+    while True:
+        look = partial(_page, run=run, scope=scope, after=after)
+        found, after = run.engine.store.read(look)
+        yield found
+        if after is None:
+            return
+
+
+def _page(
+    txn: ReadTxn, *, run: SweepRun, scope: int, after: str | None
+) -> tuple[list[str], str | None]:
+    found: list[str] = []
+    for at, (name, number) in enumerate(names.threads(txn, scope, after), 1):
+        try:
+            if read_terms(txn, thread_terms(scope, number)).rules is None:
+                found.append(name)
+        except CorruptValueError:
+            run.report.damaged += 1  # nobody knows what is to stay there
+        if at == _PAGE:
+            return found, name
+    return found, None
+
+
+def _aged(txn: ReadTxn, run: SweepRun, scope: int, page: list[str]) -> Iterator[_KnownThread]:
+    for name in page:
+        try:
+            changed = _changed(txn, scope, name)
+        except CorruptValueError:
+            run.report.damaged += 1
+            continue
+        if changed is not None:  # nothing says that one without a time is old
+            yield _KnownThread(changed, name)
+
+
+def _changed(txn: ReadTxn, scope: int, name: str) -> int | None:
+    """When a thread changed last; None if nothing tells, or there is none any more."""
+    found = thread_of(txn, scope, name)
+    return None if found is None else changed_ms(txn, found.place)
+
+
+# --- Which items of one session are to expire by a rule, as one snapshot has them -----------------
+# The items that a session owns are looked at in the order of their seqs, undone ones too, from the
+# rule's mark on: what is before the mark is settled for good. The first that may stay ends it, so
+# an item whose clock went back waits for those before it, and none goes before its time.
+
+_LOOK_ROWS: Final = 4096
+"""Rows that one snapshot looks at."""
+_BACK_ROWS: Final = 256
+"""How far before a result its call is looked for."""
+_PAGE_SETTLING: Final = 256
+_TEXTS: Final = (EXPIRED_TEXT, ".", "")
+"""What stands in the place of texts: the first that does not count more than they did."""
+_TYPES: Final = {
+    ItemKind.USER: "user_input",
+    ItemKind.ASSISTANT: "final",
+    ItemKind.CALL: "tool_call",
+    ItemKind.RESULT: "tool_result",
+    ItemKind.SYSTEM: "system",
+    ItemKind.REASONING: "reasoning",
+    ItemKind.OPAQUE: "other",
+}
+"""What the type of an item is that nobody said."""
+
+
+@dataclass(slots=True)
+class ExpiredItems:
+    """What one look found."""
+
+    planned: list[Rewriting] = field(default_factory=list)
+    mark: int = 0
+    """The seq up to which all is settled, once the planned is done."""
+    seen: int = 0
+    """The last seq that was looked at."""
+    more: bool = False
+    """Whether it ended before the end because it had enough."""
+    damaged: int = 0
+
+
+class _Exempt(NamedTuple):
+    pins: int
+    """The last seq of the leading items that stay."""
+    open: frozenset[int]
+    """Seqs of own items whose calls wait for a result."""
+
+
+class Settler:
+    """One session, one rule, one snapshot."""
+
+    def __init__(self, engine: Engine, place: tuple[int, int], head: Head, now_ms: int) -> None:
+        self._engine = engine
+        self._scope, self._session = place
+        self._head = head
+        self._now_ms = now_ms
+        self._counter: TokenCounter | None = None
+        with suppress(CounterUnavailableError):
+            self._counter = engine.counter_named(head.counter)
+        self._names: dict[Any, str] = {}
+        """The tools of the calls that were seen."""
+
+    @property
+    def first(self) -> int:
+        """The first seq that the session owns."""
+        return self._head.parent_seq + 1
+
+    def settle(
+        self, txn: ReadTxn, rule: RetentionRule, mark: int, limit: int, *, seen: int = 0
+    ) -> ExpiredItems:
+        """Plan what is to expire behind a mark, at most ``limit`` items.
+
+        Where an open call holds the mark up, ``seen`` tells how far the last look came.
+
+        Raises:
+            CorruptValueError: the index or the segments of the session are damaged.
+        """
+        found = ExpiredItems(mark=max(mark, self.first - 1))
+        found.seen = max(seen, found.mark)
+        start, stop = found.seen + 1, self._head.next_seq
+        if start >= stop:
+            return found
+        cut = self._cut(txn, rule)
+        since_ms = rule.since_ms(self._now_ms)
+        since_us = 0 if since_ms is None else since_ms * 1000
+        if cut < start and not since_us:
+            return found
+        if rule.tools:
+            lo = max(start - _BACK_ROWS, self.first)
+            self._learn(txn, [(0, self._session, lo, start - 1)])
+        exempt: _Exempt | None = None
+        settled = found.seen == found.mark
+        last = min(stop - 1, start + _LOOK_ROWS - 1)
+        records = index.records(txn, self._scope, self._session, start, last)
+        for seq, row in enumerate(self._rows(txn, start, last), start):
+            record = next(records, None)
+            if isinstance(row, CorruptValueError) or record is None:
+                found.damaged += 1
+            elif seq > cut and not split_body(row[3])[1] < since_us:
+                return found
+            else:
+                exempt = exempt or self._exempt(txn)
+                if seq in exempt.open and self._is_meant(txn, rule, row):
+                    settled = False  # it is looked at again until its result is there
+                elif seq > exempt.pins:
+                    self._plan(txn, rule, row, record, found)
+            found.seen = seq
+            if settled:
+                found.mark = seq
+            if len(found.planned) >= limit:
+                found.more = seq < stop - 1
+                return found
+        found.more = last < stop - 1
+        return found
+
+    def _rows(self, txn: ReadTxn, lo: int, hi: int) -> Iterator[StoredRow | CorruptValueError]:
+        return read_rows(txn, self._scope, self._session, position=0, lo=lo, hi=hi)
+
+    # --- which ------------------------------------------------------------------------------------
+
+    def _is_meant(self, txn: ReadTxn, rule: RetentionRule, row: StoredRow) -> bool:
+        """Whether a row is of the rule's classes."""
+        kind = ItemKind(row[3][0])
+        if rule.kinds and kind.name.lower() not in rule.kinds:
+            return False
+        if not rule.types and not rule.tools:
+            return True
+        try:
+            item, _ = opened(txn, self._scope, row)
+        except CorruptValueError:
+            return False
+        if rule.types and _type_of(item, row[3]) not in rule.types:
+            return False
+        return not rule.tools or bool(self._tools_of(item).intersection(rule.tools))
+
+    def _tools_of(self, item: Item) -> set[str]:
+        if item.kind == ItemKind.EVENT:
+            return set()
+        calls = call_names(item.message)
+        self._names.update(calls)
+        found = set(calls.values())
+        if item.kind == ItemKind.RESULT:
+            found |= {each.name for each in results_of(item.message) if each.name}
+            closes = classify(item.message)[2]
+            found |= {self._names[key] for key in closes if key in self._names}
+        return found
+
+    def _learn(self, txn: ReadTxn, spans: Iterable[tuple[int, int, int, int]]) -> None:
+        """The names of the tools that are called in these rows."""
+        for at, owner, lo, hi in spans:
+            for row in read_rows(txn, self._scope, owner, position=at, lo=lo, hi=hi):
+                if not isinstance(row, CorruptValueError) and row[3][0] != ItemKind.EVENT:
+                    with suppress(CorruptValueError):  # it names nothing; check() reports it
+                        self._tools_of(opened(txn, self._scope, row)[0])
+
+    def _cut(self, txn: ReadTxn, rule: RetentionRule) -> int:
+        """The seq up to which items are beyond the rule's count or size; 0: none is."""
+        if rule.keep_last is None and rule.max_bytes is None:
+            return 0
+        history = History(self._head.all_segments(txn, self._scope))
+        if rule.max_bytes is None and not (rule.kinds or rule.types or rule.tools):
+            before = history.count - (rule.keep_last or 0)
+            return history.seq_at(before - 1) if before > 0 else 0
+        count = size = 0
+        for stop in range(history.count, 0, -_PAGE_SETTLING):
+            if rule.tools:  # a result is met before its call
+                self._learn(txn, history.spans(max(stop - _PAGE_SETTLING - _BACK_ROWS, 0), stop))
+            rows = [
+                row
+                for at, owner, lo, hi in history.spans(max(stop - _PAGE_SETTLING, 0), stop)
+                for row in read_rows(txn, self._scope, owner, position=at, lo=lo, hi=hi)
+                if not isinstance(row, CorruptValueError)
+            ]
+            for row in reversed(rows):
+                if self._is_meant(txn, rule, row):
+                    count += 1
+                    size += _size_of(row)
+                    if rule.keep_last is not None and count > rule.keep_last:
+                        return row[1]
+                    if rule.max_bytes is not None and size > rule.max_bytes:
+                        return row[1]
+        return 0
+
+    def positions_beyond(self, txn: ReadTxn, rule: RetentionRule, pins: int) -> int:
+        """The first position, behind the pins, of an item that may stay."""
+        history = History(self._head.all_segments(txn, self._scope))
+        cut, since_ms = self._cut(txn, rule), rule.since_ms(self._now_ms)
+        since_us = 0 if since_ms is None else since_ms * 1000
+        for at in range(pins, history.count, _PAGE_SETTLING):
+            for position, owner, lo, hi in history.spans(
+                at, min(at + _PAGE_SETTLING, history.count)
+            ):
+                rows = read_rows(txn, self._scope, owner, position=position, lo=lo, hi=hi)
+                for here, row in enumerate(rows, position):
+                    if isinstance(row, CorruptValueError):
+                        return here
+                    if row[1] > cut and not split_body(row[3])[1] < since_us:
+                        return here
+        return history.count
+
+    def _exempt(self, txn: ReadTxn) -> _Exempt:
+        """Pins and open calls; a hidden session has neither, for nobody goes on with it."""
+        head = self._head
+        if head.hidden or not head.count:
+            return _Exempt(0, frozenset())
+        history = History(head.all_segments(txn, self._scope))
+        policy = get_policy(head.policy)
+        try:
+            log = CachedSession(self._scope, self._session, self._engine.counter_named)
+            ledger = log.full(txn, head).ledger if log.catch_up(txn) else new_ledger(policy, None)
+        except (CounterUnavailableError, PolicyMismatchError):
+            ledger = new_ledger(policy, None)
+            for _, owner, lo, hi in history.spans(0, history.count):
+                for record in index.records(txn, self._scope, owner, lo, hi):
+                    ledger.push(record[index.RECORD.size :], 0)
+        pins = policy.pin_count(ledger)
+        waiting = {at for at, _ in ledger.open_calls()}
+        located = (history.locate(at) for at in waiting)
+        own = frozenset(seq for owner, seq in located if owner == self._session)
+        return _Exempt(history.seq_at(pins - 1) if pins else 0, own)
+
+    # --- what stays of it -------------------------------------------------------------------------
+
+    def _plan(
+        self, txn: ReadTxn, rule: RetentionRule, row: StoredRow, record: bytes, found: ExpiredItems
+    ) -> None:
+        if not self._is_meant(txn, rule, row):
+            return
+        seq = row[1]
+        value = txn.get(keys.session_row(self._scope, self._session, Row.ITEM, seq))
+        try:
+            item, _ = opened(txn, self._scope, row)
+            tokens, _, _, tag = index.RECORD.unpack_from(record)
+            message = self._remains(item, tokens, is_counted=self._is_tag(tag))
+            if value is None or message == item.message:
+                return  # it expired before
+            place = (self._scope, self._session, seq)
+            pair = (item.message, message)
+            planned = plan_rewriting(
+                place, value, pair, seed=self._engine.seed, envelope=_without_meta
+            )
+        except (CorruptValueError, InvalidItemError):
+            found.damaged += 1
+            return
+        found.planned.append(planned)
+
+    def _is_tag(self, tag: int) -> bool:
+        return self._counter is not None and tag == index.counter_tag(self._counter.id)
+
+    def _remains(self, item: Item, tokens: int, *, is_counted: bool) -> Message:
+        if item.kind == ItemKind.EVENT:
+            return expired_event(item.message)
+        if is_counted and self._counter is not None:
+            for text in _TEXTS[:-1]:
+                message = expired_message(item.message, text)
+                if checked_count(self._counter, message, encode_json(message)[0]) <= tokens:
+                    return message
+            return expired_message(item.message, _TEXTS[-1])
+        return expired_message(item.message, _TEXTS[1])
+
+
+def _size_of(row: StoredRow) -> int:
+    _, _, flags, body = row
+    if flags & FLAG_BLOB:
+        return BlobRef.unpack(split_body(body)[3]).size
+    return len(body)
+
+
+def _type_of(item: Item, body: bytes) -> str:
+    """The type that the envelope says, that of an event, or what the item looks like."""
+    envelope = split_body(body)[2]
+    said = decode_json(envelope[1:], envelope[0]) if envelope else {}
+    inner = said.get("envelope")
+    found = said.get("type") or (inner.get("type") if isinstance(inner, dict) else None)
+    if isinstance(found, str):
+        return found
+    if item.kind == ItemKind.EVENT:
+        return str(item.message.get("type", ""))
+    if item.kind == ItemKind.ASSISTANT and classify(item.message)[1]:
+        return "tool_call"
+    return _TYPES.get(item.kind, "other")
+
+
+def _without_meta(envelope: dict[str, Any]) -> dict[str, Any]:
+    return {**envelope, "meta": None}
+
+
+def pieces(planned: list[Rewriting], *, rows: int, size: int) -> Iterator[list[Rewriting]]:
+    """The planned in lists of at most so many rows and bytes."""
+    taken: list[Rewriting] = []
+    held = 0
+    for each in planned:
+        if taken and (len(taken) == rows or held + len(each.encoded) > size):
+            yield taken
+            taken, held = [], 0
+        taken.append(each)
+        held += len(each.encoded) + len(each.prefix) + 200
+    if taken:
+        yield taken
+
+
+# --- Items of one session that expire: planned, archived, and rewritten piece by piece ------------
+
+_PLAN_ITEMS: Final = 2048
+"""Items that are archived together."""
+_PIECE_ITEMS: Final = 256
+_PIECE_BYTES: Final = 96 * 1024
+"""What one transaction writes at most, about: it fits a redo slot beside what others write."""
+_MARK_STEP: Final = 1024
+"""Items that did not expire after which it is written down that they were looked at."""
+
+
+def head_of_session(txn: ReadTxn, scope: int, session: int) -> Head | None:
+    """The head of a session, hidden ones included; None if there is none.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    key = head_key(scope, session)
+    value = txn.get(key)
+    return None if value is None else Head.unpack(key, value)
+
+
+def expire_items(run: SweepRun, scope: int, session: int, rules: Sequence[RetentionRule]) -> None:
+    """Let the items of a session expire that are beyond one of the rules."""
+    for rule in rules:
+        mark: int | None = None
+        seen = 0
+        while run.left:
+            found = _look(run, (scope, session), rule, mark, seen)
+            if found is None:
+                break
+            settled, begun = found
+            run.report.damaged += settled.damaged
+            if not _carry_out(run, (scope, session), rule, begun, settled):
+                break
+            mark, seen = settled.mark, settled.seen
+            if not settled.more:
+                break
+        if not run.left:
+            run.report.complete = False
+            return
+
+
+def _look(
+    run: SweepRun, place: tuple[int, int], rule: RetentionRule, mark: int | None, seen: int
+) -> tuple[ExpiredItems, int] | None:
+    """What is due behind the mark, and the mark; None if there is no session."""
+
+    def look(txn: ReadTxn) -> tuple[ExpiredItems, int] | None:
+        head = head_of_session(txn, *place)
+        if head is None or head.unfinished:
+            return None
+        begun = mark
+        if begun is None:
+            begun = read_terms(txn, session_terms(*place)).marks.get(rule.id, 0)
+        settler = Settler(run.engine, place, head, run.now_ms)
+        limit = min(run.left, _PLAN_ITEMS)
+        return settler.settle(txn, rule, begun, limit, seen=seen), begun
+
+    try:
+        return run.engine.store.read(look)
+    except CorruptValueError:
+        run.report.damaged += 1
+        return None
+
+
+def _carry_out(
+    run: SweepRun, place: tuple[int, int], rule: RetentionRule, begun: int, settled: ExpiredItems
+) -> bool:
+    """Whether to go on with the session."""
+    planned = settled.planned
+    if run.dry:
+        run.report.items += len(planned)
+        run.report.bytes += sum(each.size for each in planned)
+        return True
+    held: bool = run.engine.store.read(lambda txn: is_held(txn, *place))
+    if planned and held:
+        run.report.held += len(planned)
+        return False
+    seqs = [keys.number_of(each.key) for each in planned]
+    if planned:
+        run.archive(lambda exporter: exporter.items(*place, seqs))
+    for piece, mark in _marked(planned, settled.mark, begun):
+        done = run.engine.store.transact(
+            lambda txn, piece=piece, mark=mark: _write(  # type: ignore[misc]
+                txn, run, place, rule, piece=piece, mark=mark
+            ),
+            makes_room=True,
+        )
+        if done is None:
+            run.report.held += len(piece)
+            return False
+        blobs.finish_leaving(run.engine.store, done.leaving)
+        run.report.items += len(done.seqs)
+        run.report.bytes += done.size
+    return True
+
+
+def _marked(
+    planned: list[Rewriting], mark: int, begun: int
+) -> Iterator[tuple[list[Rewriting], int]]:
+    """The pieces, each with the mark that stands once it is done; the last one with ``mark``."""
+    listed = list(pieces(planned, rows=_PIECE_ITEMS, size=_PIECE_BYTES))
+    if not listed and mark - begun >= _MARK_STEP:
+        listed = [[]]
+    for at, piece in enumerate(listed):
+        is_last = at + 1 == len(listed)
+        yield piece, mark if is_last else min(mark, keys.number_of(piece[-1].key))
+
+
+def _write(
+    txn: Txn,
+    run: SweepRun,
+    place: tuple[int, int],
+    rule: RetentionRule,
+    *,
+    piece: list[Rewriting],
+    mark: int,
+) -> Rewritten | None:
+    """One piece with its mark; None if it is held."""
+    need_alive(txn, place[0])
+    if is_held(txn, *place) or head_of_session(txn, *place) is None:
+        return None
+    key = session_terms(*place)
+    terms = read_terms(txn, key)
+    seqs = [keys.number_of(each.key) for each in piece]
+
+    def instead(stored: StoredView) -> StoredView:
+        found = shown_instead(stored, place[1], seqs, lambda message: expired_message(message, "."))
+        view = found.view
+        if rule.summaries == "drop" and view.summary is not None and view.cut_seq >= min(seqs):
+            return replace(found, view=replace(view, summary=None))
+        return found
+
+    done = rewrite_planned(txn, run.engine, *place, piece, views=instead)
+    if terms.marks.get(rule.id, 0) < mark:
+        write_terms(txn, key, replace(terms, marks={**terms.marks, rule.id: mark}))
+    return done
+
+
+# --- Whole sessions that go, and the beginning of a history where nothing else refers to it -------
+
+_OPTIONS: Final = SessionOptions(None, None, "keep")
+
+
+def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
+    """Remove a session that is due, if it is still as it was when it was archived."""
+    store = run.engine.store
+
+    def look(txn: ReadTxn) -> tuple[bytes | None, bool, int]:
+        known = names.session_of(txn, scope, name) == session
+        value = txn.get(head_key(scope, session)) if known else None
+        size = 0 if value is None or not run.dry else _size_of_departing(txn, scope, session)
+        return value, is_held(txn, scope, session), size
+
+    before, held, size = store.read(look)
+    if before is None:
+        return False
+    if held:
+        run.report.held += 1
+        return False
+    if run.dry:
+        run.report.sessions += 1
+        run.report.bytes += size
+        return True
+    try:
+        run.archive(lambda exporter: exporter.session(scope, name))
+    except CorruptValueError:
+        run.report.damaged += 1  # what cannot be archived stays
+        return False
+
+    def closure(txn: Txn) -> tuple[bool, int]:
+        need_alive(txn, scope)
+        if names.session_of(txn, scope, name) != session or is_held(txn, scope, session):
+            return False, 0
+        run.engine.drafts.flush_opened(txn, scope, session)
+        if txn.get(head_key(scope, session)) != before:
+            return False, 0  # somebody used it meanwhile
+        taken = _size_of_departing(txn, scope, session)
+        return start_removal(txn, run.engine, scope, name)[0], taken
+
+    try:
+        done, size = store.transact(closure, makes_room=True)
+    except LeaseHeldError:  # its owner is at work: the next sweep looks again
+        done, size = False, 0
+    resume_removals(store)
+    run.report.sessions += done
+    run.report.bytes += size if done else 0
+    run.report.kept += not done
+    return done
+
+
+def _size_of_departing(txn: ReadTxn, scope: int, session: int) -> int:
+    """What the rows of a session take, about: of a long one, what its first rows do."""
+    prefix = keys.session_prefix(scope, session)
+    return sum(len(value) for _, value in txn.scan(prefix, keys.after(prefix), limit=PIECE_ROWS))
+
+
+def remove_beginning(
+    run: SweepRun, place: tuple[int, int], title: tuple[str, str, str], rule: RetentionRule
+) -> bool:
+    """Take away what is beyond a rule, up to the last safe cut; False if items must stay in place.
+
+    They must where checkpoints, views or forks refer to the session, and where what stays is too
+    much for one transaction. Pins stay, and so does all from the first open call on.
+    """
+    scope, session = place
+    address = SessionRef(run.engine, *title, _OPTIONS)
+    found = run.engine.store.read(lambda txn: _beyond(txn, run, place, rule))
+    if found is None:
+        return False
+    cut, pins, seqs = found
+    if not seqs:
+        return True
+    if run.dry:
+        run.report.items_removed += len(seqs)
+        return True
+    run.archive(lambda exporter: exporter.items(scope, session, seqs))
+
+    def closure(txn: Txn) -> list[bytes] | None:
+        need_alive(txn, scope)
+        if names.session_of(txn, scope, title[2]) != session or is_held(txn, scope, session):
+            return None
+        draft = address.draft(txn, create=False)
+        if draft is None:
+            return None
+        draft.flush()
+        head = draft.head
+        history = History(head.all_segments(txn, scope))
+        gone = [history.seq_at(at) for at in range(pins, cut)] if cut <= history.count else []
+        if gone != seqs or _is_referred(txn, scope, session) or head.view_number:
+            return None
+        kept = [*_again(run, draft, 0, pins), *_again(run, draft, cut, draft.count)]
+        try:
+            return renew(txn, address, draft, kept)
+        except BaseException:
+            txn.spoil()
+            raise
+
+    _renewed(run, closure, len(seqs))
+    return True
+
+
+def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count: int) -> None:
+    """Take a beginning of so many items away, and report what became of them."""
+    try:
+        left = run.engine.store.transact(closure, makes_room=True)
+    except CorruptValueError:
+        run.report.damaged += 1
+        return
+    except LeaseHeldError:  # as remove_session
+        left = None
+    if left is None:
+        run.report.kept += count
+        return
+    if left:
+        resume_removals(run.engine.store)
+    run.report.items_removed += count
+
+
+def _again(run: SweepRun, draft: SessionTxn, start: int, stop: int) -> list[Prepared]:
+    """The items at positions ``start .. stop``, ready to be appended once more."""
+    rows = draft.last_rows(draft.count - start)[: stop - start] if start < stop else []
+    seed, counter = run.engine.seed, draft.log.counter
+    return [again(draft.txn, draft.log.scope, row, counter, seed) for row in rows]
+
+
+def _beyond(
+    txn: ReadTxn, run: SweepRun, place: tuple[int, int], rule: RetentionRule
+) -> tuple[int, int, list[int]] | None:
+    """The cut, how many pins stay, and the seqs that go; None if items must stay in their place."""
+    head = head_of_session(txn, *place)
+    if head is None or head.hidden or head.unfinished or not head.count:
+        return 0, 0, []
+    if head.parent_session or head.view_number or _is_referred(txn, *place):
+        return None
+    log = CachedSession(*place, run.engine.counter_named)
+    try:
+        if not log.catch_up(txn):
+            return 0, 0, []
+        ledger = log.full(txn, head).ledger
+    except (CounterUnavailableError, PolicyMismatchError):
+        return None
+    pins = log.policy.pin_count(ledger)
+    settler = Settler(run.engine, place, head, run.now_ms)
+    wanted = settler.positions_beyond(txn, rule, pins)
+    first_open = min((at for at, _ in ledger.open_calls()), default=head.count)
+    cut = ledger.cut_at_most(min(wanted, first_open))
+    if head.count - cut + pins > PIECE_ROWS:
+        return None
+    return cut, pins, [log.history.seq_at(at) for at in range(pins, max(cut, pins))]
+
+
+def _is_referred(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether forks or checkpoints refer to items of a session."""
+    children = keys.session_rows(scope, session, Row.CHILD)
+    if any(True for _ in txn.scan(children, keys.after(children), limit=1)):
+        return True
+    return any(True for _ in checkpoint_numbers(txn, scope, session, limit=1))

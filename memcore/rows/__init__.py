@@ -1,0 +1,1 @@
+"""Row families of the file, one module each."""

@@ -1,0 +1,219 @@
+"""Head of a session: the one small row that every change rewrites.
+
+The live history is a list of segments ``(session, first seq, last seq)``: append extends the last,
+undo trims it, fork shares it. The head holds at most 16 segments; older ones lie in immutable
+blocks of 8, each linked to the one before, so a session of many undos never grows quadratically.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from memcore._fast import HeadFields
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import open_value, seal_value
+from memcore.errors import CorruptValueError
+from memcore.limits import HEAD_SEGMENTS_MAX
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "Head",
+    "Segment",
+    "head_key",
+]
+
+
+_SEGMENT = Struct("<QQQ")
+_BLOCK = Struct("<QQQ")
+BLOCK_SEGMENTS: Final = HEAD_SEGMENTS_MAX // 2
+SEQ_END: Final = 2**63
+_COUNTER_BITS: Final = 62
+FLAG_HIDDEN: Final = 1
+"""The session was deleted while forks still share its rows."""
+FLAG_UNFINISHED: Final = 2
+"""An import has not stored the session to its end."""
+FLAG_LEASED: Final = 4
+"""The session has a lease row that is to be looked at before it is changed."""
+
+FLAG_REWRITTEN: Final = 8
+"""Items that it shows were rewritten in their place, under another epoch."""
+
+
+class Segment(NamedTuple):
+    """Seqs ``lo .. hi`` (both included) of the rows that ``session`` owns."""
+
+    session: int
+    lo: int
+    hi: int
+
+    @property
+    def size(self) -> int:
+        """How many items it holds."""
+        return self.hi - self.lo + 1
+
+
+def head_key(scope: int, session: int) -> bytes:
+    """The key of a session's head."""
+    return keys.session_row(scope, session, Row.HEAD, 0)
+
+
+class Head(HeadFields):
+    """Totals and the live segments of one session."""
+
+    __slots__ = ()
+    segments: list[Segment]
+
+    def __init__(self, *, policy: str, counter: str, now_ms: int) -> None:
+        self.next_seq = self.next_view = self.next_block = 1
+        self.created_ms = self.updated_ms = now_ms
+        self.policy = policy
+        self.counter = counter
+        self.segments = []
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the session was deleted and lives on for its forks only."""
+        return bool(self.flags & FLAG_HIDDEN)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an import makes the session, or was killed while it did."""
+        return bool(self.flags & FLAG_UNFINISHED)
+
+    @property
+    def leased(self) -> bool:
+        """Whether somebody may hold the session, so that not everybody may change it."""
+        return bool(self.flags & FLAG_LEASED)
+
+    @classmethod
+    def unpack(cls, key: bytes, value: bytes) -> Head:
+        """The head of a stored row.
+
+        Raises:
+            CorruptValueError: the row is damaged.
+        """
+        _, body = open_value(key, value)
+        head = cls.__new__(cls)
+        try:
+            head.segments = [Segment(*found) for found in head.load(body)]
+        except ValueError as exc:
+            raise _malformed("session head", key) from exc
+        _check_segments(head.segments, head.next_seq, "session head", key)
+        if head.recount_stop > head.next_seq or head.recount_number >> _COUNTER_BITS:
+            raise _malformed("session head", key)
+        if head.base_count + sum(segment.size for segment in head.segments) != head.count:
+            raise _malformed("session head", key)
+        counters = head.revision | head.epoch | head.next_seq | head.next_view | head.next_block
+        if (counters | head.tokens) >> _COUNTER_BITS:  # no life is long enough
+            raise _malformed("session head", key)
+        return head
+
+    # --- the live history -------------------------------------------------------------------------
+
+    def extend(self, session: int, count: int) -> int:
+        """Append ``count`` seqs of ``session`` to the live history; returns the first of them."""
+        first, segments = self.next_seq, self.segments
+        end = self.next_seq = first + count
+        self.count += count
+        if segments:
+            owner, lo, hi = segments[-1]
+            if owner == session and hi == first - 1:
+                segments[-1] = Segment(session, lo, end - 1)
+                return first
+        segments.append(Segment(session, first, end - 1))
+        return first
+
+    def trim(self, txn: ReadTxn, scope: int, count: int) -> None:
+        """Keep the first ``count`` live items; older segments come back from their blocks."""
+        drop = self.count - count
+        self.count = count
+        while drop:
+            if not self.segments:
+                self._unlink(txn, scope)
+            last = self.segments.pop()
+            if last.size <= drop:
+                drop -= last.size
+            else:
+                self.segments.append(Segment(last.session, last.lo, last.hi - drop))
+                drop = 0
+        if not self.segments and self.link_block:
+            self._unlink(txn, scope)
+
+    def spill(self, txn: Txn, scope: int, session: int) -> None:
+        """Move the oldest segments to a block of ``session`` while the head holds too many."""
+        while len(self.segments) > HEAD_SEGMENTS_MAX:
+            moved = self.segments[:BLOCK_SEGMENTS]
+            del self.segments[:BLOCK_SEGMENTS]
+            body = _BLOCK.pack(self.link_session, self.link_block, self.base_count)
+            body += b"".join(_SEGMENT.pack(*segment) for segment in moved)
+            key = keys.session_row(scope, session, Row.SEGMENTS, self.next_block)
+            txn.put(key, seal_value(key, body))
+            self.link_session, self.link_block = session, self.next_block
+            self.next_block += 1
+            self.base_count += sum(segment.size for segment in moved)
+
+    def _unlink(self, txn: ReadTxn, scope: int) -> None:
+        """Bring the newest block's segments back into the (empty) head."""
+        found, self.link_session, self.link_block, self.base_count = _read_block(
+            txn, scope, self.link_session, self.link_block
+        )
+        self.segments = found
+
+    def older_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
+        """The live segments before those that the head holds, oldest first."""
+        return older_segments(txn, scope, self.link_session, self.link_block)
+
+    def all_segments(self, txn: ReadTxn, scope: int) -> list[Segment]:
+        """The whole live history, oldest segment first."""
+        return self.older_segments(txn, scope) + self.segments
+
+
+def older_segments(txn: ReadTxn, scope: int, session: int, block: int) -> list[Segment]:
+    """The segments of a chain of blocks that ends with ``block`` (0: there is none), oldest first.
+
+    Raises:
+        CorruptValueError: a block is damaged or missing, or the chain never ends.
+    """
+    blocks: list[list[Segment]] = []
+    seen: set[tuple[int, int]] = set()
+    while block:
+        if (session, block) in seen:
+            raise _malformed("chain of segment blocks", head_key(scope, session))
+        seen.add((session, block))
+        found, session, block, _ = _read_block(txn, scope, session, block)
+        blocks.append(found)
+    return [segment for found in reversed(blocks) for segment in found]
+
+
+def _read_block(
+    txn: ReadTxn, scope: int, session: int, block: int
+) -> tuple[list[Segment], int, int, int]:
+    """``(segments, link session, link block, items before)`` of a block."""
+    key = keys.session_row(scope, session, Row.SEGMENTS, block)
+    value = txn.get(key)
+    if value is None:
+        msg = f"segment block {block} of session {session} is missing; run 'memcore check'"
+        raise CorruptValueError(msg, key=key)
+    _, body = open_value(key, value)
+    if len(body) <= _BLOCK.size or (len(body) - _BLOCK.size) % _SEGMENT.size:
+        raise _malformed("segment block", key)
+    link_session, link_block, before = _BLOCK.unpack_from(body)
+    found = [Segment(*found) for found in _SEGMENT.iter_unpack(body[_BLOCK.size :])]
+    _check_segments(found, SEQ_END, "segment block", key)
+    return found, link_session, link_block, before
+
+
+def _check_segments(segments: list[Segment], next_seq: int, what: str, key: bytes) -> None:
+    """Seqs ascend along a live history and end before the next one to be given out."""
+    last = 0
+    for _, lo, hi in segments:
+        if not last < lo <= hi < next_seq:
+            raise _malformed(what, key)
+        last = hi
+
+
+def _malformed(what: str, key: bytes) -> CorruptValueError:
+    msg = f"the {what} under key {key.hex()} is malformed; run 'memcore check'"
+    return CorruptValueError(msg, key=key)

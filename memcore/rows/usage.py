@@ -1,0 +1,312 @@
+"""Usage rows of a session: what providers reported, and the calibration that follows.
+
+One small row a session, ``05 | scope | session | 09 | 0``, written only by those who report: the
+last few models with their factors and anchors, the one reported last first. It is no part of the
+log: a lost one costs nothing but accuracy, so whoever writes it anew need not be able to read it.
+
+Nothing is taken out of it when the history is cut, compacted or recounted: an anchor says what it
+is about, and whoever reads it compares. Seqs and views are never numbered twice, so an anchor that
+does not apply because its item was undone applies again only when a checkpoint brings the item
+back; one that a compaction covers does when the compaction is taken back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
+from memcore.errors import CorruptValueError
+from memcore.limits import USAGE_MODELS_MAX
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "Anchor",
+    "Learned",
+    "Scale",
+    "inherit_usage",
+    "learn",
+    "pack_usage",
+    "read_usage",
+    "unpack_usage",
+    "usage_key",
+    "write_usage",
+]
+
+
+# --- What the reports of a provider teach: pure arithmetic on integers ----------------------------
+# A provider bills ``a * counted + b`` input tokens for a request: ``a`` is what its tokenizer makes
+# of one token of the session's counter, ``b`` what the counter never sees (tool schemas, a system
+# prompt outside of the session, what the provider adds). One report cannot tell them apart, so it
+# is kept as an **anchor**, and only the difference of two reports on the same messages and more
+# teaches the **factor** ``a``: ``b`` is in both of them. The estimate is ``reported + factor *
+# counted since``.
+#
+# The factor is an average over counted tokens, weighed by age (an EWMA), clamped to 0.8 .. 2.0.
+# LangChain's ``count_tokens_approximately`` clamps the same idea to 1.0 .. 1.25, which is too
+# narrow: the tokenizer of Claude Opus 4.7 and later is reported at 1.53 of o200k_base
+# (sammcj/ingest PR #65).
+
+MILLION: Final = 1_000_000
+"""Factors are kept in millionths: integers give the same estimate on every machine."""
+FACTOR_MIN_PPM: Final = 800_000
+FACTOR_MAX_PPM: Final = 2_000_000
+SAMPLE_MIN_PPM: Final = 200_000
+SAMPLE_MAX_PPM: Final = 5_000_000
+"""A difference beyond these comes from other tool schemas or another system prompt, not from the
+tokenizer: the most that was reported of one message is 4.6 (sammcj/ingest PR #65)."""
+EWMA_TOKENS: Final = 8_192
+"""The weight of the past: a difference of ``d`` counted tokens moves the factor by
+``d / (d + seen)`` of the way, where ``seen`` is what was seen before it, at most this."""
+PRIOR_TOKENS: Final = 16
+"""What the factor 1.0 weighs before anything was seen: no line of three words makes a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A report, and the messages that it is about."""
+
+    input_tokens: int
+    """What the provider billed."""
+    counted_tokens: int
+    """What the session's counter says of the messages."""
+    seq: int
+    """The last live item that they show; 0 if none was live."""
+    cut_seq: int
+    """The first item behind their cut."""
+    view: tuple[int, int]
+    """``(session, number)`` of the view that the head named; zeros without one."""
+    policy: str
+    """By which they were rendered."""
+
+    def difference(self, later: Anchor) -> tuple[int, int]:
+        """``(input, counted)`` tokens of a later report beyond this one; zeros if it tells nothing.
+
+        From the same cut on this one's messages begin the later one's. Where the cut moved, both
+        came and went; what differs in kind between them is small beside a difference of half of
+        the messages at least.
+        """
+        billed = later.input_tokens - self.input_tokens
+        counted = later.counted_tokens - self.counted_tokens
+        if (self.view, self.policy) != (later.view, later.policy):
+            return 0, 0
+        if self.cut_seq == later.cut_seq:
+            return billed, counted
+        if 2 * abs(counted) < max(self.counted_tokens, later.counted_tokens):
+            return 0, 0
+        return (billed, counted) if counted > 0 else (-billed, -counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From the session's counter to the provider's: a line through one point."""
+
+    factor_ppm: int = MILLION
+    input_tokens: int = 0
+    counted_tokens: int = 0
+
+    def estimate(self, counted: int) -> int:
+        """What the provider will bill for messages of so many counted tokens, rounded up.
+
+        Below the anchor the line may leave what is possible: no fewer than 0.8 a counted token.
+        """
+        beyond = -(-self.factor_ppm * (counted - self.counted_tokens) // MILLION)
+        return max(self.input_tokens + beyond, -(-FACTOR_MIN_PPM * counted // MILLION))
+
+    def allowed(self, budget: int) -> int:
+        """The most counted tokens whose estimate is within the budget; negative if none are."""
+        beyond = (budget - self.input_tokens) * MILLION // self.factor_ppm
+        return min(self.counted_tokens + beyond, budget * MILLION // FACTOR_MIN_PPM)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known of one model's tokenizer beside one counter."""
+
+    model: str | None
+    counter: str
+    factor_ppm: int = MILLION
+    seen_tokens: int = 0
+    """The counted tokens behind the factor, at most EWMA_TOKENS."""
+    reports: int = 0
+    anchor: Anchor | None = None
+
+    def scale(self, *, anchored: bool) -> Scale:
+        """The scale through the anchor if it applies, else through nothing."""
+        if self.anchor is None or not anchored:
+            return Scale(self.factor_ppm)
+        return Scale(self.factor_ppm, self.anchor.input_tokens, self.anchor.counted_tokens)
+
+    def after(self, report: Anchor, *, live: bool, stands: bool) -> Learned:
+        """What is known after a report.
+
+        Args:
+            report: what was billed for what.
+            live: whether the item at the known anchor is still live.
+            stands: whether the report's messages still begin what is sent next. If not, the report
+                teaches the factor, but is no anchor.
+        """
+        factor, seen, anchor = self.factor_ppm, self.seen_tokens, self.anchor
+        if anchor is not None and live and anchor.seq <= report.seq:
+            billed, counted = anchor.difference(report)
+            factor, seen = learn(factor, seen, input_delta=billed, counted_delta=counted)
+        late = anchor is not None and live and stands and self._is_newer(anchor, report)
+        if stands and not late:
+            anchor = report
+        return replace(
+            self, factor_ppm=factor, seen_tokens=seen, reports=self.reports + 1, anchor=anchor
+        )
+
+    @staticmethod
+    def _is_newer(anchor: Anchor, report: Anchor) -> bool:
+        """Whether the report comes out of order: behind one about more of the same history."""
+        same = (anchor.view, anchor.policy) == (report.view, report.policy)
+        return same and anchor.seq > report.seq
+
+
+def learn(
+    factor_ppm: int, seen_tokens: int, *, input_delta: int, counted_delta: int
+) -> tuple[int, int]:
+    """``(factor, seen tokens)`` after the difference of two reports; as before if it tells nothing.
+
+    It tells nothing if one of the differences is not positive, or their ratio no tokenizer's.
+    """
+    if input_delta <= 0 or counted_delta <= 0:
+        return factor_ppm, seen_tokens
+    sample = input_delta * MILLION // counted_delta
+    if not SAMPLE_MIN_PPM <= sample <= SAMPLE_MAX_PPM:
+        return factor_ppm, seen_tokens
+    sample = min(max(sample, FACTOR_MIN_PPM), FACTOR_MAX_PPM)
+    weight = min(counted_delta, EWMA_TOKENS)
+    step = (sample - factor_ppm) * weight // (PRIOR_TOKENS + seen_tokens + weight)
+    return factor_ppm + step, min(seen_tokens + weight, EWMA_TOKENS)
+
+
+# --- The usage row of a session: what providers reported, and what follows from it ----------------
+
+_END: Final = 2**63
+_WRONG: Final = (
+    *(CorruptValueError, LookupError, TypeError, ValueError, AttributeError),
+    RecursionError,
+)
+"""What reading a body raises that no writer made."""
+
+
+def usage_key(scope: int, session: int) -> bytes:
+    """The key of a session's usage row."""
+    return keys.session_row(scope, session, Row.USAGE, 0)
+
+
+def read_usage(txn: ReadTxn, scope: int, session: int) -> list[Learned]:
+    """What is known, the model reported last first; empty if nothing was reported.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    key = usage_key(scope, session)
+    value = txn.get(key)
+    if value is None:
+        return []
+    flags, body = open_value(key, value)
+    return unpack_usage(key, body, flags)
+
+
+def write_usage(txn: Txn, scope: int, session: int, known: list[Learned]) -> None:
+    """Write what is known, the model reported last first; those that do not fit are forgotten."""
+    key = usage_key(scope, session)
+    txn.put(key, seal_value(key, *pack_usage(known[:USAGE_MODELS_MAX])))
+
+
+def inherit_usage(txn: Txn, scope: int, parent: int, fork: int, *, at: int) -> None:
+    """Give a fork what its parent knows; anchors behind its last shared seq stay there.
+
+    The fork will give the seqs behind it to items of its own.
+    """
+    known: list[Learned] = []
+    with suppress(CorruptValueError):  # check() reports it; the fork's history needs none of it
+        known = read_usage(txn, scope, parent)
+    if known:
+        write_usage(txn, scope, fork, [_up_to(each, at) for each in known])
+
+
+def _up_to(learned: Learned, seq: int) -> Learned:
+    anchor = learned.anchor
+    return learned if anchor is None or anchor.seq <= seq else replace(learned, anchor=None)
+
+
+def pack_usage(known: list[Learned]) -> tuple[bytes, int]:
+    """The row's body and the codec's flags."""
+    return encode_json([_fields(each) for each in known])
+
+
+def _fields(learned: Learned) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": learned.model,
+        "counter": learned.counter,
+        "factor_ppm": learned.factor_ppm,
+        "seen": learned.seen_tokens,
+        "reports": learned.reports,
+    }
+    anchor = learned.anchor
+    if anchor is not None:
+        found["anchor"] = {
+            "input": anchor.input_tokens,
+            "counted": anchor.counted_tokens,
+            "seq": anchor.seq,
+            "cut": anchor.cut_seq,
+            "view": list(anchor.view),
+            "policy": anchor.policy,
+        }
+    return found
+
+
+def unpack_usage(key: bytes, body: bytes, flags: int) -> list[Learned]:
+    """What ``pack_usage`` packed.
+
+    Raises:
+        CorruptValueError: it is nothing that ``pack_usage`` makes.
+    """
+    with decoding(key, "usage"):
+        found = decode_json(body, flags)
+        if not isinstance(found, list):
+            raise TypeError
+        return [_learned(fields) for fields in found]
+
+
+def _learned(fields: dict[str, Any]) -> Learned:
+    model, counter = fields["model"], fields["counter"]
+    if not (model is None or isinstance(model, str)) or not isinstance(counter, str):
+        raise TypeError
+    anchor = fields.get("anchor")
+    return Learned(
+        model,
+        counter,
+        factor_ppm=_number(fields["factor_ppm"], FACTOR_MIN_PPM, FACTOR_MAX_PPM),
+        seen_tokens=_number(fields["seen"], most=EWMA_TOKENS),
+        reports=_number(fields["reports"]),
+        anchor=None if anchor is None else _anchor(anchor),
+    )
+
+
+def _anchor(fields: dict[str, Any]) -> Anchor:
+    policy = fields["policy"]
+    if not isinstance(policy, str):
+        raise TypeError
+    owner, number = fields["view"]
+    return Anchor(
+        input_tokens=_number(fields["input"]),
+        counted_tokens=_number(fields["counted"]),
+        seq=_number(fields["seq"]),
+        cut_seq=_number(fields["cut"]),
+        view=(_number(owner), _number(number)),
+        policy=policy,
+    )
+
+
+def _number(found: Any, least: int = 0, most: int = _END) -> int:
+    if type(found) is not int or not least <= found <= most:
+        raise ValueError
+    return found

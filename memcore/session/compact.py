@@ -1,0 +1,771 @@
+"""Compaction of a session: plan, summarize outside any transaction, record in one commit."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from memcore._fast import Ledger
+from memcore.compaction import (
+    Basis,
+    CompactionPolicy,
+    Keep,
+    Mended,
+    PlanOutcome,
+    Pressure,
+    Reduction,
+    Stage,
+    compaction_policy,
+    fallback_plan,
+    make_plan,
+    mended,
+    record_view,
+    shape,
+)
+from memcore.compaction.plan import NOTHING
+from memcore.compaction.plan import NOTHING as NO_REPAIR
+from memcore.compaction.policy import units_around
+from memcore.compaction.presets import LIGHT
+from memcore.context import fixed_cost
+from memcore.errors import ClosedError, InvalidOptionError, StorageError
+from memcore.log import CachedSession, SessionTxn
+from memcore.model import CompactionResult, Item, ItemKind, Message, Plan, SummaryRequest, View
+from memcore.options import checked_bool, checked_callable
+from memcore.session.append import Changes, Closure
+from memcore.session.content_filter import admitted_outcome, admitted_summary
+from memcore.session.context import ContextSelector, Window, seen_item
+from memcore.session.engine import SessionRef
+from memcore.session.read import SessionReader, decoded, head_of
+from memcore.store.interface import ReadTxn
+from memcore.tokens import TokenCounter
+from memcore.wire import PairPolicy, WireItem, bind
+
+__all__ = [
+    "AnySummarizer",
+    "Compacting",
+    "CompactionDraft",
+    "CompactionOptions",
+    "PlanInput",
+    "ask",
+    "begin",
+    "checked_summarizer",
+    "discard",
+    "mended_plan",
+    "pressure_of",
+    "read_plan_input",
+]
+
+
+# --- Asking a summarizer in a thread of its own: whoever asked need not wait for it ---------------
+
+Tell = Callable[[object, BaseException | None], object]
+
+
+def ask(
+    summarize: Callable[[SummaryRequest], object],
+    request: SummaryRequest,
+    timeout_seconds: float | None,
+) -> object:
+    """What the summarizer returns; a coroutine only as a closed one, which is no summary.
+
+    Raises:
+        TimeoutError: it took longer; its thread goes on, and what it returns is not looked at.
+    """
+    if timeout_seconds is None:
+        return discard(summarize(request))
+    answers: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+    begin(summarize, request, lambda found, error: answers.put((discard(found), error)))
+    try:
+        found, error = answers.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
+    except Empty:
+        msg = f"no summary within {timeout_seconds:g} seconds"
+        raise TimeoutError(msg) from None
+    if error is not None:
+        raise error
+    return found
+
+
+def begin(
+    summarize: Callable[[SummaryRequest], object], request: SummaryRequest, tell: Tell
+) -> None:
+    """Call the summarizer in a thread; ``tell(answer, error)`` is called there when it ends.
+
+    It is a daemon thread: one that hangs holds up neither the exit of the process nor, as a thread
+    of the event loop's pool would, the end of ``asyncio.run`` or the calls behind it.
+    """
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            found = context.run(summarize, request)
+        except BaseException as exc:  # noqa: BLE001 - raised again by whoever asked
+            tell(None, exc)
+        else:
+            tell(found, None)
+
+    threading.Thread(target=run, name="memcore-summary", daemon=True).start()
+
+
+def discard(found: object) -> object:
+    """The answer; a coroutine that nobody will await is closed, so that nothing warns of it."""
+    if inspect.iscoroutine(found):
+        found.close()
+    return found
+
+
+# --- Reading what a compaction is planned on: one snapshot, decoded outside of it -----------------
+
+SEQ_MAX: Final = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """A cut on a snapshot, and everything that shaping it needs."""
+
+    basis: Basis
+    fallback: tuple[str, Basis]
+    """The status and the cut of what serves without a summary."""
+    pairs: PairPolicy
+    counter: TokenCounter
+    """Whose counts these are; the session may be recounted before the plan is applied."""
+    base: tuple[int, int, int]
+    """``(session, view session, view number)``: what the plan was made on."""
+    previous_summary: str | None
+    summary_tokens: int
+    """What the summary costs at present."""
+    masked: frozenset[int]
+    """The seqs of the masks in force."""
+    covered: tuple[int, int]
+    """``(cut seq, items)`` that the view in force covers."""
+    repair: str | None
+    """How the view in force mends."""
+    from_whole: bool
+    """Whether what lies behind the view in force splits no pair; if it does, contexts show more."""
+    system: tuple[Message, ...] = ()
+    """The leading items that no compaction folds; none if nothing is to be summarized."""
+
+
+def read_plan_input(
+    by: tuple[SessionReader, ContextSelector], policy: CompactionPolicy, stage: Stage, *, fold: bool
+) -> PlanInput | None:
+    """Plan on the current history; None if there is no session.
+
+    Without ``fold`` what is folded is not read, unless something in it may have to stay.
+    """
+    found: Callable[[], PlanInput] | None = by[0].run(
+        lambda log, txn: _collect(log, txn, by, (policy, stage), fold=fold), None
+    )
+    return None if found is None else found()
+
+
+def _collect(
+    log: CachedSession,
+    txn: ReadTxn,
+    by: tuple[SessionReader, ContextSelector],
+    how: tuple[CompactionPolicy, Stage],
+    *,
+    fold: bool,
+) -> Callable[[], PlanInput]:
+    """Choose the cut and collect the rows; decoding is left to the returned function."""
+    (reading, picking), (policy, stage) = by, how
+    head, history, stored = head_of(log), log.history, log.current_view(txn)
+    whole = log.full(txn, head)
+    frame = picking.frame(log, txn, stored).with_recent(log, whole)
+    ledger, first = frame.seen, min(frame.demand.first, history.count)
+    plan, status, fallback = _cuts(log, txn, reading, frame, how)
+    cuts = tuple(ledger.safe_cuts()) if _pins(stage) else ()
+    ends = (plan.cut if fold or _pins(stage) else first, fallback.cut)
+    mends = policy.repair is not None
+    before, lo, hi = _looked_at(log, frame, stage, ends, cuts, mends=mends)
+    places = [*before, *range(lo, hi)]
+    rows = [row for at in before for row in reading.collect(log, txn, at, at + 1)]
+    rows += reading.collect(log, txn, lo, hi)
+    asks = fold and stage.summary is not None and plan.folds
+    pins = reading.collect(log, txn, 0, frame.pins, by=frame.start) if asks else []
+    opened = frozenset(ledger.open_positions())
+    summary = None if stored is None else stored.view.summary
+    from_whole = ledger.is_safe(first)
+    base = (log.session, head.view_session, head.view_number)
+    earlier_tokens = sum(ledger.sum_between(at, at + 1) for at in frame.kept)
+    pin_tokens = ledger.sum_between(0, frame.pins) + earlier_tokens
+    summary_tokens = frame.demand.fixed_tokens - pin_tokens
+    masked = frozenset(frame.masks)
+    repair = None if stored is None else stored.view.repair
+    pairs, counter = log.policy, log.counter
+    covered = (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered)
+
+    def planned() -> PlanInput:
+        items = dict(_shown(zip(places, rows, strict=True), frame, must=plan.cut))
+        basis = Basis(
+            plan,
+            items,
+            tuple(frame.kept),
+            earlier_tokens,
+            pins=frame.pins,
+            cuts=cuts,
+            opened=opened,
+            masks=frame.masks,
+        )
+        return PlanInput(
+            basis,
+            (status, replace(basis, plan=fallback)),
+            pairs,
+            counter,
+            base,
+            summary,
+            summary_tokens,
+            masked,
+            covered=covered,
+            repair=repair,
+            from_whole=from_whole,
+            system=tuple(item.message for item in decoded(pins, skip_corrupt=True)),
+        )
+
+    return planned
+
+
+def _cuts(
+    log: CachedSession,
+    txn: ReadTxn,
+    reading: SessionReader,
+    frame: Window,
+    how: tuple[CompactionPolicy, Stage],
+) -> tuple[Plan, str, Plan]:
+    """Where the plan cuts; and the status and the cut of what serves without a summary."""
+    history, revision = log.history, head_of(log).revision
+    first = min(frame.demand.first, history.count)
+    plan = make_plan(
+        frame.seen,
+        how[1].keep,
+        first=first,
+        revision=revision,
+        seq_at=history.seq_at,
+        window_tokens=how[0].window_tokens,
+    )
+    fallback = fallback_plan(
+        frame.seen,
+        log.policy,
+        first=first,
+        revision=revision,
+        seq_at=history.seq_at,
+        answers_of=lambda position: _answers_of(reading, log, txn, position),
+    )
+    return plan, *fallback
+
+
+def mended_plan(plan: Plan, planned: PlanInput, mode: str | None) -> tuple[Plan, Mended]:
+    """The plan with the masks that mend what stays, and what they mend; as it is without a mode."""
+    if mode is None or not (plan.folds or planned.from_whole):
+        return plan, NOTHING
+    items, pinned = planned.basis.items, frozenset(plan.pinned)
+    stays = [items[at] for at in sorted(items) if at >= plan.cut or items[at].seq in pinned]
+    masks = {mask.seq: mask for mask in plan.masks}
+    seen = [item for item in (seen_item(each, masks) for each in stays) if item is not None]
+    entries = [WireItem(each.seq, each.message, event=each.kind == ItemKind.EVENT) for each in seen]
+    over = {**planned.basis.masks, **masks}
+    work = mended(entries, planned.pairs, planned.counter, mode, over=over)
+    sizes = {item.seq: item.tokens for item in seen}
+    saved = sum(sizes[mask.seq] - mask.tokens for mask in work.masks)
+    masks.update({mask.seq: mask for mask in work.masks})
+    order = tuple(masks[seq] for seq in sorted(masks))
+    return replace(plan, masks=order, tokens_kept=plan.tokens_kept - saved), work
+
+
+def _pins(stage: Stage) -> bool:
+    return stage.keep is not None and stage.keep.pins
+
+
+def _looked_at(
+    log: CachedSession,
+    frame: Window,
+    stage: Stage,
+    ends: tuple[int, int],
+    cuts: tuple[int, ...],
+    *,
+    mends: bool,
+) -> tuple[list[int], int, int]:
+    """Positions before ``lo``, and the range ``lo .. hi``, whose items shaping looks at.
+
+    ``ends`` are what the plan folds up to and what its fallback does. What is asked for from below
+    an earlier cut brings along what it hangs together with by ``cuts``, the safe ones.
+    """
+    lo = min(frame.demand.first, log.history.count)
+    hi = max(ends[0], lo)
+    if stage.reducers or mends:
+        hi = log.history.count
+    elif _pins(stage):
+        hi = max(hi, *ends)
+    asked = {at for at in _asked_for(log, frame, stage, lo) if at < lo}
+    around = (at for at in units_around(cuts, asked, stop=lo) if at >= frame.pins)
+    return sorted({*frame.kept, *around}), lo, hi
+
+
+def _asked_for(log: CachedSession, frame: Window, stage: Stage, stop: int) -> Iterator[int]:
+    """Positions below ``stop`` that the policy keeps by their place."""
+    if stage.keep is None:
+        return
+    yield from range(frame.pins, min(frame.pins + stage.keep.first_items, stop))
+    position_from = log.history.position_from
+    for lo, hi in stage.keep.pinned:
+        yield from range(
+            position_from(min(lo, SEQ_MAX)), min(position_from(min(hi + 1, SEQ_MAX)), stop)
+        )
+
+
+def _shown(
+    placed: Iterable[tuple[int, Any]], frame: Window, *, must: int
+) -> Iterable[tuple[int, Item]]:
+    """Decoded items as they are shown; behind ``must`` damaged ones are passed over.
+
+    What is folded has to be read; what stays is only looked at for what could be masked.
+    """
+    for at, row in placed:
+        for item in decoded([row], skip_corrupt=at >= must):
+            seen = seen_item(item, frame.masks)
+            if seen is not None:
+                yield at, seen
+
+
+def _answers_of(
+    reading: SessionReader, log: CachedSession, txn: ReadTxn, position: int
+) -> list[int]:
+    """Positions of the results of the calls that the item at ``position`` makes."""
+    rows = reading.collect(log, txn, position, log.history.count)
+    items = list(decoded(rows))
+    entries = [WireItem(i.seq, i.message, event=i.kind == ItemKind.EVENT) for i in items]
+    slots = bind(entries).calls[0]
+    return sorted({position + at for slot in slots for at in slot.results})
+
+
+# --- How full a session is, and whether that makes a compaction due -------------------------------
+
+_COUNTED_MAX: Final = 64
+"""Up to so many items before a position are counted in place of those behind it."""
+
+
+def pressure_of(
+    log: CachedSession,
+    txn: ReadTxn,
+    by: tuple[ContextSelector, SessionReader],
+    policy: CompactionPolicy,
+    now_ms: int,
+) -> Pressure:
+    """All of it from sums that are kept: O(1), but for counting turns and events since the view."""
+    picking, reading = by
+    head = head_of(log)
+    frame = picking.frame(log, txn, log.current_view(txn))
+    first = frame.demand.first
+    if first < frame.recent.offset:
+        frame = _with_first(log, txn, frame)
+    ledger, offset = frame.recent.ledger, frame.recent.offset
+    start, end = min(first - offset, len(ledger)), len(ledger)
+    events = _count_from(ledger, ItemKind.EVENT, start, of=end - ledger.shown_count)
+    turns_left = None
+    if policy.max_turns is not None:
+        turns_left = policy.max_turns - log.full(txn, head).ledger.turns
+    last = ledger.last_shown
+    found = Pressure(
+        items=end - start - events,
+        tokens=frame.demand.fixed_tokens + frame.seen.sum_between(start, end),
+        turns=_count_from(ledger, ItemKind.USER, start, of=ledger.turns),
+        idle_seconds=max(now_ms - head.updated_ms, 0) / 1000,
+        event=_event_of(log, txn, reading, frame),
+        waiting=last < 0 or ledger.kind_at(last) == ItemKind.RESULT,
+        turns_left=turns_left,
+    )
+    due = policy.due(found)
+    return found if due is None else found._replace(stage=due.name)
+
+
+def _count_from(ledger: Ledger, kind: ItemKind, start: int, *, of: int) -> int:
+    """How many items of a kind there are from a position on, ``of`` so many in all."""
+    if not of:
+        return 0
+    if start <= _COUNTED_MAX:
+        return of - sum(ledger.kind_at(at) == kind for at in range(start))
+    return ledger.count_of(1 << kind, start)
+
+
+def _with_first(log: CachedSession, txn: ReadTxn, frame: Window) -> Window:
+    return frame.with_recent(log, log.full(txn, head_of(log)))
+
+
+def _event_of(
+    log: CachedSession, txn: ReadTxn, reading: SessionReader, frame: Window
+) -> str | None:
+    """The type of the event that the history ends with."""
+    ledger, end = frame.recent.ledger, log.history.count
+    if not end or ledger.kind_at(len(ledger) - 1) != ItemKind.EVENT:
+        return None
+    for item in decoded(reading.collect(log, txn, end - 1, end), skip_corrupt=True):
+        found = item.message.get("type")
+        return found if isinstance(found, str) else None
+    return None
+
+
+# --- Compaction of one session: plan, summarize outside any transaction, record in one commit -----
+
+AnySummarizer = Callable[[SummaryRequest], str | Awaitable[str]]
+REDUCE: Final = Stage(name="fallback", keep=None, reducers=LIGHT)
+"""What masks instead of a fold when there is no summary to be had."""
+_NOTHING: Final = Plan(0, 0, 0, 0)
+_log = logging.getLogger("memcore")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOptions:
+    """How a caller wants one compaction."""
+
+    stage: str | None = None
+    """The stage to run, whether or not it is due."""
+    force: bool = False
+    """Compact although no stage is due."""
+    summarizes: bool = False
+    """Whether a summarizer is at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionDraft:
+    """A plan on its way to a view."""
+
+    policy: CompactionPolicy
+    stage: Stage
+    planned: PlanInput | None
+    """None: there is no session."""
+    plan: Plan = _NOTHING
+    messages: tuple[Message, ...] = ()
+    """What the plan folds."""
+    status: str = "trimmed"
+    summary: str | None = None
+    error: Exception | None = None
+    reason: str | None = None
+    work: Mended = NO_REPAIR
+    """What the policy mends of what stays."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to record."""
+        return self.planned is None or self.status in ("nothing", "refused") or self.plan.is_empty
+
+    @property
+    def wants_summary(self) -> bool:
+        """Whether a summarizer is to be asked."""
+        return self.plan.folds and self.stage.summary is not None
+
+    def nothing(self) -> CompactionResult:
+        """The result of a compaction that recorded nothing."""
+        status = "refused" if self.status == "refused" else "nothing"
+        return CompactionResult(status, self.plan, None, self.error, self.reason)
+
+    def recorded(self, view: View) -> CompactionResult:
+        """The result of a compaction that recorded this view."""
+        return CompactionResult(self.status, self.plan, view, self.error, self.reason)
+
+
+class Compacting:
+    """The compaction of one session."""
+
+    __slots__ = ("_address", "_changes", "_picking", "_reading")
+
+    def __init__(self, address: SessionRef) -> None:
+        self._address = address
+        self._changes = Changes(address)
+        self._reading = SessionReader(address)
+        self._picking = ContextSelector(self._reading)
+
+    # --- when -------------------------------------------------------------------------------------
+
+    def policy(self, given: object = None) -> CompactionPolicy:
+        """The policy of a call: what it gives, else the handle's, else the database's."""
+        if given is None:
+            return self._address.options.compaction or self._address.engine.compaction
+        return compaction_policy(given)
+
+    def asked(
+        self,
+        policy: object,
+        stage: str | None,
+        *,
+        keep_last: int | None,
+        keep_tokens: int | None,
+        force: bool,
+    ) -> tuple[CompactionPolicy, CompactionOptions]:
+        """The policy and the wishes of a call; numbers of what to keep are a wish to compact."""
+        rule = self.policy(policy).with_keep(last_items=keep_last, tokens=keep_tokens)
+        numbers = keep_last is not None or keep_tokens is not None
+        return rule, CompactionOptions(
+            stage, checked_bool("force", force) or numbers, summarizes=True
+        )
+
+    def pressure(self, policy: CompactionPolicy) -> Pressure:
+        """How full the session is, and which stage of the policy is due."""
+        now_ms = self._address.engine.now_ms()
+        return self._reading.run(
+            lambda log, txn: pressure_of(log, txn, (self._picking, self._reading), policy, now_ms),
+            Pressure(),
+        )
+
+    def stage(self, policy: CompactionPolicy, asked: CompactionOptions) -> Stage | None:
+        """The stage that a compaction runs: the named one, else the heaviest that is due.
+
+        None if none is due, unless the caller insists or the policy has no trigger, so that it is
+        never due: then the heaviest, or, with a summarizer at hand, the heaviest that asks for a
+        summary.
+        """
+        if asked.stage is not None:
+            return policy.stage(asked.stage)
+        due = self.pressure(policy).stage
+        if due is not None:
+            return policy.stage(due)
+        if not asked.force and any(stage.triggers for stage in policy.stages):
+            return None
+        heaviest = policy.stages[-1]
+        if not asked.summarizes:
+            return heaviest
+        summarized = (stage for stage in reversed(policy.stages) if stage.summary is not None)
+        return next(summarized, heaviest)
+
+    # --- plan -------------------------------------------------------------------------------------
+
+    def begin(
+        self, policy: CompactionPolicy, asked: CompactionOptions, *, fold: bool = True
+    ) -> CompactionDraft:
+        """Choose the stage and plan it; an empty draft with the reason if no stage is due."""
+        stage = self.stage(policy, asked)
+        if stage is not None:
+            return self.prepare(policy, stage, fold=fold)
+        found = self.pressure(policy)
+        why = (
+            "the last item is a tool result, which the model has yet to see"
+            if found.waiting and found.items
+            else f"{found.items:,} items of {found.tokens:,} tokens make no stage of policy "
+            f"{policy.name!r} due"
+        )
+        reason = f"{why}; force=True or stage= compacts all the same"
+        return CompactionDraft(policy, policy.stages[-1], None, status="nothing", reason=reason)
+
+    def prepare(
+        self,
+        policy: CompactionPolicy,
+        stage: Stage,
+        *,
+        fold: bool = True,
+        protect: Keep | None = None,
+    ) -> CompactionDraft:
+        """Plan on the current history and collect what is to be folded; writes nothing.
+
+        Without ``fold`` the plan is the same, but there are no messages to summarize. What
+        ``protect`` keeps by name or place no reducer touches; None: what the stage so keeps.
+        """
+        planned = read_plan_input((self._reading, self._picking), policy, stage, fold=fold)
+        if planned is None:
+            return CompactionDraft(policy, stage, None, status="nothing")
+        plan, messages = shape(planned.basis, stage, self._reduction(planned), protect=protect)
+        plan, work = mended_plan(plan, planned, policy.repair)
+        status = "trimmed" if plan.folds else "masked"
+        summary = planned.previous_summary
+        return CompactionDraft(policy, stage, planned, plan, messages, status, summary, work=work)
+
+    def _reduction(self, planned: PlanInput) -> Reduction:
+        return Reduction(
+            planned.pairs,
+            planned.counter,
+            offload=item_reference,
+            embed=self._address.engine.embed,
+        )
+
+    def check(self, summarize: object, *, awaits: bool = False) -> None:
+        """Refuse what cannot work before a model is asked.
+
+        Raises:
+            InvalidOptionError: ``summarize`` is neither None nor callable, or a coroutine function
+                that nobody here awaits.
+            ReadOnlyError: nothing can be recorded.
+        """
+        self._address.need_writable()
+        checked_summarizer(summarize, awaits=awaits)
+
+    # --- summary ----------------------------------------------------------------------------------
+
+    def summarized(
+        self,
+        draft: CompactionDraft,
+        summarize: AnySummarizer | None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> CompactionDraft:
+        """The draft with its summary, or what serves if there is none to be had."""
+        if summarize is None or not draft.wants_summary:
+            return self.settled(draft)
+        try:
+            summary = ask(summarize, self.request(draft), timeout_seconds)
+        except (StorageError, ClosedError):
+            raise
+        except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
+            return self.failed(draft, exc)
+        return self.with_summary(draft, summary)
+
+    def request(self, draft: CompactionDraft) -> SummaryRequest:
+        """What the summarizer is given."""
+        style, planned = draft.stage.summary, draft.planned
+        assert style is not None  # noqa: S101 - what wants_summary says
+        assert planned is not None  # noqa: S101 - the same
+        return SummaryRequest(
+            draft.messages,
+            planned.previous_summary,
+            self._address.name,
+            max_tokens=style.max_tokens,
+            language=style.language,
+            instructions=style.instructions,
+            system=planned.system,
+        )
+
+    def with_summary(self, draft: CompactionDraft, summary: object) -> CompactionDraft:
+        """The draft with what the summarizer returned."""
+        if not isinstance(summary, str) or not summary.strip():
+            kind = "an empty text" if isinstance(summary, str) else type(summary).__name__
+            return self.failed(draft, TypeError(f"summarize returned {kind}, expected a text"))
+        admitted = admitted_summary(self._address, summary)
+        if not isinstance(admitted, str):
+            return self.failed(draft, admitted)
+        return self.settled(replace(draft, status="summarized", summary=admitted))
+
+    def failed(self, draft: CompactionDraft, error: Exception) -> CompactionDraft:
+        """The draft of what serves without a summary; an earlier summary stays."""
+        # Not the error itself: its text and its traceback may hold content.
+        name, kind = self._address.name, type(error).__name__
+        _log.warning("session %r: the summarizer failed: %s", name, kind)
+        reason = f"the summarizer failed: {type(error).__name__}: {error}"
+        return self._ladder(replace(draft, error=error, reason=reason))
+
+    # --- guards -----------------------------------------------------------------------------------
+
+    def settled(self, draft: CompactionDraft) -> CompactionDraft:
+        """The draft, if it saves enough; else what serves in its place, or a refusal."""
+        if draft.is_empty:
+            return replace(draft, status="nothing")
+        before, after = self.tokens_before(draft), self.tokens_after(draft)
+        if after < before and before - after >= draft.policy.min_gain * before:
+            return draft
+        reason = (
+            f"{draft.status}: {before:,} tokens before, {after:,} after; it has to save some, and "
+            f"at least {draft.policy.min_gain:.0%}"
+        )
+        _log.warning("session %r: compaction refused: %s", self._address.name, reason)
+        draft = replace(draft, reason=reason)
+        if draft.status != "summarized":
+            return _refused(draft)
+        # Where nothing is due, a summary that saves nothing is no reason to show less.
+        due = self.pressure(draft.policy).stage is not None
+        return self._ladder(draft) if due else _refused(draft)
+
+    def _ladder(self, draft: CompactionDraft) -> CompactionDraft:
+        """What serves in place of a summary: masks, then a short safe suffix, then one item."""
+        planned = draft.planned
+        assert planned is not None  # noqa: S101 - a summary was asked for
+        previous = planned.previous_summary
+        if "reduce" in draft.policy.fallback:
+            tried = self.prepare(draft.policy, REDUCE, protect=draft.stage.keep)
+            tried = replace(tried, error=draft.error, reason=draft.reason)
+            if not tried.is_empty and self._gains(tried, draft.policy.min_gain):
+                return replace(tried, status="fallback_reduce")
+        status, basis = planned.fallback
+        if status.removeprefix("fallback_") in draft.policy.fallback:
+            stage = replace(draft.stage, reducers=(), triggers=())
+            plan, _ = shape(basis, stage, self._reduction(planned))
+            plan, work = mended_plan(plan, planned, draft.policy.repair)
+            tried = replace(draft, plan=plan, status=status, summary=previous, work=work)
+            if plan.folds and self._gains(tried, 0.0):
+                return tried
+        if status == "nothing":
+            return replace(draft, plan=basis.plan, status=status, summary=previous)
+        return _refused(replace(draft, summary=previous))
+
+    def _gains(self, draft: CompactionDraft, least: float) -> bool:
+        before, after = self.tokens_before(draft), self.tokens_after(draft)
+        return after <= before and before - after >= least * before
+
+    def tokens_before(self, draft: CompactionDraft) -> int:
+        """Tokens of what is shown behind the pins at present."""
+        assert draft.planned is not None  # noqa: S101 - no empty draft gets here
+        return draft.plan.tokens_before + draft.planned.summary_tokens
+
+    def tokens_after(self, draft: CompactionDraft) -> int:
+        """Tokens of what would be shown behind the pins."""
+        planned = draft.planned
+        assert planned is not None  # noqa: S101 - no empty draft gets here
+        return draft.plan.tokens_kept + fixed_cost(
+            planned.pairs, planned.counter, pin_tokens=0, summary=draft.summary
+        )
+
+    # --- commit -----------------------------------------------------------------------------------
+
+    def closure(self, draft: CompactionDraft) -> Closure[View]:
+        """Record the view, if the plan still applies."""
+        planned, plan = draft.planned, draft.plan
+        assert planned is not None  # noqa: S101 - no empty draft gets here
+        now_ms = self._address.engine.now_ms()
+        outcome = PlanOutcome(
+            plan,
+            draft.status,
+            draft.summary,
+            tokens_before=self.tokens_before(draft),
+            tokens_after=self.tokens_after(draft),
+            counter=planned.counter.id,
+            policy=f"{draft.policy.name}/{draft.stage.name}",
+            reason=draft.reason,
+            covered=planned.covered,
+            repair=draft.policy.repair or planned.repair,
+            repairs=draft.work.repairs,
+        )
+        outcome = admitted_outcome(self._address, outcome)
+        pinned = frozenset(plan.pinned)
+        inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
+
+        def work(working: SessionTxn) -> View:
+            return record_view(
+                working, outcome, based_on=planned.base, inherits=inherits, now_ms=now_ms
+            )
+
+        return self._changes.change(work, create=False, revised=False)
+
+    def recorded(self, draft: CompactionDraft) -> CompactionResult:
+        """Record what there is to record.
+
+        Raises:
+            PlanStaleError, NotFoundError: the session changed under the plan, or is gone.
+        """
+        if draft.is_empty:
+            return draft.nothing()
+        return draft.recorded(self._address.engine.store.transact(self.closure(draft)))
+
+
+def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:
+    """Whether it is a coroutine function.
+
+    Raises:
+        InvalidOptionError: as ``Compacting.check``.
+    """
+    checked_callable("summarize", summarize)
+    call = getattr(summarize, "__call__", None)  # noqa: B004 - an object with async __call__
+    is_async = inspect.iscoroutinefunction(summarize) or inspect.iscoroutinefunction(call)
+    if is_async and not awaits:
+        msg = "summarize: a coroutine function needs memcore.aio, whose compact() awaits it"
+        raise InvalidOptionError(msg)
+    return is_async
+
+
+def _refused(draft: CompactionDraft) -> CompactionDraft:
+    return replace(draft, status="refused")
+
+
+def item_reference(seq: int, call_id: str | None, text: str) -> str:
+    """The reference of an offloaded text: the log keeps it as long as the item."""
+    del text
+    return f"item:{seq}" if call_id is None else f"item:{seq}:{call_id}"

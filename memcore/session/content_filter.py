@@ -1,0 +1,831 @@
+"""Redaction and guards of an open file, applied to its sessions; quarantine.
+
+They belong to the file, not to the handle: the first opening with one records it, in the row ``12 |
+0 | 07`` and as a feature of the format, and who opens the file without it inherits it. What cannot
+be written down, a guard or redactor of the caller's, is demanded: see ``settled``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from memcore._fast import classify, pack_facts
+from memcore.audit import record_event
+from memcore.codec import keys
+from memcore.codec import values as codec
+from memcore.codec.keys import Care
+from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
+from memcore.compaction import PlanOutcome
+from memcore.errors import (
+    BlockedError,
+    CorruptValueError,
+    DemandError,
+    InvalidItemError,
+    InvalidOptionError,
+    NotFoundError,
+    ReadOnlyError,
+)
+from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.log import count_message
+from memcore.model import Context, Envelope, Item, ItemKind, Mask, Message
+from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
+from memcore.privacy.guards import (
+    NoWrites,
+    WriteGuard,
+    checked_guard,
+    guard_mapping,
+    is_operator,
+    read_guard,
+)
+from memcore.privacy.keyring import Secret, unveiled, veiled
+from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
+from memcore.rows import names
+from memcore.rows.quarantine import drop_held, held_in, read_held
+from memcore.session.engine import Engine, SessionRef
+from memcore.session.rewrite import rewrite_items
+from memcore.store import LmdbStore
+from memcore.store.datafile import DEMANDING, FORMAT_KEY, Format
+from memcore.store.interface import ReadTxn, Txn
+from memcore.store.transaction import WriteTxn, stored
+from memcore.tokens import TokenCounter
+from memcore.wire.message import Path, arguments_of, edited, results_of, texts_of
+
+__all__ = [
+    "QUARANTINED",
+    "Admission",
+    "Admitted",
+    "FileDemand",
+    "Guards",
+    "Quarantine",
+    "Quarantined",
+    "Redact",
+    "admission",
+    "admitted_event",
+    "admitted_fields",
+    "admitted_item",
+    "admitted_line",
+    "admitted_masks",
+    "admitted_outcome",
+    "admitted_summary",
+    "check_demand",
+    "demand",
+    "is_demand",
+    "read_demand",
+    "redacts_at",
+    "settled",
+    "shown_context",
+    "shown_items",
+    "told",
+]
+
+
+# --- What ``redact`` and ``guard`` of ``memcore.open`` come to: the border of one open file -------
+
+Redact: TypeAlias = RedactionPolicy | str | Mapping[str, Any] | bool | None
+Guards: TypeAlias = WriteGuard | Sequence[WriteGuard] | None
+DEMAND_KEY: Final = keys.care_rows(0, Care.DEMAND)
+_CONTENT: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
+"""What of the lines of an export is content."""
+_KINDS: Final = {"view": "summary", "checkpoint": "checkpoint"}
+
+
+class Admission(NamedTuple):
+    """Checked options."""
+
+    policy: RedactionPolicy | None
+    guards: tuple[WriteGuard, ...]
+
+    def border(self, store: LmdbStore, told: Told | None) -> WriteFilter | None:
+        """The border of an open file; None if everything may be stored as it is.
+
+        ``told`` is called with what was found, by class.
+
+        Raises:
+            StorageError: there is no secret, and none can be made.
+        """
+        policy = self.policy
+        if store.read_only or (policy is None and not self.guards):
+            return None
+        return WriteFilter(
+            None if policy is None else Redaction(policy, secret=store.secret.value()),
+            self.guards,
+            reserve=_reserve(store.secret),
+            told=told,
+            verdicts=policy.verdict if policy is not None and policy.verdicts else None,
+            allow_opaque=policy is None or policy.allow_opaque,
+        )
+
+
+def _reserve(secret: Secret) -> Callable[[], Redaction]:
+    """What redacts where a guard says so and there is no policy."""
+    made: list[Redaction] = []
+
+    def reserve() -> Redaction:
+        if not made:
+            made.append(Redaction(RedactionPolicy(), secret=secret.value()))
+        return made[0]
+
+    return reserve
+
+
+def admission(redact: Redact, guard: Guards) -> Admission:
+    """The options of ``memcore.open``, checked.
+
+    Raises:
+        InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
+    """
+    return Admission(redaction_policy(redact), checked_guard(guard))
+
+
+def admitted_line(passage: ScopeFilter, found: Any) -> Any:
+    """A line of an export that is no item, as it may be stored: a view, a checkpoint, a state.
+
+    Raises:
+        BlockedError: a guard refuses it.
+    """
+    if not isinstance(found, dict):
+        return found
+    made = dict(found)
+    for name, fields in _CONTENT.items():
+        if isinstance(found.get(name), dict):
+            made[name] = _told(passage, found[name], fields, _KINDS[name])
+    if isinstance(found.get("state"), dict):
+        made["state"] = dict(found["state"])
+        for name in ("values", "set"):
+            if isinstance(made["state"].get(name), dict):
+                made["state"][name] = admitted_fields(passage, made["state"][name])
+    return made
+
+
+def admitted_fields(
+    passage: ScopeFilter, values: Mapping[str, Any], shown: str = ""
+) -> dict[str, Any]:
+    """Values of a state as they may be stored; guards know fields with ``shown`` before them.
+
+    Raises:
+        BlockedError: a guard refuses one, or something is found in the name of a field.
+    """
+    for key in values:
+        passage.name(key, "name of a field")
+    return {
+        key: passage.value(value, "state", name=f"{shown}{key}", under=key, source="import")
+        for key, value in values.items()
+    }
+
+
+def _told(
+    passage: ScopeFilter, found: dict[str, Any], fields: tuple[str, ...], kind: str
+) -> dict[str, Any]:
+    told = {name: found[name] for name in fields if found.get(name) is not None}
+    checked = {name: passage.value(value, kind, source="import") for name, value in told.items()}
+    return {**found, **checked}
+
+
+# --- what a file demands --------------------------------------------------------------------------
+
+
+class FileDemand(NamedTuple):
+    """What a file records of ``redact`` and ``guard``, as JSON."""
+
+    policy: dict[str, Any] | None
+    """The fields of the policy; its names are veiled, and of redactors there is what they are."""
+    guards: tuple[dict[str, Any], ...]
+
+    def shown(self) -> dict[str, Any]:
+        """What may be shown: how many names there are is not even known without the secret."""
+        policy = self.policy
+        if policy is not None:
+            policy = {**policy, "names": bool(policy["names"])}
+        return {"redact": policy, "guards": list(self.guards)}
+
+
+_NOTHING: Final = FileDemand(None, ())
+_ADVICE: Final = (
+    "; db.demand(redact=, guard=) and 'memcore demand' change what a file demands, and "
+    "guard=memcore.NoWrites() opens it for whatever stores no content"
+)
+
+
+def read_demand(txn: ReadTxn) -> FileDemand:
+    """What the file demands.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    value = txn.get(DEMAND_KEY)
+    return _NOTHING if value is None else _demand_of(DEMAND_KEY, value)
+
+
+def is_demand(key: bytes, value: bytes) -> bool:
+    """Whether a row says what a file demands, and can be read."""
+    return key == DEMAND_KEY and bool(_demand_of(key, value))
+
+
+def _demand_of(key: bytes, value: bytes) -> FileDemand:
+    flags, body = open_value(key, value)
+    try:
+        found = decode_json(body, flags)
+        policy, guards = found["policy"], tuple(dict(each) for each in found["guards"])
+        if policy is not None:
+            policy = {**policy, "names": str(policy["names"]), "redactors": [*policy["redactors"]]}
+        if not all(isinstance(name, str) for name in (each["guard"] for each in guards)):
+            raise TypeError
+        return FileDemand(policy, guards)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        msg = (
+            "the row that says what the file demands of its writers is malformed: pass redact= and "
+            "guard= as they were, which writes it anew"
+        )
+        raise CorruptValueError(msg, key=key) from exc
+
+
+def check_demand(txn: ReadTxn, path: str) -> list[str]:
+    """Findings about what the file demands; empty means sound."""
+    flagged = _is_flagged(txn, path)
+    if flagged == (txn.get(DEMAND_KEY) is not None):
+        return []
+    if flagged:
+        return ["the file demands a redaction or a guard, but the row that says which is missing"]
+    return ["a row says what the file demands of its writers, but its format record does not"]
+
+
+def _is_flagged(txn: ReadTxn, path: str) -> bool:
+    return bool(Format.unpack(stored(txn).get(FORMAT_KEY), path).features & DEMANDING)
+
+
+def settled(store: LmdbStore, given: Admission) -> Admission:
+    """What holds for a handle that is being opened: what was given, and what the file demands.
+
+    What is given to a file that demands nothing of its sort is recorded; else it has to be the
+    same, and where nothing is given, what the file records holds.
+
+    Raises:
+        DemandError: the file demands another policy, or a guard or redactor that was not given.
+        CorruptValueError: what it demands cannot be read, and nothing was given.
+        StorageError: it cannot be recorded.
+    """
+    if store.read_only or store.path == ":memory:" or store.environment().leader.poison:
+        return given  # the first and the last never write, the second is gone at close
+    known = store.read(lambda txn: _recorded(txn, store.path, given))
+    if not (known.policy or known.guards or given.policy or given.guards):
+        return given
+    held = _merged(store, known, given)
+    if any(isinstance(guard, NoWrites) for guard in held.guards):
+        return held
+    wanted = _written(store, held)
+    if wanted != known or not store.read(lambda txn: _is_flagged(txn, store.path)):
+        store.transact(lambda txn: _record(txn, store, wanted, instead_of=known, given=given))
+    return held
+
+
+def _recorded(txn: ReadTxn, path: str, given: Admission) -> FileDemand:
+    """As ``read_demand``; where that is lost, what is given counts."""
+    is_given = given.policy is not None or bool(given.guards)
+    try:
+        found = read_demand(txn)
+    except CorruptValueError:
+        if not is_given:
+            raise
+        return _NOTHING
+    if found == _NOTHING and _is_flagged(txn, path) and not is_given:
+        msg = (
+            f"{path}: demands a redaction or a guard, but the row that says which is gone: pass "
+            f"redact= and guard= as they were{_ADVICE}"
+        )
+        raise DemandError(msg)
+    return found
+
+
+def _merged(store: LmdbStore, known: FileDemand, given: Admission) -> Admission:
+    if any(isinstance(guard, NoWrites) for guard in given.guards):
+        return Admission(_policy_of_care(store, known.policy), given.guards)
+    policy, guards = given.policy, given.guards
+    if known.policy is not None:
+        policy = _policy_for(store, known.policy, policy)
+    if known.guards and not guards:
+        with decoding(DEMAND_KEY, "demand for a guard"):
+            made = [(each, read_guard(each)) for each in known.guards]
+        lacking = [str(each["guard"]) for each, guard in made if guard is None]
+        if lacking:
+            msg = (
+                f"{store.path}: demands the guard {', '.join(lacking)}, which no file can hold: "
+                f"pass it as guard={_ADVICE}"
+            )
+            raise DemandError(msg)
+        guards = tuple(guard for _, guard in made if guard is not None)
+    elif known.guards and _sorted(map(guard_mapping, guards)) != _sorted(known.guards):
+        told = ", ".join(json.dumps(each) for each in known.guards)
+        msg = (
+            f"{store.path}: demands other guards than those given, namely {told}: pass them, or "
+            f"leave guard= out if they come with memcore{_ADVICE}"
+        )
+        raise DemandError(msg)
+    return Admission(policy, guards)
+
+
+def _sorted(guards: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted(json.dumps(guard, sort_keys=True) for guard in guards)
+
+
+def _policy_for(
+    store: LmdbStore, recorded: dict[str, Any], given: RedactionPolicy | None
+) -> RedactionPolicy:
+    """The policy of a handle: the recorded one, if it can be made again, or the same as it."""
+    names = recorded["names"]
+    told = unveiled(store.secret.value(), names) if names else "[]"
+    if given is not None:
+        wanted = _policy_written(store, given)
+        if told is None:  # another secret: whether they are the same names cannot be known
+            wanted, recorded = {**wanted, "names": bool(given.names)}, {**recorded, "names": True}
+        if wanted == recorded:
+            return given
+        differing = sorted(name for name in wanted if wanted[name] != recorded.get(name))
+        msg = (
+            f"{store.path}: demands another redaction than the one given; they differ in "
+            f"{', '.join(differing)}: leave redact= out to have what the file demands{_ADVICE}"
+        )
+        raise DemandError(msg)
+    if recorded["redactors"]:
+        msg = (
+            f"{store.path}: demands redactors that no file can hold "
+            f"({', '.join(recorded['redactors'])}): pass the whole policy as redact={_ADVICE}"
+        )
+        raise DemandError(msg)
+    if told is None:
+        msg = (
+            f"{store.path}: demands a redaction of names that only its secret opens, and the one "
+            f"beside it is another: put the file {store.path}.secret back, or pass the whole "
+            f"policy as redact={_ADVICE}"
+        )
+        raise DemandError(msg)
+    with decoding(DEMAND_KEY, "demand for a redaction"):
+        made = {**recorded, "names": json.loads(told)}
+        del made["redactors"]
+        found = redaction_policy(made)
+    assert found is not None  # noqa: S101 - a mapping makes a policy
+    return found
+
+
+def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> RedactionPolicy | None:
+    """What of a policy can be made again, for the little that NoWrites lets pass: reasons."""
+    if recorded is None:
+        return None
+    told = unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
+    with decoding(DEMAND_KEY, "demand for a redaction"):
+        made = {**recorded, "names": json.loads(told or "[]")}
+        del made["redactors"]
+        return redaction_policy({**made, "verdicts": {}})
+
+
+def _written(store: LmdbStore, held: Admission) -> FileDemand:
+    policy = None if held.policy is None else _policy_written(store, held.policy)
+    return FileDemand(policy, tuple(guard_mapping(guard) for guard in held.guards))
+
+
+def _policy_written(store: LmdbStore, policy: RedactionPolicy) -> dict[str, Any]:
+    found = {**policy.mapping(), "redactors": list(policy.redactor_ids)}
+    # Names are what the policy keeps out of the file: there they stand under its secret.
+    names = json.dumps(sorted(policy.names)) if policy.names else ""
+    found["names"] = veiled(store.secret.value(), names) if names else ""
+    return found
+
+
+def _record(
+    txn: Txn, store: LmdbStore, wanted: FileDemand, *, instead_of: FileDemand, given: Admission
+) -> None:
+    found = _recorded(txn, store.path, given)
+    if found not in (wanted, instead_of):
+        msg = f"{store.path}: what it demands was changed meanwhile; open it again{_ADVICE}"
+        raise DemandError(msg)
+    _write(txn, store, wanted)
+
+
+def _write(txn: Txn, store: LmdbStore, wanted: FileDemand) -> None:
+    if wanted == _NOTHING:
+        txn.delete(DEMAND_KEY)
+        record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
+        record = record._replace(features=record.features & ~DEMANDING)
+        cast("WriteTxn", txn).put_own(FORMAT_KEY, record.pack())
+    else:
+        body = {"policy": wanted.policy, "guards": list(wanted.guards)}
+        txn.put(DEMAND_KEY, seal_value(DEMAND_KEY, *encode_json(body)))
+        txn.need_feature(DEMANDING)
+    guards = [guard["guard"] for guard in wanted.guards]
+    classes = None if wanted.policy is None else wanted.policy["classes"]
+    record_event(txn, 0, "demand", {"redact": classes, "guards": guards})
+
+
+def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
+    """Change what the file demands; see ``Database.demand``."""
+    if store.read_only:
+        msg = "the database is open read-only; open it for writing"
+        raise ReadOnlyError(msg)
+    given = admission(redact or None, guard or None)
+    if any(isinstance(each, NoWrites) for each in given.guards):
+        msg = "guard: NoWrites is for one handle; a file cannot demand it"
+        raise InvalidOptionError(msg)
+    made = _written(store, given)
+
+    def closure(txn: Txn) -> None:
+        try:
+            known = read_demand(txn)
+        except CorruptValueError:
+            known = _NOTHING
+        policy = known.policy if redact is None else made.policy
+        guards = known.guards if guard is None else made.guards
+        if FileDemand(policy, guards) != known:
+            _write(txn, store, FileDemand(policy, guards))
+
+    store.transact(closure)
+
+
+# --- Items at the border of the file: judged and redacted before they are classified and counted --
+# What a guard quarantines is replaced by a placeholder with the same ids, so that calls and results
+# stay pairs; the original goes to a row of the quarantine in the same commit.
+
+QUARANTINED: Final = "[QUARANTINED]"
+"""What stands in the log in place of a quarantined text."""
+DROPPED: Final = "[DROPPED]"
+"""What stands in the log in place of a text of which nothing was kept."""
+_CLEAN, _REDACTED = Envelope(redacted=False), Envelope(redacted=True)
+_NAMES: Final = ("type", "request_id", "model", "tool", "author", "agent", "owner")
+"""Fields of an envelope by which items are chosen."""
+_SOURCES: Final = ("other", "system", "user", "model", "model", "tool", "model", "event")
+"""By the number of an ItemKind."""
+_STRUCTURE: Final = frozenset((
+    "id", "type", "role", "name", "call_id", "tool_call_id", "tool_use_id", "toolCallId", "status",
+    "object", "model", "index", "lc", "function", "is_error", "thought", "media_type", "mimeType",
+    "mime_type", "detail", "author", "invocationId", "invocation_id", "parent_id", "server_label",
+))  # fmt: skip
+"""Members that say how a message is built; all other texts of a quarantined one are replaced."""
+
+
+class Admitted(NamedTuple):
+    """An item and its meta as they may be stored."""
+
+    message: Any
+    meta: Mapping[str, Any] | None
+    redacted: bool | None
+    """Whether something in it was replaced; None: nobody looked."""
+    held: bytes | None
+    original: Any = None
+    """What a quarantined message would have been stored as."""
+
+
+def admitted_item(
+    passage: ScopeFilter, item: Any, meta: Mapping[str, Any] | None, *, source: str | None = None
+) -> Admitted:
+    """One wire object that may be stored; without ``source`` its kind says who said it.
+
+    Raises:
+        BlockedError: a guard refuses it.
+        InvalidItemError: it is not JSON.
+    """
+    if not isinstance(item, Mapping):
+        return Admitted(item, meta, redacted=None, held=None)  # whoever prepares it refuses it
+    message: Message = _plain(dict(item), "item")
+    source = source or _SOURCES[classify(message)[0]]
+    passed = passage.item(message, "item", source)
+    if passed.dropped:
+        return Admitted(placeholder(message, DROPPED), None, True, None)
+    told, is_told = _meta(passage, meta, source)
+    if passed.reason is None:
+        return Admitted(passed.value, told, is_told or passed.redacted, None)
+    held = _held(passed.value, source, passed.reason)
+    return Admitted(placeholder(message), told, True, held, passed.value)
+
+
+def admitted_event(
+    passage: ScopeFilter, event_type: str, payload: Any, meta: Mapping[str, Any] | None
+) -> Admitted:
+    """The payload of an event; raises what ``admitted_item`` raises."""
+    passage.name(event_type, "type of an event")
+    plain = _plain(payload, "item")
+    passed = passage.item({"type": event_type, "payload": plain}, "event", "event")
+    if passed.dropped:
+        return Admitted(DROPPED, None, True, None)
+    told, is_told = _meta(passage, meta, "event")
+    if passed.reason is None:
+        return Admitted(passed.value["payload"], told, is_told or passed.redacted, None)
+    held = _held(passed.value, "event", passed.reason)
+    return Admitted(QUARANTINED, told, True, held, passed.value)
+
+
+def told(
+    passage: ScopeFilter,
+    envelope: Envelope | None,
+    *,
+    redacted: bool | None,
+    request_id: str | None = None,
+) -> Envelope | None:
+    """The envelope of an item as it may be stored; ``redacted``: something in it was replaced.
+
+    None: nobody looked; then it says what the caller says.
+    Its status may be any text, and is redacted; who wrote it and with what are names, and stay.
+
+    Raises:
+        BlockedError: something is found in one of its names, or in ``request_id``.
+    """
+    passage.name(request_id, "request_id")
+    if envelope is not None:
+        for name in _NAMES:
+            passage.name(getattr(envelope, name), f"{name} of an envelope")
+    if envelope is not None and envelope.status is not None:
+        status = passage.again(envelope.status)
+        if status != envelope.status:
+            return replace(envelope, status=status, redacted=True)
+    if redacted is None or (envelope is not None and envelope.redacted):
+        return envelope
+    if envelope is None:
+        return _REDACTED if redacted else _CLEAN
+    return replace(envelope, redacted=redacted)
+
+
+def _meta(
+    passage: ScopeFilter, meta: Mapping[str, Any] | None, source: str
+) -> tuple[Mapping[str, Any] | None, bool]:
+    if not meta or not isinstance(meta, Mapping):
+        return meta, False
+    plain = _plain(dict(meta), "meta")
+    told = passage.value(plain, "meta", source=source)
+    return told, told is not plain
+
+
+def _plain(value: Any, what: str) -> Any:
+    try:
+        return codec.plain_json(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        msg = f"{what} cannot be written as JSON: {exc}"
+        raise InvalidItemError(msg) from exc
+
+
+def _held(message: Any, source: str, reason: str) -> bytes:
+    said = {"source": source, "reason": reason, "message": message}
+    encoded, flags = codec.encode_json(said)
+    if len(encoded) > BLOB_INLINE_COMMIT_BYTES_MAX:
+        msg = (
+            f"an item of {len(encoded)} bytes is to be quarantined ({reason:.100}), which takes at "
+            f"most {BLOB_INLINE_COMMIT_BYTES_MAX}: nothing was stored"
+        )
+        raise BlockedError(msg, verdict="quarantine", reason=reason)
+    return bytes((flags,)) + encoded
+
+
+# --- placeholders ---------------------------------------------------------------------------------
+
+
+def placeholder(message: Message, said: str = QUARANTINED) -> Message:
+    """A message of the same calls and results that says nothing else than ``said``.
+
+    Raises:
+        BlockedError: it cannot be replaced without breaking a pair.
+    """
+    seed = bytes(16)
+    edits: dict[Path, Any] = {}
+    for result in results_of(message):
+        edits |= result.cleared(said)
+    for text in texts_of(message):
+        edits[text.path] = said
+    for each in arguments_of(message):
+        edits[each.path] = {"json": "{}", "object": {}, "text": said}[each.form]
+    made: Message = _silenced(edited(message, edits) if edits else message, said)
+    if pack_facts(made, seed) != pack_facts(message, seed):
+        kind = ItemKind(classify(message)[0]).name.lower()
+        msg = f"an item ({kind}) cannot be replaced without breaking its pair; nothing was stored"
+        raise BlockedError(
+            msg, verdict="quarantine" if said == QUARANTINED else "drop", reason="no placeholder"
+        )
+    return made
+
+
+def _silenced(value: Any, said: str, name: str = "") -> Any:
+    """A copy in which only what builds the message is left."""
+    if isinstance(value, dict):
+        return {key: _silenced(entry, said, key) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_silenced(entry, said, name) for entry in value]
+    if isinstance(value, bool) or value is None or name in _STRUCTURE:
+        return value
+    if isinstance(value, str):
+        return value if value in ("", "{}") else said
+    return 0
+
+
+# --- Views at the border of the file: what a summarizer or a reducer made is redacted as items are
+
+
+def admitted_summary(address: SessionRef, summary: str) -> str | BlockedError:
+    """A summary as it may be stored, or why it must not be."""
+    passage = address.passage
+    if passage is None:
+        return summary
+    try:
+        return passage.text(summary, "summary", source="model")
+    except BlockedError as exc:
+        return exc
+
+
+def admitted_outcome(address: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
+    """An outcome as its view may be stored.
+
+    Summaries were judged when they came; masks show parts of items, which may be older than the
+    policy.
+    """
+    passage = address.passage
+    if passage is None or not passage.redacts:
+        return outcome
+    counter = address.engine.counter_named(outcome.counter)
+    masks = admitted_masks(passage, outcome.plan.masks, counter)
+    return replace(
+        outcome,
+        plan=outcome.plan if masks == outcome.plan.masks else replace(outcome.plan, masks=masks),
+        summary=None if outcome.summary is None else passage.again(outcome.summary),
+        reason=None if outcome.reason is None else passage.again(outcome.reason),
+    )
+
+
+def admitted_masks(
+    passage: ScopeFilter, masks: tuple[Mask, ...], counter: TokenCounter
+) -> tuple[Mask, ...]:
+    """Masks as they may be stored; those that change are counted again."""
+    found = []
+    for mask in masks:
+        message = mask.message
+        shown = message if message is None else passage.again(message)
+        if shown is not None and shown is not message:
+            mask = mask._replace(message=shown, tokens=count_message(shown, counter))  # noqa: PLW2901
+        found.append(mask)
+    return tuple(found)
+
+
+# --- Redaction on the way out: what is handed on of a session that holds clear text ---------------
+
+
+"""A policy, what stands for one, or None and False: show what is stored."""
+
+
+def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None]) -> Redacts:
+    """What redacts at a place: its placeholders are those that are stored there under a policy.
+
+    Raises:
+        InvalidOptionError: ``redact`` is no policy.
+        NotFoundError: there is no secret yet, and the database is open read-only.
+    """
+    policy = redaction_policy(redact)
+    if policy is None:
+        msg = "redact: expected a policy that looks for something"
+        raise InvalidOptionError(msg)
+    return Redaction(policy, secret=engine.store.secret.value()).for_place(*place)
+
+
+def shown_items(address: SessionRef, found: Iterable[Item], redact: Redact) -> Iterator[Item]:
+    """Items as they may be handed on; raises what ``redacts_at`` raises."""
+    place = address.app, address.user, address.name
+    redacts = redacts_at(address.engine, redact, place)
+    return (_shown(redacts, item) for item in found)
+
+
+def _shown(redacts: Redacts, item: Item) -> Item:
+    message = redacts.value(item.message)[0]
+    meta = item.meta if item.meta is None else redacts.value(item.meta)[0]
+    return item._replace(message=message, meta=meta)
+
+
+def shown_context(address: SessionRef, found: Context, redact: Redact) -> Context:
+    """A context as it may be handed on; raises what ``redacts_at`` raises.
+
+    Its tokens stay those of what is stored: a placeholder may count a few more or less.
+    """
+    place = address.app, address.user, address.name
+    redacts = redacts_at(address.engine, redact, place)
+    summary = None if found.summary is None else redacts.value(found.summary)[0]
+    return replace(found, messages=redacts.value(found.messages)[0], summary=summary)
+
+
+# --- Quarantine: what a guard put aside in one scope, listed, released or dropped by an operator --
+
+T = TypeVar("T")
+
+
+class Quarantined(NamedTuple):
+    """An item that was put aside; the log holds a placeholder under its seq."""
+
+    session_id: str
+    """Empty where the session was deleted and only its forks live on."""
+    seq: int
+    source: str
+    """Who said it, as guards were told."""
+    reason: str
+    message: Message
+
+
+class Quarantine:
+    """The quarantine of a scope: the handle ``scope.quarantine``."""
+
+    def __init__(self, engine: Engine, find: Callable[[ReadTxn], int | None], label: str) -> None:
+        self._engine = engine
+        self._find = find
+        self._label = label
+
+    def __repr__(self) -> str:
+        return f"Quarantine({self._label})"
+
+    def __iter__(self) -> Iterator[Quarantined]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def list(self, session_id: str | None = None) -> list[Quarantined]:
+        """What is put aside, in the order of sessions and seqs; of one session or of all.
+
+        Raises:
+            CorruptValueError: a row is damaged.
+        """
+
+        def look(txn: ReadTxn) -> list[Quarantined]:
+            scope = self._find(txn)
+            if scope is None:
+                return []
+            named = {number: name for name, number in names.sessions(txn, scope)}
+            found = (
+                Quarantined(named.get(held.session, ""), *held[1:]) for held in held_in(txn, scope)
+            )
+            return [each for each in found if session_id in (None, each.session_id)]
+
+        return self._engine.store.read(look)
+
+    def release(self, session_id: str, seq: int) -> None:
+        """Put an original in the place of its placeholder, for everybody who sees the item.
+
+        It counts as many tokens as before: the placeholder was counted as the original.
+
+        Raises:
+            NotFoundError: nothing is put aside there.
+            BlockedError: outside ``memcore.as_operator()``.
+            ReadOnlyError, CorruptValueError, StorageError
+        """
+        self._need_operator("released")
+
+        def look(txn: ReadTxn) -> tuple[int, int, Message]:
+            scope, session = self._place(txn, session_id)
+            held = read_held(txn, scope, session, seq)
+            if held is None:
+                raise self._missing(session_id, seq)
+            return scope, session, held.message
+
+        done = False
+        while not done:  # the placeholder was written anew meanwhile
+            scope, session, message = self._engine.store.read(look)
+            done = self._put_back(scope, session, seq, message)
+
+    def _put_back(self, scope: int, session: int, seq: int, message: Message) -> bool:
+        """Let go of an original in the commit that shows it; whether the placeholder was there."""
+        done = rewrite_items(
+            self._engine,
+            scope,
+            session,
+            {seq: message},
+            may_grow=True,
+            along=lambda txn: drop_held(txn, scope, session, seq),
+        )
+        return bool(done.seqs)
+
+    def drop(self, session_id: str, seq: int) -> None:
+        """Remove an original; the placeholder stays. Raises what ``release`` raises."""
+        self._need_operator("dropped")
+
+        def closure(txn: Txn) -> None:
+            if not drop_held(txn, *self._place(txn, session_id), seq):
+                raise self._missing(session_id, seq)
+
+        self._engine.store.transact(closure, makes_room=True)
+
+    def _place(self, txn: ReadTxn, session_id: str) -> tuple[int, int]:
+        scope = self._find(txn)
+        session = None if scope is None else names.session_of(txn, scope, session_id)
+        if scope is None or session is None:
+            msg = f"there is no session {session_id!r} in the scope of {self._label}"
+            raise NotFoundError(msg)
+        return scope, session
+
+    def _missing(self, session_id: str, seq: int) -> NotFoundError:
+        msg = f"item {seq} of session {session_id!r} is not in the quarantine of {self._label}"
+        return NotFoundError(msg)
+
+    def _need_operator(self, what: str) -> None:
+        if self._engine.store.read_only:
+            msg = "the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)
+        if not is_operator():
+            msg = (
+                f"what is in the quarantine is {what} by an operator alone: call it inside 'with "
+                "memcore.as_operator():'"
+            )
+            raise BlockedError(msg, reason="no operator")

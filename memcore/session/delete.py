@@ -1,0 +1,386 @@
+"""Deleting a session: it is gone at once for everybody, its rows leave a piece at a time.
+
+A transaction over all rows of a long session would need room that a full device does not have,
+overflow a redo slot and keep every other writer waiting. So the first transaction takes the name
+away, hides the head and removes the first piece. If rows are left, it writes a ``REMOVAL`` row, and
+each further piece is a transaction of its own; the last takes the head and the ``REMOVAL`` row.
+What a killed process leaves undone is done by whoever deletes next or opens the file for writing.
+
+While forks share its rows a session is only hidden; its last fork takes it along.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+from memcore import blobs
+from memcore.audit import end_session, record_event
+from memcore.codec import keys
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import FLAG_BLOB, open_value, seal_value
+from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError, NotFoundError
+from memcore.graph import prune as removal
+from memcore.limits import PIECE_ROWS
+from memcore.log import Head
+from memcore.rows import names
+from memcore.rows.head import FLAG_HIDDEN, head_key
+from memcore.rows.item import split_body
+from memcore.rows.lifecycle import (
+    HoldRow,
+    drop_terms,
+    is_erased,
+    need_free,
+    put_hold,
+    release_hold,
+    session_terms,
+)
+from memcore.rows.quarantine import forget_held
+from memcore.session.engine import Engine, LeaseToken, check_lease_row
+from memcore.state import header_key
+from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
+
+__all__ = [
+    "check_removals",
+    "checked_reason",
+    "delete_session",
+    "hold",
+    "hold_in",
+    "is_leaving",
+    "release",
+    "release_in",
+    "remove_nameless",
+    "resume_removals",
+    "start_removal",
+]
+
+
+# --- Deleting a session: it is gone at once for everybody, its rows leave a piece at a time -------
+
+_TERMS = bytes((Row.TERMS,))
+
+
+def delete_session(
+    engine: Engine, app: str, user: str, name: str, *, tenure: LeaseToken | None = None
+) -> bool:
+    """Delete a session by name; whether there was one. Its rows are gone when this returns.
+
+    If it raises, the session is either untouched or gone, and the rest of its rows leaves with the
+    next deletion or opening.
+
+    Raises:
+        HeldError: it is under a legal hold.
+    """
+
+    def closure(txn: Txn) -> tuple[bool, list[bytes]]:
+        scope = names.scope_of(txn, app, user)
+        return (False, []) if scope is None else start_removal(txn, engine, scope, name, tenure)
+
+    found, rest = engine.store.transact(closure, makes_room=True)
+    _go_on(engine.store, deque(rest))
+    resume_removals(engine.store)
+    return found
+
+
+def start_removal(
+    txn: Txn,
+    engine: Engine,
+    scope: int,
+    name: str,
+    tenure: LeaseToken | None = None,
+    *,
+    force: bool = False,
+    finished: bool = True,
+) -> tuple[bool, list[bytes]]:
+    """Delete a session and the first piece of its rows; whether there was one, and what is left.
+
+    The rest leaves with ``resume_removals``, after the commit. What no import ``finished`` was
+    nobody's yet: no hold covers it.
+
+    Args:
+        txn: the transaction.
+        engine: what the handles of the database share.
+        scope: whose session it is.
+        name: its name.
+        tenure: the lease of who deletes it.
+        force: whoever holds it.
+        finished: whether it is more than the beginning of an import.
+
+    Raises:
+        HeldError: it is under a legal hold.
+        LeaseHeldError, FencedError: it is not theirs to delete; nothing was written.
+    """
+    session = names.session_of(txn, scope, name)
+    if session is None:
+        return False, []
+    if finished:
+        need_free(txn, scope, session, what=f"session {name[:40]!r}")
+    if not force:
+        with suppress(CorruptValueError):  # a damaged lease is nobody's
+            check_lease_row(txn, (scope, session), tenure, now_ms=engine.now_ms(), name=name)
+    # No draft is opened for it: the session's counter need not be at hand.
+    engine.drafts.flush_opened(txn, scope, session)
+    engine.drafts.close_unused(txn, scope, session)
+    names.drop_session_name(txn, scope, name)
+    return True, remove_nameless(txn, scope, session)
+
+
+def resume_removals(store: Store, *, pieces: int | None = None) -> None:
+    """Go on with what others began to remove and did not finish, at most ``pieces`` pieces of it.
+
+    Nobody waits for these rows: what fails here stays for the next one who tries.
+    """
+    with suppress(MemcoreError):
+        for row in () if pieces == 0 else store.read(_under_way):
+            with suppress(MemcoreError):
+                pieces = _go_on(store, deque((row,)), pieces)
+
+
+def _under_way(txn: ReadTxn) -> list[bytes]:
+    start = bytes((Kind.REMOVAL,))
+    return [row for row, _ in txn.scan(start, keys.after(start), limit=PIECE_ROWS)]
+
+
+def _go_on(store: Store, work: deque[bytes], pieces: int | None = None) -> int | None:
+    """Piece by piece until nothing is left of the work; how many of ``pieces`` are not used up."""
+    while work and pieces != 0:
+        row = work.popleft()
+        work.extend(store.transact(lambda txn, row=row: _piece(txn, row), makes_room=True))  # type: ignore[misc]
+        pieces = None if pieces is None else pieces - 1
+    return pieces
+
+
+def _piece(txn: Txn, row: bytes) -> list[bytes]:
+    """The next piece of what a ``REMOVAL`` row says; the rows that are to be gone on with.
+
+    A flipped bit in its key would make it say to remove what others use: it is proven first.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    value = txn.get(row)
+    if value is None:
+        return []  # somebody else was here
+    open_value(row, value)
+    prefix = keys.split_removal_row(row)
+    scope, slot = keys.split_scoped(prefix)
+    if prefix[0] in (Kind.THREAD, Kind.CHUNK):
+        return removal.remove_piece(txn, row)
+    if prefix[0] == Kind.SESSION:
+        place = keys.split_session_prefix(prefix)
+        head = _read_head(txn, *place)
+        # What is in use is check()'s to report.
+        return _remove(txn, *place) if head is None or head.hidden else []
+    return [] if blobs.references(txn, scope, slot) or blobs.discard(txn, scope, slot) else [row]
+
+
+# --- one session ----------------------------------------------------------------------------------
+
+
+def _read_head(txn: ReadTxn, scope: int, session: int) -> Head | None:
+    key = head_key(scope, session)
+    value = txn.get(key)
+    return None if value is None else Head.unpack(key, value)
+
+
+def _hide(txn: Txn, scope: int, session: int, head: Head) -> None:
+    head.flags |= FLAG_HIDDEN
+    key = head_key(scope, session)
+    txn.put(key, seal_value(key, head.pack()))
+
+
+def _mark(txn: Txn, scope: int, session: int) -> bytes:
+    row = _removal_of(scope, session)
+    txn.put(row, seal_value(row, b""))
+    return row
+
+
+def _removal_of(scope: int, session: int) -> bytes:
+    return keys.removal_row(keys.session_prefix(scope, session))
+
+
+def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
+    """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
+    txn.notify(header_key(scope, session))  # whoever watches its state looks for it again
+    head = _read_head(txn, scope, session)
+    if head is not None and _has_children(txn, scope, session):
+        _hide(txn, scope, session, head)
+        return []
+    return _remove(txn, scope, session)
+
+
+def _has_children(txn: ReadTxn, scope: int, session: int) -> bool:
+    start = keys.session_row(scope, session, Row.CHILD, 0)
+    stop = keys.session_row(scope, session, Row.CHILD + 1, 0)
+    return any(True for _ in txn.scan(start, stop, limit=1))
+
+
+def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
+    """Remove a piece of a session that nobody shares; the ``REMOVAL`` rows to go on with.
+
+    With its last piece go its head and its place under its parent, which may be next.
+    """
+    head = _read_head(txn, scope, session)
+    end_session(txn, scope, session)
+    done, work = _remove_rows(txn, scope, session)
+    if not done:
+        if head is not None and not head.hidden:
+            _hide(txn, scope, session, head)
+        return [*work, _mark(txn, scope, session)]
+    forget_held(txn, scope, session)
+    txn.delete(_removal_of(scope, session))
+    txn.delete(head_key(scope, session))
+    parent = 0 if head is None else head.parent_session
+    if parent:
+        txn.delete(keys.session_row(scope, parent, Row.CHILD, session))
+        above = _read_head(txn, scope, parent)
+        if above is not None and above.hidden and not _has_children(txn, scope, parent):
+            work.append(_mark(txn, scope, parent))
+    return work
+
+
+def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]:
+    """Remove rows behind the head; whether none is left, and blobs whose rows are still to go."""
+    start = keys.session_row(scope, session, Row.HEAD + 1, 0)
+    stop = keys.after(keys.session_prefix(scope, session))
+    piece = DeleteBudget()
+    found: list[blobs.BlobRef] = []
+    until, is_said = stop, False
+    for key, value in txn.scan(start, stop):
+        ref = _blob_of(key, value)
+        if not piece.admits(len(value), more_pages=0 if ref is None else blobs.pages_of(ref.size)):
+            until = key
+            break
+        if ref is not None:
+            found.append(ref)
+        is_said = is_said or key[17:18] == _TERMS
+    if is_said:
+        drop_terms(txn, session_terms(scope, session))
+    txn.delete_range(start, until)
+    return until is stop, [row for ref in found for row in blobs.let_go(txn, scope, ref)]
+
+
+def _blob_of(key: bytes, value: bytes) -> blobs.BlobRef | None:
+    """The blob that an item's row refers to."""
+    if keys.row_of(key) != Row.ITEM or not any(flags & FLAG_BLOB for flags in value[1:2]):
+        return None  # a damaged value may have no flags
+    try:
+        return blobs.BlobRef.unpack(split_body(open_value(key, value)[1])[3])
+    except CorruptValueError:
+        return None  # its reference is lost with it; check() reports the blob as unreferenced
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def is_leaving(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Whether the session was deleted and some of its rows are still to go."""
+    return txn.get(_removal_of(scope, session)) is not None
+
+
+def check_removals(txn: ReadTxn) -> list[str]:
+    """What is wrong with the ``REMOVAL`` rows; that there are some is no finding."""
+    findings = []
+    start = bytes((Kind.REMOVAL,))
+    for row, _ in txn.scan(start, keys.after(start)):
+        prefix = keys.split_removal_row(row)
+        try:
+            scope, rest = keys.split_scoped(prefix)
+            place = keys.split_session_prefix(prefix)  # a blob's is longer
+        except CorruptValueError:
+            findings.append(f"the row under key {row.hex()} is no mark of a removal")
+            continue
+        if is_erased(txn, scope):
+            continue  # what it leads to may have left before it
+        try:
+            if prefix[0] in (Kind.THREAD, Kind.CHUNK):
+                sound = removal.is_unused(txn, prefix)
+            elif prefix[0] == Kind.SESSION:
+                head = _read_head(txn, *place)
+                sound = head is not None and head.hidden
+            else:
+                header = blobs.header_of(txn, scope, rest)
+                sound = header is not None and header.state == blobs.STAGING
+        except CorruptValueError:
+            continue  # found as a damaged row
+        if not sound:
+            findings.append(f"scope {scope}: {prefix.hex()} is listed for removal, but in use")
+    return findings
+
+
+# --- A legal hold on one session, or on the scope that it lies in ---------------------------------
+
+_REASON_CHARS_MAX: Final = 1000
+
+
+def hold(engine: Engine, app: str, user: str, session: str | None, *, reason: str) -> bool:
+    """Put a scope or a session under a hold, or give the hold another reason; whether it is new.
+
+    Raises:
+        InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+        NotFoundError: there is no such session.
+    """
+    told = checked_reason(reason)
+    if engine.border is not None:  # a reason is content; who sets a hold is no guard's business
+        told = engine.border.at(app, user, session).again(told)
+    now_ms = engine.now_ms()
+
+    def closure(txn: Txn) -> bool:
+        if session is None:
+            return hold_in(txn, names.ensure_scope(txn, app, user), 0, told, now_ms)
+        place = _place(txn, app, user, session) or _unknown(session)
+        return hold_in(txn, *place, told, now_ms)
+
+    return engine.store.transact(closure)
+
+
+def checked_reason(reason: object) -> str:
+    """The reason of a hold, if it is one.
+
+    Raises:
+        InvalidOptionError: it is no text of 1 to 1,000 characters.
+    """
+    if not isinstance(reason, str) or not 0 < len(reason) <= _REASON_CHARS_MAX:
+        msg = f"reason: expected a text of 1 to {_REASON_CHARS_MAX} characters, got {reason!r:.80}"
+        raise InvalidOptionError(msg)
+    return reason
+
+
+def hold_in(txn: Txn, scope: int, session: int, reason: str, now_ms: int) -> bool:
+    """Put a scope (session 0) or a session under a hold; whether that is new."""
+    record_event(txn, scope, "hold", {"session": session})
+    return put_hold(txn, HoldRow(scope, session, reason, now_ms))
+
+
+def release_in(txn: Txn, scope: int, session: int) -> bool:
+    """End a hold on a scope (session 0) or a session; whether there was one."""
+    found = release_hold(txn, scope, session)
+    if found:
+        record_event(txn, scope, "release", {"session": session})
+    return found
+
+
+def release(engine: Engine, app: str, user: str, session: str | None) -> bool:
+    """End a hold; whether there was one."""
+
+    def closure(txn: Txn) -> bool:
+        if session is None:
+            scope = names.scope_of(txn, app, user)
+            place = None if scope is None else (scope, 0)
+        else:
+            place = _place(txn, app, user, session)
+        return place is not None and release_in(txn, *place)
+
+    return engine.store.transact(closure, makes_room=True)
+
+
+def _place(txn: ReadTxn, app: str, user: str, session: str) -> tuple[int, int] | None:
+    scope = names.scope_of(txn, app, user)
+    number = None if scope is None else names.session_of(txn, scope, session)
+    return None if scope is None or number is None else (scope, number)
+
+
+def _unknown(session: str) -> tuple[int, int]:
+    msg = f"there is no session {session[:40]!r} to put under a hold"
+    raise NotFoundError(msg)

@@ -1,0 +1,781 @@
+"""State that all handles of one open database share, and references to its sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from struct import Struct
+from threading import Lock, RLock
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from memcore.access import Access
+from memcore.audit import Audit
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import clock_us, open_value, seal_value
+from memcore.compaction import CompactionPolicy, compaction_policy
+from memcore.compaction.reducers import Embed
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    FencedError,
+    InvalidOptionError,
+    LeaseHeldError,
+    PolicyMismatchError,
+    ReadOnlyError,
+)
+from memcore.graph import Cache
+from memcore.log import CachedSession, CachedSessions, Head, SessionTxn, SessionTxns
+from memcore.privacy.write_filter import RedactsPlaces, ScopeFilter, WriteFilter
+from memcore.rows import names
+from memcore.rows.head import FLAG_LEASED, head_key
+from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
+from memcore.session.oversize import SizeGuard
+from memcore.state import APP, StateSchema
+from memcore.store import LmdbStore, MapMovedError
+from memcore.store.interface import ReadTxn, Txn
+from memcore.tokens import TokenCounter, get_counter
+from memcore.wire import policy_name
+
+__all__ = [
+    "AccessStats",
+    "Accessed",
+    "Engine",
+    "LeaseToken",
+    "SessionOptions",
+    "SessionRef",
+    "check_lease",
+    "check_lease_row",
+    "check_uses",
+    "is_uses_row",
+    "move_uses",
+    "read_uses",
+    "spans_of",
+]
+
+
+# --- How often a session and its items were read, and when last: counted in memory, written along -
+# Reading writes nothing. What was counted is written with the next commit of the session, and when
+# the database is closed; a killed process loses what was not. Rows, little-endian: number 0 holds
+# ``count u64 | last ms u64`` of the session, number 1 + n the items of seqs ``256 n`` to ``256 n +
+# 255``: ``count u32 | last s u32`` each.
+
+PAGE_SEQS: Final = 256
+FEW_PAGES: Final = 4
+"""So many pages are written along with any commit; more wait for ``PATIENCE`` commits."""
+PATIENCE: Final = 64
+_TOTAL: Final = Struct("<QQ")
+_ENTRY: Final = Struct("<II")
+_COUNT_MAX: Final = 2**32 - 1
+_SPANS_MAX: Final = 4096
+"""Different ranges that are remembered apart; beyond that only the session is counted."""
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Accessed:
+    """How often something was read, and when last."""
+
+    count: int = 0
+    last_at: float | None = None
+    """Seconds since the epoch by the reader's clock; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What was counted and is not written yet."""
+
+    count: int
+    last_ms: int
+    spans: dict[tuple[int, int], tuple[int, int]]
+    """``(first seq, last seq)`` to how often and when last (ms)."""
+
+
+class AccessStats:
+    """What the handles of one session counted; threads may share it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_commits",
+        "_count",
+        "_last_ms",
+        "_lock",
+        "_session",
+        "_spans",
+        "_waiting",
+        "name",
+    )
+
+    def __init__(self, name: tuple[str, str, str], waiting: set[AccessStats]) -> None:
+        self.name = name
+        """Application, user and session."""
+        self._waiting = waiting
+        """Those of the database with something to write; the others go with their handles."""
+        self._lock = Lock()
+        self._begin(0)
+
+    def _begin(self, session: int) -> None:
+        self._session, self._count, self._last_ms, self._commits = session, 0, 0, 0
+        self._spans: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def note(self, session: int, spans: Iterable[tuple[int, int]], now: int) -> None:
+        """Count one reading of the items of these ranges of seqs, at a time in milliseconds."""
+        with self._lock:
+            if session != self._session:  # another session of the same name
+                self._begin(session)
+            self._count += 1
+            self._last_ms = now
+            self._waiting.add(self)
+            for span in spans:
+                if span in self._spans or len(self._spans) < _SPANS_MAX:
+                    self._spans[span] = (self._spans.get(span, (0, 0))[0] + 1, now)
+
+    def pending(self, session: int) -> _Pending:
+        """What waits for a session."""
+        with self._lock:
+            if session != self._session:
+                return _Pending(0, 0, {})
+            return _Pending(self._count, self._last_ms, dict(self._spans))
+
+    def write(self, txn: Txn, place: Place, *, all_pages: bool = False) -> None:
+        """Write what waits in a transaction that changes the session anyway."""
+        found = self.pending(place[1])
+        if not found.count and not (all_pages and found.spans):
+            return
+        pages = _pages(found.spans)
+        with self._lock:
+            self._commits += 1
+            few = all_pages or len(pages) <= FEW_PAGES or self._commits >= PATIENCE
+        _add_total(txn, place, found)
+        if few:
+            for number, entries in pages.items():
+                _add_page(txn, place, number, entries)
+        written = found if few else replace(found, spans={})
+        txn.on_commit(lambda: self._settle(place[1], written))
+
+    def _settle(self, session: int, written: _Pending) -> None:
+        with self._lock:
+            if session != self._session:
+                return
+            self._count -= written.count
+            if written.spans:
+                self._commits = 0
+            for span, (count, _) in written.spans.items():
+                left = self._spans[span][0] - count
+                if left:
+                    self._spans[span] = (left, self._spans[span][1])
+                else:
+                    del self._spans[span]
+            if not self._count and not self._spans:
+                self._waiting.discard(self)
+
+
+def spans_of(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges of consecutive ones."""
+    found: list[tuple[int, int]] = []
+    for seq in seqs:
+        if found and found[-1][1] == seq - 1:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return found
+
+
+def _pages(spans: dict[tuple[int, int], tuple[int, int]]) -> dict[int, dict[int, tuple[int, int]]]:
+    """By page and place in it how often, and when last."""
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    for (lo, hi), (count, last_ms) in spans.items():
+        for seq in range(lo, hi + 1):
+            page = found.setdefault(seq // PAGE_SEQS, {})
+            before = page.get(seq % PAGE_SEQS, (0, 0))
+            page[seq % PAGE_SEQS] = (before[0] + count, max(before[1], last_ms))
+    return found
+
+
+def _key(place: Place, number: int) -> bytes:
+    return keys.session_row(*place, Row.USES, number)
+
+
+def _body(txn: ReadTxn, key: bytes, size: int) -> bytes:
+    """The body of a row, zeros if there is none; counts that are damaged begin anew."""
+    value = txn.get(key)
+    if value is None:
+        return bytes(size)
+    body = open_value(key, value)[1]
+    if len(body) != size:
+        raise _malformed(key)
+    return body
+
+
+def _add_total(txn: Txn, place: Place, found: _Pending) -> None:
+    key = _key(place, 0)
+    count, last_ms = _TOTAL.unpack(_sound(txn, key, _TOTAL.size))
+    body = _TOTAL.pack(count + found.count, max(last_ms, found.last_ms))
+    txn.put(key, seal_value(key, body))
+
+
+def _add_page(txn: Txn, place: Place, number: int, entries: dict[int, tuple[int, int]]) -> None:
+    key = _key(place, number + 1)
+    body = bytearray(_sound(txn, key, PAGE_SEQS * _ENTRY.size))
+    for at, (count, last_ms) in entries.items():
+        before, last_s = _ENTRY.unpack_from(body, at * _ENTRY.size)
+        last_s = min(max(last_s, last_ms // 1000), _COUNT_MAX)
+        _ENTRY.pack_into(body, at * _ENTRY.size, min(before + count, _COUNT_MAX), last_s)
+    txn.put(key, seal_value(key, bytes(body)))
+
+
+def move_uses(txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, int]) -> None:
+    """Give what was counted of a session to the one in its place; ``moved``: the seqs of then."""
+    start = keys.session_rows(scope, old, Row.USES)
+    pages: dict[int, dict[int, tuple[int, int]]] = {}
+    for key, value in list(txn.scan(start, keys.after(start))):
+        number, body = keys.number_of(key), _sound_body(key, value)
+        if body is None:
+            continue
+        if not number:
+            row = _key((scope, new), 0)
+            txn.put(row, seal_value(row, body))
+            continue
+        for at, entry in enumerate(_ENTRY.iter_unpack(body)):
+            seq = moved.get((number - 1) * PAGE_SEQS + at)
+            if seq is not None and entry[0]:
+                pages.setdefault(seq // PAGE_SEQS, {})[seq % PAGE_SEQS] = entry
+    for number, entries in pages.items():
+        page = bytearray(PAGE_SEQS * _ENTRY.size)
+        for at, entry in entries.items():
+            _ENTRY.pack_into(page, at * _ENTRY.size, *entry)
+        row = _key((scope, new), number + 1)
+        txn.put(row, seal_value(row, bytes(page)))
+
+
+def _sound_body(key: bytes, value: bytes) -> bytes | None:
+    try:
+        body = open_value(key, value)[1]
+    except CorruptValueError:
+        return None
+    return body if is_uses_row(key, body) else None
+
+
+def _sound(txn: ReadTxn, key: bytes, size: int) -> bytes:
+    """As ``_body``; a damaged row is written anew: counts must not keep anybody from a change."""
+    try:
+        return _body(txn, key, size)
+    except CorruptValueError:
+        return bytes(size)
+
+
+def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | None) -> Accessed:
+    """How often a session (or one item of it) was read, what waits included.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    found = _Pending(0, 0, {}) if uses is None else uses.pending(place[1])
+    if seq is None:
+        count, last_ms = _TOTAL.unpack(_body(txn, _key(place, 0), _TOTAL.size))
+        count, last_ms = count + found.count, max(last_ms, found.last_ms)
+    else:
+        body = _body(txn, _key(place, 1 + seq // PAGE_SEQS), PAGE_SEQS * _ENTRY.size)
+        count, last_s = _ENTRY.unpack_from(body, seq % PAGE_SEQS * _ENTRY.size)
+        last_ms = last_s * 1000
+        for (lo, hi), (times, when) in found.spans.items():
+            if lo <= seq <= hi:
+                count, last_ms = count + times, max(last_ms, when)
+    return Accessed(count, last_ms / 1000) if count else Accessed()
+
+
+def is_uses_row(key: bytes, body: bytes) -> bool:
+    """Whether a body makes sense under the key of such a row."""
+    size = PAGE_SEQS * _ENTRY.size if keys.number_of(key) else _TOTAL.size
+    return len(body) == size
+
+
+def check_uses(txn: ReadTxn, scope: int, session: int) -> Iterator[str]:
+    """What is wrong with the rows of a session, in words."""
+    start = keys.session_rows(scope, session, Row.USES)
+    for key, value in txn.scan(start, keys.after(start)):
+        try:
+            if not is_uses_row(key, open_value(key, value)[1]):
+                raise _malformed(key)
+        except CorruptValueError as exc:
+            yield str(exc)
+
+
+def _malformed(key: bytes) -> CorruptValueError:
+    msg = f"the access counts under key {key.hex()} are malformed; run 'memcore check'"
+    return CorruptValueError(msg, key=key)
+
+
+# --- What all handles of one open database share --------------------------------------------------
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Engine:
+    """Everything that the handles of one open database share."""
+
+    store: LmdbStore
+    counter: TokenCounter
+    """What new sessions count with."""
+    policy: str
+    """What new sessions are held to."""
+    recount: bool = False
+    """Whether handles of sessions recount what another counter counted, unless they say not to."""
+    compaction: CompactionPolicy = field(default_factory=compaction_policy)
+    """How sessions are compacted, unless their handle or a call says otherwise."""
+    embed: Embed | None = None
+    """What semantic de-duplication compares texts by."""
+    audit: Audit | None = None
+    """The key of the audit, and how it is anchored."""
+    access: Access | None = None
+    """Who is asked whether a handle may be opened; None: nobody."""
+    border: WriteFilter | None = None
+    """What everything passes before it is stored; None: nobody judges or redacts it."""
+    size_guard: SizeGuard | None = None
+    """How large items may be; None: as large as the file can hold."""
+    access_counts: bool = False
+    """Whether reading is counted, unless a session's handle says otherwise."""
+    uses: WeakValueDictionary[tuple[str, str, str], AccessStats] = field(
+        default_factory=WeakValueDictionary
+    )
+    """By application, user and session what its handles count."""
+    unwritten: set[AccessStats] = field(default_factory=set)
+    """Of these the ones with something to write."""
+    now_us: Callable[[], int] = clock_us
+    counters: dict[str, TokenCounter] = field(default_factory=dict)
+    graphs: Cache = field(default_factory=Cache)
+    """What is remembered of the values of graph checkpoints."""
+    seed: bytes = field(init=False)
+    """The store's random 16 bytes: keys the hashes of call ids and requests."""
+    logs: CachedSessions = field(init=False)
+    drafts: SessionTxns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counters[self.counter.id] = self.counter
+        self.logs = CachedSessions(
+            partial(_counter_named, self.counters)
+        )  # not of ours: that were a cycle
+        self.seed = self.store.seed
+        self.drafts = SessionTxns(self.logs, self.seed)
+
+    @property
+    def redaction(self) -> RedactsPlaces | None:
+        """What redacts what is stored; None if nothing does."""
+        return None if self.border is None else self.border.redaction
+
+    def counter_named(self, name: str) -> TokenCounter:
+        """The counter of that id: one that the caller gave, else a built-in one."""
+        return _counter_named(self.counters, name)
+
+    def read_locked(self, log: CachedSession, fn: Callable[[ReadTxn], T]) -> T:
+        """Run ``fn`` on a snapshot under the log's lock.
+
+        The leader takes that lock inside its transaction, so whoever holds it must not wait for
+        the lead, as a read does when another process grew the map.
+        """
+        while True:
+            with suppress(MapMovedError), log.lock:
+                return self.store.read(fn, patient=False)
+            self.store.read(lambda _: None)
+
+    def write_uses(self) -> None:
+        """Write what was counted of readings and waits for a commit of its session."""
+        waiting = list(self.unwritten)
+
+        def write(txn: Txn) -> None:
+            for uses in waiting:
+                app, user, name = uses.name
+                scope = names.scope_of(txn, app, user)
+                session = None if scope is None else names.session_of(txn, scope, name)
+                if scope is not None and session is not None:
+                    uses.write(txn, (scope, session), all_pages=True)
+
+        if waiting:
+            self.store.transact(write)
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now_us() // 1000
+
+
+def _counter_named(counters: dict[str, TokenCounter], name: str) -> TokenCounter:
+    """The counter of that id among those that are known, or a built-in one, known from now on."""
+    found = counters.get(name)
+    if found is None:
+        try:
+            found = counters[name] = get_counter(name)
+        except InvalidOptionError as exc:
+            msg = (
+                f"the session is counted by {name!r}, which is none of memcore's counters: "
+                "pass it as counter= when opening the database or the session, or open the "
+                "session with another one and recount=True"
+            )
+            raise CounterUnavailableError(msg) from exc
+    return found
+
+
+# --- Who may change a session now: looked up inside the transaction, before its first write -------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToken:
+    """What a handle says to hold: it is so while the stored row says the same."""
+
+    owner: str
+    epoch: int
+    process: int = field(default_factory=os.getpid)
+    """The child of a fork holds nothing: its parent may go on."""
+
+    def is_of(self, row: LeaseRow | None) -> bool:
+        """Whether a stored row is of this tenure, expired or not."""
+        return row is not None and (row.owner, row.epoch) == (self.owner, self.epoch)
+
+
+def check_lease(
+    txn: Txn, draft: SessionTxn, tenure: LeaseToken | None, *, now_ms: int, name: str
+) -> None:
+    """Let a change of a draft's session begin, or refuse it.
+
+    Raises:
+        LeaseHeldError: somebody else holds the session.
+        FencedError: the handle's own lease was taken over, or given up.
+        CorruptValueError: the lease's row is damaged.
+    """
+    draft.is_vacated = check_lease_row(txn, draft.log.place, tenure, now_ms=now_ms, name=name)
+
+
+def check_lease_row(
+    txn: Txn, place: tuple[int, int], tenure: LeaseToken | None, *, now_ms: int, name: str
+) -> bool:
+    """As ``check_lease``, of a change that is made without a draft.
+
+    Returns:
+        Whether nobody holds the session, so that its head need not say that somebody does.
+    """
+    row = read_lease(txn, *place)
+    if tenure is not None and tenure.process == os.getpid():
+        if tenure.is_of(row):
+            return False
+        raise fenced(tenure, row, name)
+    if row is None:
+        return True
+    if row.is_held(now_ms):
+        raise held(row, now_ms, name)
+    if row.owner:
+        # Its owner is not to go on as if nobody had written since: the next one has another epoch.
+        write_lease(txn, *place, row.vacant())
+    return True
+
+
+def held(row: LeaseRow, now_ms: int, name: str) -> LeaseHeldError:
+    """The error of who comes while somebody else holds the session."""
+    msg = (
+        f"session {name[:80]!r} is leased to {row.owner[:80]!r} for another "
+        f"{(row.expires_ms - now_ms) / 1000:.1f} seconds: take it with session.lease() after that"
+    )
+    return LeaseHeldError(msg, owner=row.owner, epoch=row.epoch, expires_at=row.expires_ms / 1000)
+
+
+def fenced(tenure: LeaseToken, row: LeaseRow | None, name: str) -> FencedError:
+    """The error of who goes on with a lease that is not theirs any more."""
+    current = 0 if row is None else row.epoch
+    said = f": the epoch is {current} now" if current > tenure.epoch else ""
+    msg = (
+        f"the lease of {tenure.owner[:80]!r} on session {name[:80]!r} (epoch {tenure.epoch}) is "
+        f"over{said}; nothing was stored. Read what was written since, then take a new lease with "
+        "session.lease()"
+    )
+    return FencedError(msg, epoch=tenure.epoch, current=current)
+
+
+# --- What a session handle stands on: what was asked of it, and where its session lies ------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What the caller asked of a session; None leaves it to the session or the database."""
+
+    policy: str | None
+    counter: TokenCounter | None
+    orphans: str
+    compaction: CompactionPolicy | None = None
+    recount: bool = False
+    """Whether the handle's first use recounts a session that another counter counted."""
+    state: StateSchema | None = None
+    """The fields of its state; None: any."""
+    access_counts: bool | None = None
+    """Whether reading through the handle is counted; None: as in the database."""
+    recover: bool = False
+    """Whether the handle's first use looks for damage and recovers the session."""
+
+
+class SessionRef:
+    """The name of a session, and its numbers once they are known to be committed."""
+
+    __slots__ = (
+        "_passage",
+        "_process",
+        "_touching",
+        "access",
+        "app",
+        "due",
+        "engine",
+        "lease",
+        "log",
+        "name",
+        "options",
+        "scope",
+        "temporary",
+        "user",
+        "uses",
+    )
+
+    def __init__(
+        self, engine: Engine, app: str, user: str, name: str, options: SessionOptions
+    ) -> None:
+        self.engine = engine
+        self.app = app
+        self.user = user
+        self.name = name
+        self.options = options
+        self.scope: int | None = None
+        self.log: CachedSession | None = None
+        self.due: Callable[[], bool] | None = None
+        """What the first use of the handle begins with; it tells whether it is done for good."""
+        self.temporary: dict[str, Any] = {}
+        """The fields of the state that are the handle's alone."""
+        self.access: Access | None = None
+        """Who is asked whether a handle beside it may be opened."""
+        self.lease: LeaseToken | None = None
+        """What the handle holds; see ``Session.lease``."""
+        self._process, self._touching = os.getpid(), RLock()
+        self._passage: ScopeFilter | None = None
+        self.uses: AccessStats | None = None
+        """Counts who reads it; None: nobody does."""
+        counts = engine.access_counts if options.access_counts is None else options.access_counts
+        if counts and not engine.store.read_only:
+            key = (app, user, name)
+            self.uses = engine.uses.setdefault(key, AccessStats(key, engine.unwritten))
+
+    @property
+    def passage(self) -> ScopeFilter | None:
+        """What the session's content passes before it is stored; None: nothing."""
+        border = self.engine.border
+        if border is None:
+            return None
+        if self._passage is None:
+            self._passage = border.at(self.app, self.user, self.name)
+        return self._passage
+
+    def touch(self) -> None:
+        """Do what is due; whoever comes meanwhile waits. If it fails, the next one tries again."""
+        if self.due is not None:
+            if self._process != os.getpid():  # who held the lock is not in the child of a fork
+                self._process, self._touching = os.getpid(), RLock()
+            with self._touching:
+                if self.due is not None and self.due():
+                    self.due = None
+
+    def peek(self) -> Head | None:
+        """The head as it is now, None if there is no session. Needs no counter."""
+
+        def look(txn: ReadTxn) -> Head | None:
+            found = self.find(txn)
+            value = None if found is None else txn.get(head_key(*found))
+            if found is None or value is None:
+                self.need_gone(txn)
+                return None
+            return Head.unpack(head_key(*found), value)
+
+        return self.engine.store.read(look)
+
+    def need(self, action: str, name: str | None = None) -> None:
+        """Ask the authorizer, if there is one, about this session or the one of that name.
+
+        Raises:
+            AccessDeniedError: it refused.
+        """
+        if self.access is not None:
+            whose = self.name if name is None else name
+            self.access.need(action, app=self.app, user=self.user, name=whose)
+
+    def beside(self, name: str, *, policy: str | None) -> SessionRef:
+        """The address of a fork: it takes its counter over with the history.
+
+        Raises:
+            AccessDeniedError: the authorizer refused to open it.
+        """
+        self.need("session", name)
+        wanted = None if policy is None else policy_name(policy)
+        options = replace(self.options, policy=wanted, counter=None, recount=False)
+        address = SessionRef(self.engine, self.app, self.user, name, options)
+        address.access = self.access
+        return address
+
+    def find(self, txn: ReadTxn) -> tuple[int, int] | None:
+        """``(scope, session)`` as the transaction sees it, without remembering it."""
+        scope = self._scope_in(txn)
+        if scope is None:
+            return None
+        session = names.session_of(txn, scope, self.name)
+        return None if session is None else (scope, session)
+
+    def _scope_in(self, txn: ReadTxn) -> int | None:
+        """The scope's number; the one that is remembered may be that of a user who was erased."""
+        scope = self.scope
+        if scope is None or is_erased(txn, scope):
+            return names.scope_of(txn, self.app, self.user)
+        return scope
+
+    def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
+        """The scope that holds the fields of a prefix, None if there is none yet."""
+        if prefix == APP:
+            return names.app_scope_of(txn, self.app)
+        return self._scope_in(txn)
+
+    def ensure_scope(self, txn: Txn, prefix: str) -> int:
+        """As ``find_scope``; it makes the scope."""
+        if prefix == APP:
+            return names.ensure_app_scope(txn, self.app)
+        return names.ensure_scope(txn, self.app, self.user)
+
+    def resolve(self) -> CachedSession | None:
+        """The session's log, None if there is no such session. Remembers what is committed."""
+        if self.log is None:
+            found = self.engine.store.read(self.find)
+            if found is not None:
+                self.settle(*found)
+        return self.log
+
+    def settle(self, scope: int, session: int) -> None:
+        """Remember numbers that are committed (they are never reused)."""
+        self.scope = scope
+        self.log = self.engine.logs.get(scope, session)
+
+    def forget(self) -> None:
+        """The session is gone; its name may stand for another one now."""
+        self.log = None
+
+    def draft(self, txn: Txn, *, create: bool) -> SessionTxn | None:
+        """The session's draft in a write transaction; made if it is missing and ``create``.
+
+        Raises:
+            ReadOnlyError, PolicyMismatchError
+            LeaseHeldError, FencedError: the session is not this handle's to change.
+        """
+        draft = self.unguarded(txn, create=create and self.lease is None)
+        if draft is None:
+            if self.lease is not None and create:
+                raise fenced(self.lease, None, self.name)
+        elif self.lease is not None or draft.head.flags & FLAG_LEASED:
+            now_ms = self.engine.now_ms()
+            check_lease(txn, draft, self.lease, now_ms=now_ms, name=self.name)
+        return draft
+
+    def admit(self, txn: Txn, place: tuple[int, int]) -> None:
+        """Let a change of the session begin that is made without a draft.
+
+        Raises:
+            LeaseHeldError, FencedError: the session is not this handle's to change.
+        """
+        check_lease_row(txn, place, self.lease, now_ms=self.engine.now_ms(), name=self.name)
+
+    def unguarded(self, txn: Txn, *, create: bool) -> SessionTxn | None:
+        """As ``draft``, whoever holds the session."""
+        log = self.log
+        if log is not None:
+            draft = self.engine.drafts.of(txn, log)
+            if draft is not None:
+                self.check_head(draft.head)
+                return draft
+        found = self.find(txn)
+        if found is not None:
+            draft = self.engine.drafts.open(txn, *found)
+            if draft is not None:
+                self.check_head(draft.head)
+                txn.on_commit(lambda: self.settle(*found))
+                return draft
+            raise self.headless(*found)
+        return self._create(txn) if create else None
+
+    def need_gone(self, txn: ReadTxn) -> None:
+        """Refuse to call a session gone whose name is there.
+
+        Raises:
+            CorruptValueError: its head is missing.
+        """
+        found = self.find(txn)
+        if found is not None and txn.get(head_key(*found)) is None:
+            raise self.headless(*found)
+
+    def headless(self, scope: int, session: int) -> CorruptValueError:
+        """The error for a session that has a name and no head."""
+        msg = f"the head of session {self.name[:40]!r} is missing; run 'memcore check'"
+        return CorruptValueError(msg, key=head_key(scope, session))
+
+    def _create(self, txn: Txn) -> SessionTxn:
+        scope = names.ensure_scope(txn, self.app, self.user)
+        session = names.new_session(txn, scope, self.name)
+        counter = self.options.counter or self.engine.counter
+        policy = self.options.policy or self.engine.policy
+        head = Head(policy=policy, counter=counter.id, now_ms=self.engine.now_ms())
+        draft = self.engine.drafts.create(txn, scope, session, head)
+        txn.on_commit(lambda: self.settle(scope, session))
+        return draft
+
+    def check_head(self, head: Head) -> None:
+        """Compare what the caller asked for with what the session was created with.
+
+        Raises:
+            PolicyMismatchError: they differ.
+        """
+        wanted, counter = self.options.policy, self.options.counter
+        if wanted is not None and wanted != head.policy:
+            msg = (
+                f"session {self.name!r} has policy {head.policy!r}, not {wanted!r}: open it "
+                "without policy=, or change it with set_policy()"
+            )
+            raise PolicyMismatchError(msg)
+        if counter is not None and counter.id != head.counter and self.due is None:
+            msg = (
+                f"session {self.name!r} is counted by {head.counter!r}, not {counter.id!r}: open "
+                "it without counter=, or with recount=True to count it anew (see also "
+                "session.recount() and 'memcore recount')"
+            )
+            raise PolicyMismatchError(msg)
+
+    def allow_policy(self, policy: str) -> None:
+        """The handle asked for this policy from now on."""
+        if self.options.policy is not None:
+            self.options = replace(self.options, policy=policy)
+
+    def allow_counter(self, counter: TokenCounter) -> None:
+        """The handle asked for this counter from now on."""
+        self.due = None
+        if self.options.counter is not None:
+            self.options = replace(self.options, counter=counter)
+
+    def need_writable(self) -> None:
+        """Refuse writes early, before anything is encoded; then do what is due.
+
+        Raises:
+            ReadOnlyError: the database was opened read-only.
+        """
+        self.refuse_read_only()
+        self.touch()
+
+    def refuse_read_only(self) -> None:
+        """Refuse writes.
+
+        Raises:
+            ReadOnlyError: the database was opened read-only.
+        """
+        if self.engine.store.read_only:
+            msg = f"session {self.name!r}: the database is open read-only; open it for writing"
+            raise ReadOnlyError(msg)

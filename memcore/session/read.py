@@ -1,0 +1,547 @@
+"""Read a session: items, tail, batches of decoded messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import orjson
+from xxhash import xxh3_64_digest
+
+from memcore import blobs
+from memcore._fast import classify, fresh_json, open_messages
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import FLAG_BLOB
+from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
+from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
+from memcore.log import CachedSession, Head, decode_item
+from memcore.log.history import TailLedger
+from memcore.model import CallRecord, Item, ItemKind, Message, OpenCall, View
+from memcore.rows.head import FLAG_REWRITTEN
+from memcore.rows.item import split_body
+from memcore.rows.views import view_chain
+from memcore.session.engine import SessionRef, spans_of
+from memcore.session.oversize import DIGEST_BYTES, REFERENCE
+from memcore.store.interface import ReadTxn
+from memcore.wire.message import SECOND
+
+__all__ = [
+    "DecodedCache",
+    "SessionReader",
+    "read_offloaded",
+]
+
+
+# --- Reading a session: take the log's lock, begin the snapshot, catch up, collect; decode outside
+
+T = TypeVar("T")
+D = TypeVar("D")
+Found = tuple[int, bytes, int, int, bytes | None]
+"""``(seq, body, flags, tokens, content of its blob)``: what an item is decoded from."""
+
+
+CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
+"""Every class of call id that _fast.classify yields; 0x40 marks calls without an id."""
+
+
+class SessionReader:
+    """All reads of one session."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: SessionRef) -> None:
+        self._address = address
+
+    def run(self, fn: Callable[[CachedSession, ReadTxn], T], default: D) -> T | D:
+        """Run ``fn`` on the caught-up log under its lock; ``default`` if there is no session."""
+        address = self._address
+        address.touch()
+        for _ in range(2):
+            log = address.resolve()
+            if log is None:
+                break
+            found: list[T] = []
+            address.engine.read_locked(
+                log,
+                lambda txn, log=log, found=found: self._caught_up(log, txn, fn, found),  # type: ignore[misc]
+            )
+            if found:
+                return found[0]
+            address.forget()  # deleted since; its name may stand for a new session
+        else:
+            address.engine.store.read(address.need_gone)
+        return default
+
+    def _caught_up(
+        self,
+        log: CachedSession,
+        txn: ReadTxn,
+        fn: Callable[[CachedSession, ReadTxn], T],
+        found: list[T],
+    ) -> None:
+        if log.catch_up(txn):
+            self._address.check_head(head_of(log))
+            found.append(fn(log, txn))
+
+    def exists(self) -> bool:
+        """Whether there is a session; to look is no use of the handle: what is due stays due.
+
+        One whose head is damaged is there: whoever reads it meets the error, and may recover it.
+        """
+        address = self._address
+        try:
+            if address.due is None:
+                return self.run(lambda *_: True, default=False)
+            head = address.peek()
+        except CorruptValueError:
+            return True
+        if head is not None:
+            address.check_head(head)
+        return head is not None
+
+    # --- items ------------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        log: CachedSession,
+        txn: ReadTxn,
+        start: int,
+        stop: int,
+        *,
+        by: TailLedger | None = None,
+    ) -> list[Found | CorruptValueError]:
+        """The rows at positions ``start .. stop`` with their blobs; damaged ones as errors.
+
+        ``by`` is a ledger that holds these positions, if there is one at hand.
+        """
+        found: list[Found | CorruptValueError] = []
+        if start >= stop:
+            return found
+        recent = by or log.covering(txn, head_of(log), start)
+        tokens = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
+        for row in log.rows(txn, start, stop):
+            if isinstance(row, CorruptValueError):
+                found.append(row)
+                continue
+            position, seq, flags, body = row
+            payload = None
+            if flags & FLAG_BLOB:
+                try:
+                    payload = blobs.read(txn, log.scope, blobs.BlobRef.unpack(split_body(body)[3]))
+                except (NotFoundError, CorruptValueError) as exc:
+                    found.append(_damaged(seq, exc))
+                    continue
+            found.append((seq, body, flags, tokens[position - start], payload))
+        return found
+
+    def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
+        """Rows with ``start <= seq < stop``, at most ``limit``; and the seq to go on from."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> tuple[list[Any], int | None]:
+            history = log.history
+            first = history.position_from(start)
+            last = history.count if stop is None else history.position_from(stop)
+            end = min(first + limit, last)
+            rows = self.collect(log, txn, first, end)
+            return rows, (history.seq_at(end) if end < last else None)
+
+        nothing: tuple[list[Any], int | None] = ([], None)
+        return self.run(collect, nothing)
+
+    def items(self, start: int, stop: int | None, *, skip_corrupt: bool) -> Iterator[Item]:
+        """Live items in seq order, a page a read transaction."""
+        following: int | None = start
+        while following is not None:
+            rows, following = self.page(following, stop, limit=ITEMS_PAGE)
+            self._note(rows)
+            yield from decoded(rows, skip_corrupt=skip_corrupt)
+
+    def tail(self, count: int, *, skip_corrupt: bool) -> list[Item]:
+        """The last ``count`` live items, oldest first."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+            end = log.history.count
+            return self.collect(log, txn, max(end - count, 0), end)
+
+        rows: list[Any] = self.run(collect, [])
+        self._note(rows)
+        return list(decoded(rows, skip_corrupt=skip_corrupt))
+
+    def before(self, stop: int | None, count: int) -> list[Item]:
+        """The last ``count`` live items before seq ``stop`` (None: of all), oldest first."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+            history = log.history
+            end = history.count if stop is None else history.position_from(stop)
+            return self.collect(log, txn, max(end - count, 0), end)
+
+        return list(decoded(self.run(collect, [])))
+
+    def get(self, seq: int) -> Item:
+        """One live item."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+            position = log.history.position_of(seq)
+            return [] if position is None else self.collect(log, txn, position, position + 1)
+
+        rows: list[Any] = self.run(collect, [])
+        if not rows:
+            msg = f"session {self._address.name!r} has no live item {seq}"
+            raise NotFoundError(msg)
+        self._note(rows)
+        return next(decoded(rows, skip_corrupt=False))
+
+    def _note(self, rows: list[Any]) -> None:
+        """Count a reading of these rows, if that is wanted."""
+        uses, log = self._address.uses, self._address.log
+        if uses is not None and log is not None:
+            spans = spans_of(row[0] for row in rows if type(row) is tuple)
+            uses.note(log.session, spans, self._address.engine.now_ms())
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def find_call(self, call_id: str) -> CallRecord:
+        """Where a call was made and answered; the latest with this id."""
+
+        def find(log: CachedSession, txn: ReadTxn) -> CallRecord | None:
+            best: tuple[int, list[int], bool] | None = None
+            ledger = log.full(txn, head_of(log)).ledger
+            for cls in CALL_CLASSES:
+                found = ledger.find_call(cls, call_id, self._address.engine.seed)
+                if found is not None and (best is None or found[0] > best[0]):
+                    best = found
+            if best is None:
+                return None
+            seq_at = log.history.seq_at
+            return CallRecord(call_id, seq_at(best[0]), tuple(map(seq_at, best[1])), best[2])
+
+        record = self.run(find, None)
+        if record is None:
+            msg = f"session {self._address.name!r} has no call {call_id!r} in its live history"
+            raise NotFoundError(msg)
+        return record
+
+    def open_calls(self) -> list[tuple[tuple[int, str], OpenCall]]:
+        """Calls that wait for a result, oldest first, each with its (class, id)."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+            head = head_of(log)
+            recent = log.recent(txn, head)
+            if recent.offset and recent.ledger.open_count != head.open_calls:
+                recent = log.full(txn, head)
+            found = []
+            item: Item | None = None
+            for at, ordinal in recent.ledger.open_calls():
+                seq = log.history.seq_at(recent.offset + at)
+                if item is None or item.seq != seq:
+                    rows = self.collect(log, txn, recent.offset + at, recent.offset + at + 1)
+                    item = next(decoded(rows))
+                keys = [key for key in classify(item.message)[1] if not key[0] & SECOND]
+                key = keys[ordinal]
+                found.append((key, OpenCall(key[1], _name_of(item.message, key), seq)))
+            return found
+
+        return self.run(collect, [])
+
+    def view(self, wanted: View | int | None) -> View | None:
+        """A view that applies to the live history; None: the newest, 0: none.
+
+        Raises:
+            NotFoundError: there is none like ``wanted``.
+        """
+
+        def find(log: CachedSession, txn: ReadTxn) -> View | None:
+            stored = log.current_view(txn) if wanted is None else log.chosen_view(txn, wanted)
+            return None if stored is None else stored.view
+
+        return self.run(find, None)
+
+    def pins(self) -> int:
+        """The seq of the last leading item that is pinned, 0 if none is."""
+
+        def find(log: CachedSession, txn: ReadTxn) -> int:
+            count = log.policy.pin_count(log.full(txn, head_of(log)).ledger)
+            return log.history.seq_at(count - 1) if count else 0
+
+        return self.run(find, 0)
+
+    def views(self) -> list[View]:
+        """All view records of the chain, oldest first, whether they apply now or not."""
+
+        def collect(log: CachedSession, txn: ReadTxn) -> list[View]:
+            head = head_of(log)
+            chain = view_chain(txn, log.scope, head.view_session, head.view_number)
+            return [stored.view for stored in chain][::-1]
+
+        return self.run(collect, [])
+
+
+def head_of(log: CachedSession) -> Head:
+    """The head of a log that has caught up."""
+    assert log.head is not None  # noqa: S101 - what catch_up promises
+    return log.head
+
+
+def decoded(rows: list[Any], *, skip_corrupt: bool = False) -> Iterator[Item]:
+    """Items of collected rows.
+
+    Raises:
+        CorruptValueError: a row was damaged and ``skip_corrupt`` is false.
+    """
+    for found in rows:
+        if type(found) is tuple:
+            yield decode_item(*found)
+        elif not skip_corrupt:
+            raise found
+
+
+def _damaged(seq: int, cause: Exception) -> CorruptValueError:
+    error = CorruptValueError(f"the large content of item {seq} is damaged: {cause}", key=b"")
+    error.__cause__ = cause
+    return error
+
+
+def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:
+    """The function's name of a call, in any wire format."""
+    candidates: list[Any] = [message, message.get("data"), message.get("kwargs")]
+    for body in list(candidates):
+        for field in ("tool_calls", "content", "parts") if isinstance(body, dict) else ():
+            value = body.get(field)
+            candidates += value if isinstance(value, list) else []
+    for call in candidates:
+        if not isinstance(call, dict):
+            continue
+        inner = call.get("function") or call.get("functionCall") or call
+        name = inner.get("name") if isinstance(inner, dict) else None
+        if isinstance(name, str) and key[1] in (call.get("id"), call.get("call_id"), name):
+            return name
+    return None
+
+
+# --- Many items at once: rows in one go, proven and decoded by the compiled core, and remembered --
+# It serves what is regular. Where a row is damaged, missing, large, or was written by the standard
+# library's JSON, ``Ending.read`` looks at each.
+#
+# What a session's seq stands for never changes but by a rewriting, which makes another epoch and
+# leaves a flag in the head: then all is forgotten. Else what was decoded once is never out of date;
+# which seqs are live is asked of the head every time. Whoever reads gets copies.
+
+_HEAD: Final = bytes((VALUE_FORMAT, 0))
+_ABSENT: Final = object()
+_RUN_ITEMS: Final = 512
+_ALL_BYTES: Final = 64 * 1024**2
+"""What all sessions of the process remember together, about, as encoded JSON."""
+
+Items: TypeAlias = list[Any]
+"""Decoded items in their order; ``_ABSENT`` for what is none (an event)."""
+Decode: TypeAlias = Callable[[list[Message]], Items]
+
+
+class ItemRun(NamedTuple):
+    """Rows of consecutive seqs that one session owns, sealed as they are stored."""
+
+    owner: int
+    prefix: bytes
+    first: int
+    rows: list[tuple[bytes, bytes]]
+    size: int
+    """How many rows there should be."""
+
+    def messages(self) -> list[Message | None] | None:
+        """The messages, None in the place of events; None if some row needs a look of its own."""
+        if len(self.rows) != self.size:
+            return None
+        rows = self.rows
+        return open_messages(rows, self.prefix, self.first, _HEAD, xxh3_64_digest, orjson.loads)
+
+
+class DecodedCache:
+    """Reads one session's items, and remembers the last of them.
+
+    Threads may share it: what two do at once is at worst done twice. There is no lock, for none
+    could be held by nobody in the child of a fork.
+
+    Args:
+        reading: of the session.
+        decode: what becomes of messages; it raises what it likes.
+        most_bytes: how much encoded JSON to remember decoded, about; 0: none.
+    """
+
+    def __init__(self, reading: SessionReader, decode: Decode, *, most_bytes: int) -> None:
+        self._reading = reading
+        self._decode = decode
+        self._most_bytes = most_bytes
+        self._known: dict[int, dict[int, Any]] = {}
+        self._weight = self._newest = self._epoch = 0
+        self.used = 0
+        """When it was last read."""
+        _all.add(self)
+
+    @property
+    def weight(self) -> int:
+        """How much is remembered, in bytes of encoded JSON."""
+        return self._weight
+
+    async def last(self, count: int | None) -> tuple[Items, bool] | None:
+        """The items at the last ``count`` positions, all for None, and whether nothing is before.
+
+        Events stand among the positions, and are left out. None if ``Ending.read`` must be asked.
+        """
+        self.used = time.monotonic_ns()
+
+        def collect(log: CachedSession, txn: ReadTxn) -> tuple[list[Items | ItemRun], bool]:
+            return self._collect(log, txn, count)
+
+        nothing: tuple[list[Items | ItemRun], bool] = ([], True)
+        parts, complete = self._reading.run(collect, nothing)
+        found: Items = []
+        new: list[tuple[ItemRun, Items]] = []
+        for part in parts:
+            if found:
+                await asyncio.sleep(0)
+            if isinstance(part, ItemRun):
+                messages = part.messages()
+                if messages is None:
+                    return None
+                items = self._decoded(messages)
+                new.append((part, items))
+                found += fresh_json(items, _ABSENT)
+            else:
+                found += fresh_json(part, _ABSENT)
+        self._remember(new)
+        return found, complete
+
+    def _decoded(self, messages: list[Message | None]) -> Items:
+        if None not in messages:
+            return self._decode(messages)  # type: ignore[arg-type]
+        items = iter(self._decode([each for each in messages if each is not None]))
+        return [_ABSENT if each is None else next(items) for each in messages]
+
+    # --- what is remembered -----------------------------------------------------------------------
+
+    def _collect(
+        self, log: CachedSession, txn: ReadTxn, count: int | None
+    ) -> tuple[list[Items | ItemRun], bool]:
+        head, history = head_of(log), log.history
+        if head.flags & FLAG_REWRITTEN and head.epoch != self._epoch:
+            self.forget()
+            self._epoch = head.epoch
+        stop = history.count
+        start = 0 if count is None else max(stop - count, 0)
+        parts: list[Items | ItemRun] = []
+        for _, owner, lo, hi in history.spans(start, stop):
+            known = self._known.get(owner, {})
+            prefix = keys.session_rows(log.scope, owner, Row.ITEM)
+            for first in range(lo, hi + 1, _RUN_ITEMS):
+                last = min(first + _RUN_ITEMS - 1, hi)
+                held = _held(known, first, last) if known else []
+                if held:
+                    parts.append(held)
+                    first += len(held)  # noqa: PLW2901 - what is not remembered is read
+                if first <= last:
+                    size = last + 1 - first
+                    rows = txn.take(keys.numbered(prefix, first), size)
+                    parts.append(ItemRun(owner, prefix, first, rows, size))
+        return parts, start == 0
+
+    def _remember(self, new: list[tuple[ItemRun, Items]]) -> None:
+        """Keep what was decoded, the latest first, as far as there is room."""
+        room = self._most_bytes
+        if not new or not room:
+            return
+        for run, items in reversed(new):
+            weight = sum(len(value) for _, value in run.rows)
+            if self._weight + weight > room and run.first > self._newest:
+                self.forget()
+            if self._weight + weight > room:
+                return
+            known = self._known.setdefault(run.owner, {})
+            known.update(zip(range(run.first, run.first + run.size), items, strict=True))
+            self._newest = max(self._newest, run.first + run.size - 1)
+            self._weigh(weight)
+
+    def _weigh(self, weight: int) -> None:
+        self._weight += weight
+        _all.weight += weight
+        if _all.weight > _ALL_BYTES:
+            _all.lighten(self)
+
+    def forget(self) -> None:
+        """Remember nothing."""
+        _all.weight -= self._weight
+        self._known, self._weight, self._newest = {}, 0, 0
+
+
+class _All:
+    """All that is remembered in this process."""
+
+    def __init__(self) -> None:
+        self.weight = 0
+        self.members: dict[int, weakref.ref[DecodedCache]] = {}
+
+    def add(self, recall: DecodedCache) -> None:
+        """One more; whoever drops it makes room."""
+        at = id(recall)
+        self.members[at] = weakref.ref(recall, lambda _: self.members.pop(at, None))
+
+    def lighten(self, last: DecodedCache) -> None:
+        """Half of it is forgotten, of those first that were not read for the longest time."""
+        members = [found for ref in list(self.members.values()) if (found := ref())]
+        members.sort(key=lambda member: (member is last, member.used))
+        self.weight = sum(member.weight for member in members)
+        for member in members:
+            if self.weight <= _ALL_BYTES // 2:
+                return
+            member.forget()
+
+
+_all = _All()
+
+
+def _held(known: dict[int, Any], first: int, last: int) -> Items:
+    """The items from ``first`` on that are remembered without a gap."""
+    if first not in known:
+        return []
+    try:
+        return [known[seq] for seq in range(first, last + 1)]
+    except KeyError as exc:
+        return [known[seq] for seq in range(first, exc.args[0])]
+
+
+# --- Reading back what an item that was too large left beside it ----------------------------------
+
+
+def read_offloaded(reading: SessionReader, reference: str) -> str:
+    """The text that a reference of an offloaded item names.
+
+    Raises:
+        NotFoundError: no live item of the session holds it.
+        InvalidOptionError: it is no reference.
+    """
+    key, _, number = reference.removeprefix(REFERENCE).partition(":")
+    if len(key) != 2 * DIGEST_BYTES or not number.isascii() or not number.isdigit():
+        msg = f"reference: expected '{REFERENCE}KEY:NUMBER', got {reference!r:.80}"
+        raise InvalidOptionError(msg)
+    wanted = key.encode()
+
+    def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+        for stop in range(log.history.count, 0, -ITEMS_PAGE):
+            start = max(stop - ITEMS_PAGE, 0)
+            for row in log.rows(txn, start, stop):
+                if type(row) is not tuple or row[3][0] != ItemKind.EVENT:
+                    continue
+                if wanted in split_body(row[3])[2]:
+                    return reading.collect(log, txn, row[0], row[0] + 1)
+        return []
+
+    rows: list[Any] = reading.run(collect, [])
+    for item in decoded(rows):
+        texts = item.message["payload"]["texts"]
+        if int(number[:9]) < len(texts):
+            return str(texts[int(number)])
+    msg = f"no live item of the session holds {reference!r:.80}"
+    raise NotFoundError(msg)

@@ -1,0 +1,230 @@
+"""Repair of an illegal history by a view that leaves out what is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from memcore.compaction import Mended, PlanOutcome, make_plan, mended, record_view
+from memcore.compaction.plan import NOTHING
+from memcore.context import Selection, fixed_cost
+from memcore.errors import InvalidOptionError
+from memcore.log import CachedSession, SessionTxn
+from memcore.model import Mask, OpenCall, Plan, Receipt, Repair, RepairResult, View
+from memcore.options import checked_bool
+from memcore.rows.views import StoredView, is_known, view_chain
+from memcore.session.append import Appending, Changes, Closure
+from memcore.session.content_filter import admitted_outcome
+from memcore.session.context import WHOLE, ContextSelector
+from memcore.session.engine import SessionRef
+from memcore.session.read import SessionReader, head_of
+from memcore.store.interface import ReadTxn
+from memcore.wire import MODES
+
+__all__ = [
+    "REPAIR_ATTEMPTS",
+    "RepairDraft",
+    "Repairing",
+]
+
+
+REPAIR_ATTEMPTS: Final = 8
+"""A repair is planned again if the session changed meanwhile, so often."""
+_NO_PLAN: Final = Plan(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairDraft:
+    """A repair on its way to a view."""
+
+    mode: str
+    work: Mended = NOTHING
+    plan: Plan = _NO_PLAN
+    base: tuple[int, int, int] = (0, 0, 0)
+    counter: str = ""
+    summary: str | None = None
+    summary_tokens: int = 0
+    inherits: bool = False
+    open_calls: tuple[OpenCall, ...] = ()
+    """Those that are given up."""
+    covered: tuple[int, int] = (0, 0)
+    """``(cut seq, items)`` that the view in force covers."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to record."""
+        return not self.work.repairs
+
+    def result(self, view: View | None = None) -> RepairResult:
+        """What ``Session.repair`` returns."""
+        status = "planned" if view is None else "repaired"
+        return RepairResult(
+            status if self.work.repairs or self.open_calls else "nothing",
+            self.mode,
+            self.work.repairs,
+            self.work.masks,
+            self.plan.tokens_before,
+            self.plan.tokens_kept,
+            self.open_calls,
+            view,
+        )
+
+
+class _Seen(NamedTuple):
+    """What a snapshot gives."""
+
+    pick: Callable[[], Selection]
+    """Everything that a context without a budget shows."""
+    plan: Plan
+    base: tuple[int, int, int]
+    masks: Mapping[int, Mask]
+    """Those in force."""
+    known: set[Repair]
+    """What the views in force have recorded."""
+    pinned: frozenset[int]
+    covered: tuple[int, int]
+    """``(cut seq, items)`` that the view in force covers."""
+
+
+class Repairing:
+    """The repair of one session."""
+
+    __slots__ = ("_address", "_appending", "_changes", "_picking", "_reading")
+
+    def __init__(self, address: SessionRef) -> None:
+        self._address = address
+        self._appending = Appending(address)
+        self._changes = Changes(address)
+        self._reading = SessionReader(address)
+        self._picking = ContextSelector(self._reading)
+
+    def check(self, mode: object, *, plan: object, close_open: object) -> str:
+        """The mode.
+
+        Raises:
+            InvalidOptionError: it is none, or an option is no bool.
+            ReadOnlyError: nothing can be recorded.
+        """
+        if mode not in MODES or not isinstance(mode, str):
+            msg = f"mode: expected {' or '.join(map(repr, MODES))}, got {mode!r:.80}"
+            raise InvalidOptionError(msg)
+        checked_bool("close_open", close_open)
+        if not checked_bool("plan", plan):
+            self._address.need_writable()
+        return mode
+
+    # --- plan -------------------------------------------------------------------------------------
+
+    def prepare(self, mode: str, *, close_open: bool = False) -> RepairDraft:
+        """Plan on the current history; writes nothing."""
+        seen = self._reading.run(self._collect, None)
+        if seen is None:
+            return RepairDraft(mode)
+        picked = seen.pick()
+        by, counter, summary = picked.policy, picked.counter, picked.material.summary
+        work, before, after = self._work(seen, picked, mode)
+        return RepairDraft(
+            mode,
+            work,
+            replace(seen.plan, masks=work.masks, tokens_before=before, tokens_kept=after),
+            seen.base,
+            counter.id,
+            summary,
+            fixed_cost(by, counter, pin_tokens=0, summary=summary),
+            any(seq > seen.plan.cut_seq or seq in seen.pinned for seq in seen.masks),
+            tuple(call for _, call in self._reading.open_calls()) if close_open else (),
+            seen.covered,
+        )
+
+    def _collect(self, log: CachedSession, txn: ReadTxn) -> _Seen:
+        head, history, stored = head_of(log), log.history, log.current_view(txn)
+        whole = log.full(txn, head)
+        frame = self._picking.frame(log, txn, stored).with_recent(log, whole)
+        plan = make_plan(
+            frame.seen,
+            None,
+            first=min(frame.demand.first, history.count),
+            revision=head.revision,
+            seq_at=history.seq_at,
+        )
+        chain: Iterable[StoredView] = ()
+        if stored is not None:
+            chain = view_chain(txn, log.scope, stored.owner, stored.view.number)
+        known = {
+            repair
+            for each in chain
+            for repair in each.view.repairs
+            if repair.seq is None or is_known(each, repair.seq, history.owner_of)
+        }
+        pinned = tuple(history.seq_at(at) for at in frame.kept)
+        return _Seen(
+            self._picking.pick(log, txn, WHOLE),
+            replace(plan, pinned=pinned),
+            (log.session, head.view_session, head.view_number),
+            frame.masks,
+            known,
+            frozenset(pinned),
+            (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered),
+        )
+
+    def _work(self, seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
+        """What is to be done, and the tokens of what is shown before and after it."""
+        material = picked.material
+        tokens = material.tokens[len(material.pins) :]
+        before = sum(tokens)
+        if material.plain is not None:  # as it is, it is legal in every format
+            return NOTHING, before, before
+        entries = material.kept + material.suffix
+        covered = {entry.seq for entry in entries if entry.seq <= seen.plan.cut_seq}
+        found = mended(
+            entries,
+            picked.policy,
+            picked.counter,
+            mode,
+            over=seen.masks,
+            locked=covered - seen.pinned,
+        )
+        masked = {mask.seq for mask in found.masks}
+        new = [each for each in found.repairs if each.seq in masked or each not in seen.known]
+        sizes = {entry.seq: size for entry, size in zip(entries, tokens, strict=True)}
+        gain = sum(sizes[mask.seq] - mask.tokens for mask in found.masks)
+        return replace(found, repairs=tuple(new)), before, before - gain
+
+    # --- commit -----------------------------------------------------------------------------------
+
+    def give_up(self, draft: RepairDraft) -> Closure[Receipt]:
+        """The events that give up the draft's open calls."""
+        keys = [key for key, call in self._reading.open_calls() if call in draft.open_calls]
+        events = [self._appending.abandon_event(key) for key in keys]
+        return self._appending.append(events, create=False)
+
+    def closure(self, draft: RepairDraft) -> Closure[View]:
+        """Record the view, if the session is as it was.
+
+        Raises:
+            RevisionConflict: it is not: plan again.
+        """
+        now_ms = self._address.engine.now_ms()
+        outcome = PlanOutcome(
+            draft.plan,
+            "repaired",
+            draft.summary,
+            tokens_before=draft.plan.tokens_before + draft.summary_tokens,
+            tokens_after=draft.plan.tokens_kept + draft.summary_tokens,
+            covered=draft.covered,
+            counter=draft.counter,
+            policy=f"repair/{draft.mode}",
+            reason=draft.work.reason,
+            repair=draft.mode,
+            repairs=draft.work.repairs,
+        )
+        outcome = admitted_outcome(self._address, outcome)
+
+        def work(working: SessionTxn) -> View:
+            working.expect(draft.plan.revision)
+            return record_view(
+                working, outcome, based_on=draft.base, inherits=draft.inherits, now_ms=now_ms
+            )
+
+        return self._changes.change(work, create=False, revised=False)

@@ -1,0 +1,673 @@
+"""Retry ladder of a step that fails: retry, degrade, ask a person.
+
+A step gets an ``Attempt``, on which it lays what it wants to append. Nothing of a failed attempt is
+stored but an ``error`` event; what succeeds is stored in one commit under the request's id, once,
+however often the request comes. In the end a ``hitl`` event holds the reason and a reproduction.
+Events are in no context, so calls that are open meanwhile stay open, and legal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from memcore.errors import (
+    CallerError,
+    ClosedError,
+    InternalError,
+    InvalidOptionError,
+    NotFoundError,
+    ReadOnlyError,
+    StorageError,
+)
+from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX, ITEMS_PAGE
+from memcore.log import (
+    CachedSession,
+    Prepared,
+    SessionTxn,
+    decode_item,
+    find_request,
+    record_request,
+    request_of,
+)
+from memcore.model import Envelope, Item, ItemKind, Receipt
+from memcore.options import checked_bool, checked_int
+from memcore.rows.item import split_body
+from memcore.session.append import (
+    AnyEnvelope,
+    Appending,
+    Changes,
+    Closure,
+    ItemOptions,
+    Unchanged,
+    options_of,
+)
+from memcore.session.bundle import make_bundle
+from memcore.session.engine import SessionRef
+from memcore.session.read import SessionReader, decoded
+from memcore.store.interface import ReadTxn
+
+__all__ = [
+    "FATAL",
+    "HITL",
+    "RULES",
+    "Attempt",
+    "Cause",
+    "Escalation",
+    "Escalations",
+    "Ladder",
+    "LadderOutcome",
+    "LadderRules",
+    "Step",
+    "Tried",
+    "Watch",
+    "checked_rules",
+    "once",
+]
+
+
+# --- What waits for a person: events of type ``hitl``, and what was decided about them ------------
+
+HITL: Final = "hitl"
+_ROW: Final = b'{"type":"hitl"'
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """One thing that waits for a person."""
+
+    seq: int
+    """Of the ``hitl`` event; what ``resolve_hitl`` takes."""
+    rule: str | None
+    reason: str | None
+    request_id: str | None
+    created_at: float
+    """Seconds since the epoch by the writer's clock."""
+    payload: Any
+    """All that the event says; ``payload["bundle"]`` is the reproduction, if a ladder wrote it."""
+
+
+class Escalations:
+    """What waits in one session."""
+
+    __slots__ = ("_address", "_appending", "_changes", "_reading")
+
+    def __init__(self, address: SessionRef) -> None:
+        self._address = address
+        self._reading = SessionReader(address)
+        self._appending = Appending(address)
+        self._changes = Changes(address)
+
+    def pending(self) -> list[Escalation]:
+        """Those without a decision, oldest first. Looks at the rows of all live items.
+
+        Raises:
+            CorruptValueError: one of the events is damaged.
+        """
+        found: dict[int, Escalation] = {}
+        for item in self._events():
+            payload = item.message["payload"]
+            said = payload if isinstance(payload, dict) else {}
+            resolved = said.get("resolves")
+            if type(resolved) is int:
+                found.pop(resolved, None)
+            else:
+                found[item.seq] = _escalation(item, said)
+        return list(found.values())
+
+    def _events(self) -> list[Item]:
+        def collect(log: CachedSession, txn: ReadTxn) -> list[Any]:
+            rows: list[Any] = []
+            count = log.history.count
+            for start in range(0, count, ITEMS_PAGE):
+                for row in log.rows(txn, start, min(start + ITEMS_PAGE, count)):
+                    if type(row) is tuple and _may_be_hitl(row[3]):
+                        rows += self._reading.collect(log, txn, row[0], row[0] + 1)
+            return rows
+
+        rows: list[Any] = self._reading.run(collect, [])
+        return [item for item in decoded(rows) if _is_hitl(item)]
+
+    def resolve(
+        self, seq: int, decision: Any, *, by: str | None, meta: Mapping[str, Any] | None
+    ) -> tuple[list[Prepared], Closure[Receipt]]:
+        """The event with a decision, and its closure. The same decision twice is stored once.
+
+        Raises:
+            NotFoundError: no live item ``seq`` waits for a decision.
+            InvalidItemError: the decision cannot be written as JSON.
+            InvalidOptionError: an argument is of a wrong type.
+            DuplicateRequestError (when it runs): it was decided otherwise before.
+        """
+        checked_int("seq", seq, least=1)
+        if by is not None and not isinstance(by, str):
+            msg = f"by: expected a str or None, got {type(by).__name__}"
+            raise InvalidOptionError(msg)
+        item = self._reading.get(seq)
+        payload = item.message.get("payload")
+        is_decision = isinstance(payload, dict) and "resolves" in payload
+        if not _is_hitl(item) or is_decision:
+            msg = f"item {seq} of session {self._address.name!r} waits for no decision"
+            raise NotFoundError(msg)
+        said = {"resolves": seq, "decision": decision}
+        if by is not None:
+            said["by"] = by
+        event = self._appending.prepare_event(HITL, said, ItemOptions(meta, item.request_id))
+        key = f"memcore:hitl:{seq}"
+        content = split_body(event.body)[3] if event.payload is None else event.payload
+        return [event], once(self._address, self._changes, key, [event], content=content)
+
+
+def once(
+    address: SessionRef, changes: Changes, key: str, items: list[Prepared], *, content: bytes = b""
+) -> Closure[Receipt]:
+    """Append items unless it was done under this key while they are live; then its first receipt.
+
+    ``content`` is what must be the same, nothing by default: a second try may say it otherwise.
+    """
+    engine = address.engine
+    request = request_of(key, [content], seed=engine.seed, ttl_ms=None)
+    orphans = address.options.orphans
+
+    def work(draft: SessionTxn) -> Unchanged | None:
+        first = find_request(draft, request, now_ms=0)
+        if first is not None:
+            return Unchanged(first)
+        draft.append(items, orphans=orphans)
+        return None
+
+    def after(draft: SessionTxn) -> Receipt:
+        receipt = draft.receipt(len(items))
+        record_request(draft, request, receipt, now_ms=0)
+        return receipt
+
+    return changes.change(work, after=after, atomic=True)
+
+
+def _may_be_hitl(body: bytes) -> bool:
+    if body[0] != ItemKind.EVENT:
+        return False
+    rest = split_body(body)[3]
+    return rest.startswith(_ROW) or not rest.startswith(b"{")  # large ones lie in a blob
+
+
+def _is_hitl(item: Item) -> bool:
+    return item.kind == ItemKind.EVENT and item.message.get("type") == HITL
+
+
+def _escalation(item: Item, said: Mapping[str, Any]) -> Escalation:
+    def text(name: str) -> str | None:
+        return said[name] if isinstance(said.get(name), str) else None
+
+    payload = item.message["payload"]
+    return Escalation(
+        item.seq, text("rule"), text("reason"), item.request_id, item.created_at, payload
+    )
+
+
+# --- When an agent is stuck: rules as data, and what they see of a history, one item at a time ----
+# What is looked at costs the same for every item, however long the history is.
+
+RULES: Final = (
+    "parse_failed",
+    "reflection_limit",
+    "low_confidence",
+    "high_risk",
+    "tool_failures",
+    "failed",
+)
+"""Which rules there are; ``failed``: a step raised an error."""
+_PARSE_FAILED: Final = "parse_failed"
+_ANEW: Final = frozenset(("user_input", "final", "hitl"))
+"""Types of items behind which reflections are counted anew."""
+_RISK_FIELDS: Final = ("severity", "risk", "level")
+_CODES: Final = ("code", "error_code", "error", "reason")
+_SAID_CHARS: Final = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRules:
+    """When a step has failed though nothing was raised. None turns a rule off.
+
+    Events are read as they are recorded: ``error`` with a ``code`` that ends in ``parse_failed``;
+    ``reflection`` with ``pass`` (or ``pass_``), ``confidence`` and ``issues``, each a text or an
+    object with a ``severity`` (``risk``, ``level``); results of tools by their envelope.
+
+    Raises:
+        InvalidOptionError: a field is of a wrong type or out of range.
+    """
+
+    parse_failed: bool = True
+    reflections_max: int | None = 3
+    """So many reflections in a row that do not pass."""
+    confidence_min: float | None = 0.5
+    risks: tuple[str, ...] = ("high", "critical")
+    """Severities of issues that a person has to see, or issues that are named so."""
+    tool_failures_max: int | None = 3
+    """So many failures of the same tool in a row."""
+
+    def __post_init__(self) -> None:
+        checked_bool("parse_failed", self.parse_failed)
+        for name in ("reflections_max", "tool_failures_max"):
+            value = getattr(self, name)
+            if value is not None:
+                checked_int(name, value, least=1)
+        least = self.confidence_min
+        if least is not None and not (_is_number(least) and 0 <= least <= 1):
+            msg = f"confidence_min: expected a number of 0 to 1 or None, got {least!r:.40}"
+            raise InvalidOptionError(msg)
+        risks = self.risks
+        if isinstance(risks, str) or not all(isinstance(risk, str) for risk in risks):
+            msg = f"risks: expected names, got {risks!r:.40}"
+            raise InvalidOptionError(msg)
+        object.__setattr__(self, "risks", tuple(risk.casefold() for risk in risks))
+
+
+def checked_rules(given: object) -> LadderRules:
+    """The rules that an argument stands for: None, LadderRules or a mapping of their fields.
+
+    Raises:
+        InvalidOptionError: it is something else, or a field is none.
+    """
+    if given is None:
+        return LadderRules()
+    if isinstance(given, LadderRules):
+        return given
+    if not isinstance(given, Mapping):
+        msg = f"rules: expected LadderRules, a mapping or None, got {type(given).__name__}"
+        raise InvalidOptionError(msg)
+    known = [each.name for each in fields(LadderRules)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        msg = f"rules: {unknown[0]!r:.40} is no rule; expected {', '.join(known)}"
+        raise InvalidOptionError(msg)
+    return LadderRules(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A rule that applies."""
+
+    rule: str
+    """One of ``RULES``."""
+    reason: str
+    seq: int | None = None
+    """The item by which it does."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the rules remember of the items that they saw."""
+
+    rules: LadderRules
+    reflections: int = 0
+    """Reflections in a row that did not pass."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """By tool the failures in a row."""
+
+    def copy(self) -> Watch:
+        """Another one that remembers the same."""
+        return Watch(self.rules, self.reflections, dict(self.failures))
+
+    def see_all(self, items: Iterable[Item]) -> list[Cause]:
+        """What applies because of these items, in their order."""
+        return [cause for item in items for cause in self.see(item)]
+
+    def see(self, item: Item) -> list[Cause]:
+        """What applies because of the next item."""
+        kind = item.type
+        if kind in _ANEW:
+            self.reflections = 0
+        payload = item.message.get("payload") if item.kind == ItemKind.EVENT else None
+        said = payload if isinstance(payload, dict) else {}
+        found: list[Cause] = []
+        if kind == "error" and self.rules.parse_failed:
+            code = next((said[name] for name in _CODES if isinstance(said.get(name), str)), "")
+            if code.endswith(_PARSE_FAILED):
+                found.append(Cause("parse_failed", f"{code:.{_SAID_CHARS}}", item.seq))
+        elif kind == "reflection":
+            found += self._reflection(said, item.seq)
+        elif kind == "tool_result":
+            found += self._result(item)
+        return found
+
+    def _reflection(self, said: Mapping[str, Any], seq: int) -> list[Cause]:
+        rules, found = self.rules, []
+        passed = said.get("pass_", said.get("pass"))
+        self.reflections = self.reflections + 1 if passed is False else 0
+        most = rules.reflections_max
+        if most is not None and self.reflections >= most:
+            reason = f"{self.reflections} reflections in a row did not pass"
+            found.append(Cause("reflection_limit", reason, seq))
+        sure, least = said.get("confidence"), rules.confidence_min
+        if least is not None and _is_number(sure) and not float(sure) >= least:  # type: ignore[arg-type]
+            reason = f"confidence {float(sure):.3g} is below {least:.3g}"  # type: ignore[arg-type]
+            found.append(Cause("low_confidence", reason, seq))
+        issues = said.get("issues")
+        for issue in issues if isinstance(issues, list) else ():
+            named = [issue] if isinstance(issue, str) else []
+            if isinstance(issue, dict):
+                named = [issue[name] for name in _RISK_FIELDS if isinstance(issue.get(name), str)]
+            risk = next((name for name in named if name.casefold() in rules.risks), None)
+            if risk is not None:
+                found.append(Cause("high_risk", f"an issue of risk {risk:.{_SAID_CHARS}}", seq))
+                break
+        return found
+
+    def _result(self, item: Item) -> list[Cause]:
+        told = item.envelope
+        if told is None or told.tool is None:
+            return []
+        if not told.is_failure:
+            self.failures.pop(told.tool, None)
+            return []
+        count = self.failures[told.tool] = self.failures.get(told.tool, 0) + 1
+        most = self.rules.tool_failures_max
+        if most is None or count < most:
+            return []
+        reason = f"tool {told.tool:.{_SAID_CHARS}} failed {count} times in a row"
+        return [Cause("tool_failures", reason, item.seq)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- Degrade, retry, ask a person: what becomes of a step that fails ------------------------------
+
+_KEY: Final = "memcore:ladder:"
+_LOOK_ITEMS: Final = 64
+"""So many of the last items a new ladder looks at, for what went wrong before it."""
+_SAID_CHARS_LADDER: Final = 500
+_BUNDLE_BYTES: Final = 16 * 1024
+FATAL: Final = (ClosedError, ReadOnlyError, StorageError, InternalError)
+"""Whoever cannot write cannot write that it failed either."""
+
+
+class Attempt:
+    """One try of a step: what it is told, and what it wants to append if it succeeds."""
+
+    def __init__(self, appending: Appending, request_id: str, number: int, level: int) -> None:
+        self._appending = appending
+        self.request_id = request_id
+        """The same in every attempt: for idempotency keys of what the step calls."""
+        self.number = number
+        """Counts the attempts, from 1."""
+        self.level = level
+        """0: the step itself; from 1 on: so far it is degraded."""
+        self.prepared: list[Prepared] = []
+
+    def append(
+        self,
+        item: Mapping[str, Any],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
+    ) -> None:
+        """Append an item once the attempt has succeeded. Errors as ``Session.append``."""
+        options = options_of(meta, self.request_id, envelope)
+        self.prepared += self._appending.prepare([item], options)
+
+    def record(
+        self,
+        type: str,  # noqa: A002 - as Session.record
+        payload: Any = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
+    ) -> None:
+        """Append an event once the attempt has succeeded; the rules look at it at once."""
+        options = options_of(meta, self.request_id, envelope)
+        event = self._appending.prepare_event(type, payload, options)
+        self.prepared += self._appending.guarded([event])
+
+    def key(self, label: str) -> str:
+        """An idempotency key that is the same in every attempt of the request."""
+        return f"{_KEY}{self.request_id}:step:{label}"
+
+    def items(self) -> Iterator[Item]:
+        """What it wants to append, as it would be read."""
+        for each in self.prepared:
+            yield decode_item(0, each.body, each.flags, each.tokens, each.payload)
+
+
+Step: TypeAlias = Callable[[Attempt], Any]
+Tried: TypeAlias = tuple[Any, Exception | None]
+"""What a step returned, or what it raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderOutcome:
+    """What became of a request."""
+
+    status: str
+    """``ok``, ``degraded``, ``hitl`` (a person has to decide), ``repeated``: it was carried out, or
+    waits for a person, since before; the step did not run."""
+    request_id: str
+    value: Any = None
+    """What the step returned."""
+    attempts: int = 0
+    level: int = 0
+    """0: the step itself; from 1 on: which of the fallbacks."""
+    receipt: Receipt | None = None
+    """Of what was stored, the ``hitl`` event included."""
+    causes: tuple[Cause, ...] = ()
+    """Why the last attempt failed."""
+    hitl_seq: int | None = None
+    """What ``Session.resolve_hitl`` takes."""
+    error: Exception | None = field(default=None, compare=False)
+    """What the last attempt raised."""
+
+
+class _Rung(NamedTuple):
+    level: int
+    step: Step
+
+
+class Ladder:
+    """Runs steps of one session by rules; made by ``Session.ladder``. One thread at a time."""
+
+    def __init__(self, address: SessionRef, rules: LadderRules) -> None:
+        self.rules = rules
+        self._address = address
+        self._reading = SessionReader(address)
+        self._appending = Appending(address)
+        self._changes = Changes(address)
+        self._watch = Watch(rules)
+        self._seen = 0
+        """The last seq that the rules saw."""
+        self._started = False
+
+    def due(self) -> list[Cause]:
+        """What applies because of items that were appended since the last look.
+
+        Its time grows with these alone. The first look goes back a bounded way.
+
+        Raises:
+            CorruptValueError: an item is damaged.
+        """
+        if not self._started:
+            self._started = True
+            new = self._reading.tail(_LOOK_ITEMS, skip_corrupt=True)
+        else:
+            new = list(self._reading.items(self._seen + 1, None, skip_corrupt=False))
+        if new:
+            self._seen = new[-1].seq
+        return self._watch.see_all(new)
+
+    def run(
+        self,
+        step: Step,
+        *,
+        request_id: str,
+        fallbacks: Sequence[Step] = (),
+        retries: int = 1,
+    ) -> LadderOutcome:
+        """Run a step; if it fails degrade, then retry, then leave it to a person.
+
+        An attempt fails if the step raises an Exception, or if a rule applies to what it appends,
+        or to what was appended to the session meanwhile. KeyboardInterrupt and other
+        BaseExceptions end the run, as do errors by which nothing can be stored.
+
+        Args:
+            step: gets an Attempt; what it returns is the outcome's value.
+            request_id: names the request; one that was carried out does not run again.
+            fallbacks: lesser forms of the step, each tried once, in this order.
+            retries: how often the least form is tried again.
+
+        Raises:
+            InvalidOptionError: an argument is of a wrong type or out of range.
+            ClosedError, ReadOnlyError, StorageError
+        """
+        steps = self.climb(step, request_id=request_id, fallbacks=fallbacks, retries=retries)
+        tried: Tried | None = None
+        while True:
+            try:
+                attempt, rung = next(steps) if tried is None else steps.send(tried)
+            except StopIteration as end:
+                outcome: LadderOutcome = end.value
+                return outcome
+            try:
+                tried = (rung(attempt), None)
+            except FATAL:
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever a step raises is a failed attempt
+                tried = (None, exc)
+
+    def climb(
+        self, step: Step, *, request_id: str, fallbacks: Sequence[Step], retries: int
+    ) -> Generator[tuple[Attempt, Step], Tried, LadderOutcome]:
+        """``run``, for whoever runs the steps by themselves: what to try next, and its outcome."""
+        _check_request(request_id)
+        checked_int("retries", retries)
+        rungs = _rungs(step, fallbacks, retries)
+        repeated = self._before(request_id)
+        if repeated is not None:
+            return repeated
+        self.due()  # what went wrong before is no failure of this request
+        failures: list[tuple[tuple[Cause, ...], Exception | None]] = []
+        for number, rung in enumerate(rungs, 1):
+            attempt = Attempt(self._appending, request_id, number, rung.level)
+            value, error = yield attempt, rung.step
+            causes = self._judge(attempt, error)
+            if not causes:
+                receipt = self._finish(attempt)
+                status = "degraded" if rung.level else "ok"
+                return LadderOutcome(status, request_id, value, number, rung.level, receipt)
+            failures.append((causes, error))
+            self._note(attempt, causes, error)
+        return self._escalate(request_id, failures, rungs[-1].level)
+
+    # --- one attempt ------------------------------------------------------------------------------
+
+    def _judge(self, attempt: Attempt, error: Exception | None) -> tuple[Cause, ...]:
+        """Why an attempt failed; nothing if it did not."""
+        found = self.due()
+        if error is not None:
+            return (*found, Cause("failed", _said(error)))
+        return (*found, *self._watch.copy().see_all(attempt.items()))
+
+    def _finish(self, attempt: Attempt) -> Receipt:
+        """Store what the attempt laid down; if there is nothing, that it was done."""
+        prepared = attempt.prepared
+        if not prepared:
+            options = ItemOptions(None, attempt.request_id, Envelope(status="ok"))
+            prepared = [self._appending.prepare_event("x-done", None, options)]
+        closure = once(self._address, self._changes, _done_key(attempt.request_id), prepared)
+        receipt = self._appending.store(prepared, closure)
+        self.due()
+        return receipt
+
+    def _note(self, attempt: Attempt, causes: tuple[Cause, ...], error: Exception | None) -> None:
+        """Record a failed attempt, once."""
+        payload = {
+            "attempt": attempt.number,
+            "level": attempt.level,
+            "rules": [[cause.rule, cause.reason] for cause in causes],
+            "error": None if error is None else _said(error),
+        }
+        options = ItemOptions(None, attempt.request_id, Envelope(type="error", status="error"))
+        event = [self._appending.prepare_event("error", payload, options)]
+        key = f"{_KEY}{attempt.request_id}:attempt:{attempt.number}"
+        self._appending.store(event, once(self._address, self._changes, key, event))
+
+    def _escalate(
+        self,
+        request_id: str,
+        failures: list[tuple[tuple[Cause, ...], Exception | None]],
+        level: int,
+    ) -> LadderOutcome:
+        causes, error = failures[-1]
+        bundle = make_bundle(
+            self._address, self._reading, seq=None, most_bytes=_BUNDLE_BYTES, policy=None
+        )
+        payload = {
+            "rule": causes[-1].rule,
+            "reason": causes[-1].reason,
+            "attempts": len(failures),
+            "failures": [[cause.rule for cause in found] for found, _ in failures],
+            "bundle": json.loads(bundle),
+        }
+        options = ItemOptions(None, request_id, Envelope(type=HITL, status="pending"))
+        event = [self._appending.prepare_event(HITL, payload, options)]
+        closure = once(self._address, self._changes, _done_key(request_id), event)
+        receipt = self._appending.store(event, closure)
+        self.due()
+        return LadderOutcome(
+            HITL,
+            request_id,
+            attempts=len(failures),
+            level=level,
+            receipt=receipt,
+            causes=causes,
+            hitl_seq=receipt.seq,
+            error=error,
+        )
+
+    def _before(self, request_id: str) -> LadderOutcome | None:
+        """What became of the request when it came before, None if it did not."""
+        request = request_of(
+            _done_key(request_id), [b""], seed=self._address.engine.seed, ttl_ms=None
+        )
+
+        def work(draft: SessionTxn) -> Unchanged:
+            return Unchanged(find_request(draft, request, now_ms=0))
+
+        look: Closure[Receipt | None] = self._changes.change(
+            work, create=False, missing=lambda: None
+        )
+        receipt = self._address.engine.store.transact(look)
+        if receipt is None:
+            return None
+        is_hitl = self._reading.get(receipt.seq).type == HITL
+        seq = receipt.seq if is_hitl else None
+        return LadderOutcome("repeated", request_id, receipt=receipt, hitl_seq=seq)
+
+
+def _rungs(step: Step, fallbacks: Iterable[Step], retries: int) -> list[_Rung]:
+    listed = [step, *fallbacks]
+    for each in listed:
+        if not callable(each):
+            msg = f"step, fallbacks: expected callables, got {type(each).__name__}"
+            raise InvalidOptionError(msg)
+    rungs = [_Rung(level, each) for level, each in enumerate(listed)]
+    return rungs + rungs[-1:] * retries
+
+
+def _check_request(request_id: object) -> None:
+    room = IDEMPOTENCY_KEY_CHARS_MAX - 100
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= room:
+        msg = f"request_id: expected a str of 1 to {room} characters, got {request_id!r:.40}"
+        raise InvalidOptionError(msg)
+
+
+def _done_key(request_id: str) -> str:
+    return f"{_KEY}{request_id}"
+
+
+def _said(error: Exception) -> str:
+    """The sort of an error, and what it says if memcore knows that no content is in it."""
+    name = type(error).__name__
+    return f"{name}: {error}"[:_SAID_CHARS_LADDER] if isinstance(error, CallerError) else name

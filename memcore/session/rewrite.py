@@ -1,0 +1,240 @@
+"""Rewrite of a session's items in their place.
+
+Forks that share a row see what stands in it now; heads get another epoch, so that all handles read
+their sessions anew. What views show in the place of an item is rewritten with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from memcore import blobs
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import seal_value
+from memcore.errors import CorruptValueError, InvalidItemError, NotFoundError
+from memcore.log import Head
+from memcore.log.history import read_rows, sound
+from memcore.log.read import opened
+from memcore.log.rewrite import Rewriting, plan_rewriting, write_rewriting
+from memcore.model import ItemKind, Message
+from memcore.rows import index
+from memcore.rows.head import FLAG_REWRITTEN, head_key
+from memcore.rows.views import StoredView, read_view, write_view
+from memcore.session.engine import Engine
+from memcore.store.interface import ReadTxn, Txn
+from memcore.tokens import checked_count
+
+__all__ = [
+    "Rewritten",
+    "family_of",
+    "rewrite_items",
+    "rewrite_planned",
+    "rewrite_views",
+    "shown_instead",
+]
+
+
+class Rewritten(NamedTuple):
+    """What a rewriting did."""
+
+    seqs: tuple[int, ...]
+    """The items that were rewritten."""
+    size: int
+    """Bytes that their rows and large contents took before."""
+    leaving: list[bytes]
+    """Contents of which rows are still to go, for ``blobs.finish_leaving`` after the commit."""
+
+
+def rewrite_items(
+    engine: Engine,
+    scope: int,
+    session: int,
+    changes: Mapping[int, Message],
+    *,
+    may_grow: bool = False,
+    along: Callable[[Txn], object] | None = None,
+) -> Rewritten:
+    """Put other messages in the place of items that a session owns, live or undone, in one commit.
+
+    An item keeps its seq, time, kind and calls. What a view shows in its place is left as it is.
+
+    Args:
+        engine: of the open database.
+        scope: the number of the scope.
+        session: the number of the session whose rows they are.
+        changes: the new messages by seq.
+        may_grow: allow messages that count more tokens than the old ones; sums of contexts are
+            too small then, until the session is counted anew.
+        along: what is done in the same commit, if anything is rewritten.
+
+    Raises:
+        NotFoundError: the session has no such item.
+        InvalidItemError: a message is of another kind, makes or answers other calls, or grew.
+        CorruptValueError: an item is damaged.
+    """
+
+    def plan(txn: ReadTxn) -> list[Rewriting]:
+        head = _head(txn, scope, session)
+        counter = engine.counter_named(head.counter)
+        found = []
+        for seq, message in sorted(changes.items()):
+            value = txn.get(keys.session_row(scope, session, Row.ITEM, seq))
+            if value is None:
+                msg = f"session {session} of scope {scope} has no item {seq}"
+                raise NotFoundError(msg)
+            row = sound(next(read_rows(txn, scope, session, position=0, lo=seq, hi=seq)))
+            item, _ = opened(txn, scope, row)
+            place = (scope, session, seq)
+            planned = plan_rewriting(place, value, (item.message, message), seed=engine.seed)
+            if item.kind != ItemKind.EVENT and not may_grow:
+                known = index.RECORD.unpack_from(index.record_at(txn, scope, session, seq))[0]
+                if checked_count(counter, message, planned.encoded) > known:
+                    msg = f"item {seq}: what is to stand in its place counts more than {known}"
+                    raise InvalidItemError(msg)
+            found.append(planned)
+        return found
+
+    planned = engine.store.read(plan)
+
+    def closure(txn: Txn) -> Rewritten:
+        done = rewrite_planned(txn, engine, scope, session, planned)
+        if done.seqs and along is not None:
+            along(txn)
+        return done
+
+    done = engine.store.transact(closure, makes_room=True)
+    blobs.finish_leaving(engine.store, done.leaving)
+    return done
+
+
+def rewrite_planned(
+    txn: Txn,
+    engine: Engine,
+    scope: int,
+    session: int,
+    planned: Sequence[Rewriting],
+    *,
+    views: Callable[[StoredView], StoredView] | None = None,
+) -> Rewritten:
+    """Do what was planned, where the rows are still those that it was planned for.
+
+    Args:
+        txn: the transaction.
+        engine: of the open database.
+        scope: the number of the scope.
+        session: the number of the session that owns the rows.
+        planned: of rows of this session.
+        views: gives what is to stand in the place of a view of the session or of one of its forks.
+    """
+    family = family_of(txn, scope, session)
+    for each in family:
+        engine.drafts.flush_opened(txn, scope, each)
+    fresh = [each for each in planned if _is_fresh(txn, each)]
+    if not fresh:
+        return Rewritten((), 0, [])
+    for each in family:
+        engine.drafts.close_unused(txn, scope, each)
+    seed, leaving = int.from_bytes(engine.seed[:8], "little"), []
+    for change in fresh:
+        leaving += write_rewriting(txn, change, seed=seed) or []
+    for each in family:
+        _renew_head(txn, scope, each)
+        if views is not None:
+            _rewrite_views(txn, scope, each, views)
+    seqs = tuple(keys.number_of(change.key) for change in fresh)
+    return Rewritten(seqs, sum(change.size for change in fresh), leaving)
+
+
+def rewrite_views(
+    txn: Txn,
+    engine: Engine,
+    scope: int,
+    session: int,
+    change: Callable[[StoredView], StoredView],
+) -> int:
+    """Put others in the place of the views of a session, whose items stay; how many changed."""
+    engine.drafts.flush_opened(txn, scope, session)
+    engine.drafts.close_unused(txn, scope, session)
+    done = _rewrite_views(txn, scope, session, change)
+    if done:
+        _renew_head(txn, scope, session)
+    return done
+
+
+def _is_fresh(txn: ReadTxn, planned: Rewriting) -> bool:
+    value = txn.get(planned.key)
+    return value is not None and value[:10] == planned.before
+
+
+def family_of(txn: ReadTxn, scope: int, session: int) -> list[int]:
+    """A session and all that were forked from it, directly or not."""
+    found = [session]
+    for each in found:
+        rows = keys.session_rows(scope, each, Row.CHILD)
+        found += [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
+    return found
+
+
+def _head(txn: ReadTxn, scope: int, session: int) -> Head:
+    key = head_key(scope, session)
+    value = txn.get(key)
+    if value is None:
+        msg = f"there is no session {session} in scope {scope}"
+        raise NotFoundError(msg)
+    return Head.unpack(key, value)
+
+
+def _renew_head(txn: Txn, scope: int, session: int) -> None:
+    """Another epoch: nobody goes on with what he remembers of the session."""
+    key = head_key(scope, session)
+    value = txn.get(key)
+    if value is None:
+        return
+    try:
+        head = Head.unpack(key, value)
+    except CorruptValueError:
+        return  # check() reports it; nobody reads the session
+    head.epoch += 1
+    head.flags |= FLAG_REWRITTEN
+    txn.put(key, seal_value(key, head.pack()))
+
+
+def _rewrite_views(
+    txn: Txn, scope: int, session: int, change: Callable[[StoredView], StoredView]
+) -> int:
+    """How many changed."""
+    done = 0
+    rows = keys.session_rows(scope, session, Row.VIEW)
+    numbers = [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
+    for number in numbers:
+        try:
+            stored = read_view(txn, scope, session, number)
+        except CorruptValueError:
+            continue  # check() reports it; nobody reads it
+        changed = None if stored is None else change(stored)
+        if changed is not None and changed != stored:
+            write_view(txn, scope, changed)
+            done += 1
+    return done
+
+
+def shown_instead(
+    stored: StoredView,
+    owner: int,
+    seqs: Iterable[int],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> StoredView:
+    """The view with other messages in its masks of these items, which ``owner`` owns."""
+    wanted = set(seqs)
+    masks = tuple(
+        mask._replace(message=change(mask.message))
+        if mask.seq in wanted and its_owner == owner and mask.message is not None
+        else mask
+        for mask, its_owner in zip(stored.view.masks, stored.mask_owners, strict=True)
+    )
+    if masks == stored.view.masks:
+        return stored
+    return replace(stored, view=replace(stored.view, masks=masks))

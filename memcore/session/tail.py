@@ -1,0 +1,467 @@
+"""Tail of a history: read raw, popped, replaced if unchanged; renewal of expired sessions.
+
+Reading here asks no ledger, so it stands damage that contexts do not, and decodes nothing but
+messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from memcore import blobs
+from memcore._fast import Ledger
+from memcore.codec.values import FLAG_BLOB
+from memcore.errors import CorruptValueError, NotFoundError
+from memcore.log import CachedSession, Head, History, Prepared, SessionTxn
+from memcore.log.history import StoredRow, read_rows
+from memcore.log.idempotency import carry_requests
+from memcore.log.read import again
+from memcore.log.session_txn import revision_conflict
+from memcore.model import ItemKind, Message
+from memcore.rows import names
+from memcore.rows.head import FLAG_LEASED
+from memcore.rows.item import decode_message, split_body
+from memcore.rows.lifecycle import is_held, move_terms, read_lease, write_lease
+from memcore.rows.usage import inherit_usage
+from memcore.session.append import Changes, Closure, Unchanged
+from memcore.session.delete import remove_nameless
+from memcore.session.engine import SessionRef, move_uses
+from memcore.session.read import SessionReader, head_of
+from memcore.state import inherit
+from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "RawItem",
+    "Renewal",
+    "Renewed",
+    "Seen",
+    "Tail",
+    "TailEditor",
+    "mark_of",
+    "marked",
+    "message_of",
+    "renew",
+]
+
+
+# --- A session written anew under its name: what it is to keep, without a trace of the rest -------
+# The history of a session is never rewritten, so the way to lose its beginning is another session
+# in its place. It has the name, the revision, the state, the requests that were carried out, what
+# was learned of token counts and how often it was read; not the checkpoints and views of the old
+# one, which told of items that are gone.
+
+
+class Renewal(NamedTuple):
+    """A session in the place of another one."""
+
+    old: int
+    """The number of the session that goes."""
+    new: int
+    revision: int
+    """Of the one that goes; that of the other is the next one."""
+    kept: Sequence[Prepared]
+    """Its items, whose seqs are 1, 2 and so on; ``was`` tells the seq that each had."""
+
+
+Renewed = Callable[[Txn, Renewal], None]
+"""Told of a renewal inside its transaction: whoever keeps seqs elsewhere moves them."""
+
+
+def renew(
+    txn: Txn,
+    address: SessionRef,
+    draft: SessionTxn,
+    kept: Sequence[Prepared],
+    renewed: Renewed | None = None,
+) -> list[bytes]:
+    """Put a session of ``kept`` in the place of the draft's.
+
+    Args:
+        txn: the transaction of the draft.
+        address: the session's.
+        draft: of the session that goes.
+        kept: what the other one consists of.
+        renewed: called when it is there.
+
+    Returns:
+        What is left to remove of the old one, for ``resume_removals``; its forks keep what they
+        share with it.
+    """
+    engine, old = address.engine, draft.head
+    scope, number = draft.log.place
+    draft.flush()
+    engine.drafts.close(txn, draft)
+    names.drop_session_name(txn, scope, address.name)
+    session = names.new_session(txn, scope, address.name)
+    head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
+    head.revision = old.revision
+    held = read_lease(txn, scope, number) if old.leased else None
+    if held is not None:  # whoever holds the session goes on
+        head.flags |= FLAG_LEASED
+        write_lease(txn, scope, session, held)
+    fresh = engine.drafts.create(txn, scope, session, head)
+    if kept:
+        fresh.append(kept, orphans="keep")
+    fresh.finish(now_ms=engine.now_ms())
+    inherit(txn, scope, number, session, seq=head.next_seq)
+    inherit_usage(txn, scope, number, session, at=0)
+    move_terms(txn, scope, number, session)
+    moved = {item.was: seq for seq, item in enumerate(kept, 1) if item.was}
+    carry_requests(txn, scope, number, session, moved=moved, now_ms=engine.now_ms())
+    move_uses(txn, scope, number, session, moved=moved)
+    if renewed is not None:
+        renewed(txn, Renewal(number, session, old.revision, kept))
+    rest = remove_nameless(txn, scope, number)
+    txn.on_commit(lambda: address.settle(scope, session))
+    return rest
+
+
+# --- The end of a session's history: read raw, taken off, replaced if it is still as it was read --
+
+RawItem: TypeAlias = tuple[int, int, bytes, bytes | None]
+"""``(seq, flags, body, content of its blob)`` of a live item's row."""
+Check: TypeAlias = Callable[[Message], None]
+_EVENT: Final = bytes((ItemKind.EVENT,))
+_LOOK: Final = 8
+_MARK_BYTES: Final = 16
+_PAGE: Final = 256
+
+
+class Tail(NamedTuple):
+    """The last items of a history as one snapshot has them."""
+
+    place: tuple[int, int] | None
+    """Which session of which scope it is; None: there is none."""
+    rows: list[RawItem | CorruptValueError]
+    """Oldest first, events included; damaged ones as errors."""
+    complete: bool
+    """Whether nothing stands before them but what is expired."""
+    expired: int = 0
+    """How many items at the beginning of the history are left out because of their age."""
+    live: int = 0
+    """How many items there are, without those."""
+
+
+class Seen(NamedTuple):
+    """A session as somebody saw it."""
+
+    session: int = 0
+    """Its number; 0: there was none."""
+    revision: int = 0
+
+
+class TailEditor:
+    """Reads and changes the end of one session's history."""
+
+    __slots__ = ("_address", "_changes", "reading")
+
+    def __init__(self, address: SessionRef) -> None:
+        self._address = address
+        self._changes = Changes(address)
+        self.reading = SessionReader(address)
+
+    def read(self, count: int | None = None, *, since_us: int = 0) -> Tail:
+        """The last ``count`` live items, all without it; decode them with ``message_of``.
+
+        Args:
+            count: at most so many.
+            since_us: without those at the beginning that are older than this time, in microseconds
+                since 1970; a call stays as long as its result.
+        """
+
+        def collect(log: CachedSession, txn: ReadTxn) -> Tail:
+            stop, scope, first = log.history.count, log.scope, 0
+            if since_us:
+                first = _old(log.history, txn, scope, since_us, lambda: log.load(txn))
+            start = first if count is None else max(stop - count, first)
+            rows: list[RawItem | CorruptValueError] = []
+            for row in log.rows(txn, start, stop):
+                if isinstance(row, CorruptValueError):
+                    rows.append(row)
+                    continue
+                _, seq, flags, body = row
+                try:
+                    rows.append((seq, flags, body, payload_of(txn, scope, flags, body)))
+                except CorruptValueError as exc:
+                    rows.append(exc)
+            return Tail(log.place, rows, start == first, first, stop - first)
+
+        return self.reading.run(collect, Tail(None, [], complete=True))
+
+    def seen(self) -> Seen:
+        """The session as it is now."""
+        return self.reading.run(lambda log, _: Seen(log.session, head_of(log).revision), Seen())
+
+    def take(self, check: Check | None = None) -> Closure[Message | None]:
+        """Take the last item off, and all damaged ones and events behind it; its message.
+
+        Args:
+            check: sees the message inside the transaction; what it raises leaves all as it was.
+        """
+
+        def work(draft: SessionTxn) -> Any:
+            found = _last_message(draft)
+            if found is None:
+                return Unchanged(None)
+            position, message = found
+            if message is not None and check is not None:
+                check(message)
+            draft.cut_to(position)
+            return message
+
+        return self._changes.change(work, create=False, missing=lambda: None)
+
+    def replace(
+        self,
+        tail: Tail,
+        start: int,
+        items: Sequence[Prepared],
+        *,
+        expired: Callable[[Message], bool] | None = None,
+        renewed: Renewed | None = None,
+    ) -> Closure[tuple[bool, list[bytes]]]:
+        """Put items in the place of ``tail.rows[start:]`` if the history still ends with these.
+
+        Args:
+            tail: what was read.
+            start: the first of its rows to replace.
+            items: prepared ones.
+            expired: tells of the messages from the beginning of the history on which are to go for
+                good, up to the first that is not. The session is then written anew.
+            renewed: told when that was done.
+
+        Returns:
+            Whether it was done; and what is left to remove, for ``resume_removals``.
+        """
+        seqs = [row[0] for row in tail.rows[start:] if type(row) is tuple]
+        whole = len(seqs) == len(tail.rows) - start
+        self._address.need_writable()
+        change = self._changes.change(
+            lambda draft: self._swap(draft, len(seqs), items), create=False
+        )
+
+        def closure(txn: Txn) -> tuple[bool, list[bytes]]:
+            draft = self._address.draft(txn, create=False)
+            if draft is None or draft.log.place != tail.place or not seqs or not whole:
+                return False, []
+            if draft.count < len(seqs) or _last_seqs(draft, len(seqs)) != seqs:
+                return False, []
+            held = is_held(txn, *draft.log.place)
+            gone = 0 if expired is None or held else _leading(draft, len(seqs), expired)
+            if not gone:
+                return change(txn), []
+            kept = self.again(draft, gone, draft.count - len(seqs))
+            try:
+                return True, renew(txn, self._address, draft, [*kept, *items], renewed)
+            except BaseException:
+                txn.spoil()
+                raise
+
+        return closure
+
+    def overwrite(self, items: Sequence[Prepared], *, seen: Seen | None = None) -> Closure[None]:
+        """Put items in the place of the whole history, damaged or not.
+
+        Args:
+            items: prepared ones.
+            seen: what the caller knows of the history; None: it does not matter what is lost.
+
+        Raises:
+            RevisionConflict: somebody changed the session since; it is as it was.
+        """
+
+        def work(draft: SessionTxn) -> Any:
+            if seen is not None:
+                if seen.session not in (0, draft.log.session):
+                    raise revision_conflict(seen.revision, draft.head.revision)
+                draft.expect(seen.revision)
+            if not draft.count and not items:
+                return Unchanged(None)
+            self._swap(draft, draft.count, items)
+            return None
+
+        return self._changes.change(work, create=bool(items), missing=lambda: None)
+
+    def expire(
+        self, since_us: int, *, renewed: Renewed | None = None
+    ) -> Closure[tuple[int, list[bytes]]]:
+        """Remove the items at the beginning that ``read`` leaves out at a time.
+
+        The session is written anew, so that they are gone from the file; ``renewed`` is told then.
+
+        Returns:
+            How many went; and what is left to remove, for ``resume_removals``.
+        """
+        self._address.need_writable()
+
+        def closure(txn: Txn) -> tuple[int, list[bytes]]:
+            draft = self._address.draft(txn, create=False)
+            if draft is None or is_held(txn, *draft.log.place):
+                return 0, []  # a legal hold covers them
+            draft.flush()
+            history = _history(draft, draft.count)
+            load = partial(draft.log.load, txn, history=history)
+            gone = _old(history, txn, draft.log.scope, since_us, load)
+            if not gone:
+                return 0, []
+            kept = self.again(draft, gone, draft.count)
+            try:
+                return gone, renew(txn, self._address, draft, kept, renewed)
+            except BaseException:
+                txn.spoil()
+                raise
+
+        return closure
+
+    def _swap(self, draft: SessionTxn, count: int, items: Sequence[Prepared]) -> bool:
+        draft.cut_to(draft.count - count)
+        if items:
+            draft.append(items, orphans="keep")
+        return True
+
+    def again(self, draft: SessionTxn, start: int, stop: int) -> list[Prepared]:
+        """The items at positions ``start .. stop``, ready to be appended once more; whole ones."""
+        counter, seed = draft.log.counter, self._address.engine.seed
+        found: list[Prepared] = []
+        for row in draft.last_found(draft.count - start)[: stop - start]:
+            if not isinstance(row, CorruptValueError):
+                with suppress(CorruptValueError):  # its large content is what is damaged
+                    found.append(again(draft.txn, draft.log.scope, row, counter, seed))
+        return found
+
+
+def message_of(row: RawItem) -> Message | None:
+    """The message of a raw item; None for an event.
+
+    Raises:
+        CorruptValueError: the row is no item.
+    """
+    seq, flags, body, payload = row
+    return None if body[:1] == _EVENT else decode_message(seq, body, flags, payload)
+
+
+def payload_of(txn: ReadTxn, scope: int, flags: int, body: bytes) -> bytes | None:
+    """The content of a row's blob, if it has one.
+
+    Raises:
+        CorruptValueError: it is damaged or missing.
+    """
+    if not flags & FLAG_BLOB:
+        return None
+    try:
+        return blobs.read(txn, scope, blobs.BlobRef.unpack(split_body(body)[3]))
+    except NotFoundError as exc:
+        msg = f"the large content of an item is missing: {exc}; run 'memcore check'"
+        raise CorruptValueError(msg, key=b"") from exc
+
+
+def mark_of(draft: SessionTxn) -> str:
+    """What tells the last item of a history from others; a renewal of the session leaves it."""
+    return _mark(draft.last_found, draft.count)
+
+
+def marked(log: CachedSession, txn: ReadTxn) -> str:
+    """As ``mark_of``, of a snapshot. For ``SessionReader.run``."""
+    stop = log.history.count
+    return _mark(lambda count: list(log.rows(txn, stop - count, stop)), stop)
+
+
+def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total: int) -> str:
+    count = min(_LOOK, total)
+    while True:
+        for row in reversed(last(count)):
+            if isinstance(row, CorruptValueError):
+                return "damaged"
+            if row[3][:1] != _EVENT:
+                return blake2b(row[3], digest_size=_MARK_BYTES).hexdigest()
+        if count == total:
+            return ""
+        count = min(2 * count, total)
+
+
+def _last_message(draft: SessionTxn) -> tuple[int, Message | None] | None:
+    """``(position, message)`` of the last item that can be read.
+
+    If there is none, the position of the first damaged one and None; None if all are events.
+    """
+    count, damaged = _LOOK, None
+    while True:
+        count = min(count, draft.count)
+        rows = draft.last_found(count)
+        for back, row in enumerate(reversed(rows), 1):
+            try:
+                message = _message_in(draft, row)
+            except CorruptValueError:
+                damaged = draft.count - back
+                continue
+            if message is not None:
+                return draft.count - back, message
+        if count == draft.count:
+            return None if damaged is None else (damaged, None)
+        count *= 2
+
+
+def _message_in(draft: SessionTxn, row: Any) -> Message | None:
+    if isinstance(row, CorruptValueError):
+        raise row
+    _, seq, flags, body = row
+    payload = payload_of(draft.txn, draft.log.scope, flags, body)
+    return message_of((seq, flags, body, payload))
+
+
+def _history(draft: SessionTxn, count: int) -> History:
+    """The segments that hold the last ``count`` live items at least."""
+    head = draft.head
+    if count <= head.count - head.base_count:
+        return History(head.segments)
+    return History(head.all_segments(draft.txn, draft.log.scope))
+
+
+def _last_seqs(draft: SessionTxn, count: int) -> list[int]:
+    history = _history(draft, count)
+    runs = history.spans(history.count - count, history.count)
+    return [seq for _, _, lo, hi in runs for seq in range(lo, hi + 1)]
+
+
+def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool]) -> int:
+    """How many of the first items are expired; of all but the last ``behind``."""
+    draft.flush()
+    stop = draft.count - behind
+    for at, row in _first_rows(_history(draft, draft.count), draft.txn, draft.log.scope, stop):
+        try:
+            message = _message_in(draft, row)
+        except CorruptValueError:
+            return at
+        if message is not None and not expired(message):
+            return at
+    return stop
+
+
+def _old(
+    history: History, txn: ReadTxn, scope: int, since_us: int, load: Callable[[], Ledger]
+) -> int:
+    """How many items at the beginning are older than a time, and need not stay for later ones."""
+    old = 0
+    for at, row in _first_rows(history, txn, scope, history.count):
+        if not isinstance(row, CorruptValueError):
+            if split_body(row[3])[1] >= since_us:
+                break
+            old = at + 1
+    return old if old in (0, history.count) else load().cut_at_most(old)
+
+
+def _first_rows(
+    history: History, txn: ReadTxn, scope: int, stop: int
+) -> Iterator[tuple[int, StoredRow | CorruptValueError]]:
+    """The rows up to ``stop`` with their positions, a page at a time."""
+    at = 0
+    while at < stop:
+        for position, session, lo, hi in history.spans(at, min(at + _PAGE, stop)):
+            yield from enumerate(
+                read_rows(txn, scope, session, position=position, lo=lo, hi=hi), position
+            )
+        at += _PAGE

@@ -1,0 +1,570 @@
+"""Audit entries of a write transaction: one for each row that it writes.
+
+Rows are noted as they are stored, and entries written behind each closure: so they are a part of
+the same transaction, are undone with it, and count as its writes. A chain is a session's, a
+scope's (its names, blobs, entries, graphs, shared state: session 0) or the database's (0, 0).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from memcore.codec import keys
+from memcore.codec.audit_entry import (
+    FIRST_MAC,
+    MAC_BYTES,
+    Chainer,
+    ChainPage,
+    Op,
+    digest_of,
+    head_digest_of,
+    pack_event,
+    pack_front,
+    pack_page,
+    pack_range,
+    pack_tip,
+)
+from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.values import clock_ms, seal_value
+from memcore.errors import AuditError, MemcoreError
+from memcore.store.commit import WriterNeeded
+from memcore.store.interface import MapMovedError
+
+if TYPE_CHECKING:
+    from memcore.store.environment import Environment
+    from memcore.store.transaction import WriteTxn
+
+__all__ = [
+    "AnchorFullError",
+    "Anchorage",
+    "Place",
+    "Recorder",
+    "Recording",
+    "Tip",
+    "anchored",
+    "chain_of",
+    "rest_of",
+]
+
+
+# --- The audit of one open file: its key, where its chains stand, and when they are anchored ------
+
+_TIPS_MAX: Final = 4096
+_ANCHORED_MAX: Final = 4096
+_log = logging.getLogger("memcore.audit")
+
+
+class AnchorFullError(AuditError):
+    """No space is left for an anchor; what makes room goes on without."""
+
+
+class Anchorage(Protocol):
+    """Where the heads of chains are put down, outside of the file."""
+
+    def write(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
+        """Put down numbers and macs, durably.
+
+        Raises:
+            AnchorFullError: no space is left.
+            AuditError: it cannot be done now.
+        """
+
+
+class Recorder:
+    """What all transactions of an environment share. Only its leader writes here."""
+
+    __slots__ = (
+        "_anchorage",
+        "_env",
+        "_every_entries",
+        "_every_seconds",
+        "_failure",
+        "_file",
+        "_since",
+        "_strict",
+        "_txnid",
+        "_waiting",
+        "anchored",
+        "chainer",
+        "changed",
+        "clock",
+        "tips",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        chainer: Chainer,
+        *,
+        anchorage: Anchorage | None,
+        every_entries: int,
+        every_seconds: float,
+        strict: bool,
+    ) -> None:
+        self._env = env
+        self.chainer = chainer
+        self._anchorage = anchorage
+        self._every_entries = every_entries
+        self._every_seconds = every_seconds
+        self._strict = strict
+        self._failure = ""
+        self._txnid = 0
+        self._file = env.key
+        self._waiting = 0
+        self.clock: Callable[[], float] = time.monotonic
+        self._since = self.clock()
+        self.tips: dict[Place, Tip] = {}
+        """Where chains stand, as long as nobody else commits."""
+        self.changed: dict[Place, tuple[int, bytes]] = {}
+        """What no anchor covers yet."""
+        self.anchored: dict[Place, int] = {}
+        """What an anchor covers, and its mark is to go."""
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def begin(self, txn: WriteTxn, txnid: int) -> Recording:
+        """The recording of a transaction that begins."""
+        if txnid != self._txnid + 1 or self._file != self._env.key:
+            self.tips.clear()  # somebody else has committed, or it is a compact copy now
+            self._file = self._env.key
+        return Recording(self, txn, txnid)
+
+    def committed(
+        self, txnid: int, tips: Mapping[Place, Tip], wrote: int, unmarked: Sequence[Place]
+    ) -> None:
+        """Take over what a stored transaction knows. May be called again after an interrupt."""
+        if len(self.tips) > _TIPS_MAX:
+            self.tips.clear()
+        for place in unmarked:
+            self.anchored.pop(place, None)
+        self.tips.update(tips)
+        if wrote and self._anchorage is not None:
+            for place, tip in tips.items():
+                if tip.marked and tip.number:
+                    self.changed[place] = tip.number, tip.mac
+            if self._txnid != txnid:
+                self._waiting += wrote
+        self._txnid = txnid
+
+    def owe(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
+        """What others left unanchored is due with the next anchor."""
+        for place, tip in tips.items():
+            self.changed.setdefault(place, tip)
+
+    # --- anchoring --------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a commit is to be followed, or preceded, by an anchor: one waits for a device."""
+        return (
+            self._anchorage is not None
+            and bool(self.changed)
+            and (
+                self._waiting >= self._every_entries
+                or self.clock() - self._since >= self._every_seconds
+                or (self._strict and bool(self._failure))
+            )
+        )
+
+    def need_anchored(self, *, hurried: bool) -> AnchorFullError | None:
+        """Before a transaction: an anchor that failed is tried again.
+
+        Returns:
+            What to tell those who do not make room, where the anchor's device is full: who deletes
+            must not have to delete first. Marks in the file say what is to be anchored later.
+
+        Raises:
+            WriterNeeded: ``hurried``, and an anchor is due.
+            AuditError: it fails again, and nothing shall be written without.
+        """
+        if hurried and self.is_due:
+            raise WriterNeeded
+        if self._failure and self._strict:
+            try:
+                self.anchor()
+            except AnchorFullError as error:
+                return error
+        return None
+
+    def anchor_if_due(self) -> None:
+        """After a commit. What fails is told by the next one: this one is stored."""
+        if self.is_due:
+            try:
+                self.anchor()
+            except MemcoreError as error:
+                self._failure = str(error)
+
+    def anchor(self, _: object = None) -> None:
+        """Put down where the chains stand that have grown. Needs the lead.
+
+        What is put down has to be durable in the file before: it would read as cut off.
+
+        Raises:
+            AuditError: it cannot be done now, and ``on_failure`` is ``"raise"``.
+        """
+        if self._anchorage is None or not self.changed or self._env.raw is None:
+            return
+        try:
+            if not self._make_durable():
+                return  # the next commit follows the map first
+            self._anchorage.write(self.changed)
+        except AuditError as error:
+            self._failure = str(error)
+            self._waiting, self._since = 0, self.clock()
+            _log.error("%s: the audit could not be anchored: %s", self._env.path, error)
+            if self._strict:
+                raise
+            return
+        self._failure = ""
+        self._waiting, self._since = 0, self.clock()
+        if len(self.anchored) < _ANCHORED_MAX:
+            self.anchored.update((place, tip[0]) for place, tip in self.changed.items())
+        self.changed.clear()
+
+    def _make_durable(self) -> bool:
+        env = self._env
+        if env.steady_sync is not None:
+            try:
+                env.steady_sync.sync()
+            except MapMovedError:
+                return False
+        elif env.redo is None and not env.private:
+            env.leader.sync()
+        return True
+
+
+@contextmanager
+def anchored(recorder: Recorder | None) -> Iterator[None]:
+    """Around the closing of a file: a last anchor; the file is closed even if that fails.
+
+    On a full device it is left to the next who opens the file; the log says so.
+    """
+    failure: MemcoreError | None = None
+    if recorder is not None:
+        try:
+            recorder.anchor()
+        except AnchorFullError:
+            pass
+        except MemcoreError as error:
+            failure = error
+    yield
+    if failure is not None:
+        raise failure
+
+
+# --- What one write transaction adds to the audit chains: an entry for each row that it wrote -----
+
+Place = tuple[int, int]
+"""``(scope, session)``: whose chain."""
+
+DATABASE: Final[Place] = (0, 0)
+SESSION_ROWS: Final = (
+    Row.ITEM, Row.VIEW, Row.SEGMENTS, Row.CHILD, Row.CHECKPOINT, Row.STATE, Row.MOMENT, 0x10
+)  # fmt: skip
+"""Rows of a session that are noted, beside its head. Others follow from them, or are learned."""
+SCOPE_KINDS: Final = (
+    Kind.SESSION_NAME, Kind.BLOB_CHUNK, Kind.BLOB_ADDRESS, Kind.KV_NAMESPACE, Kind.KV,
+    Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE,
+)  # fmt: skip
+DATABASE_KINDS: Final = (Kind.SCOPE, Kind.SCOPE_NAME)
+NAME_KINDS: Final = frozenset(
+    (Kind.SCOPE, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
+)
+"""Their keys name users and sessions: a chain, which outlives them, holds keyed hashes of these."""
+HEAD: Final = bytes((Row.HEAD,)) + bytes(8)
+OF_SESSION: Final = bytes((Kind.SESSION,))
+"""Begins what a scope's chain notes of a session: that its chain began, or ended."""
+OF_SCOPE: Final = bytes((Kind.BLOB,))
+"""The same of a scope, in the database's chain. Neither chain notes rows of these kinds."""
+BEGUN: Final = bytes(32)
+
+_IN_SESSION: Final = frozenset((*SESSION_ROWS, Row.HEAD))
+_PLACE = Struct(">QQ")
+_PLACE_BYTES: Final = 17
+_SCOPED_BYTES: Final = 9
+NAME_BYTES: Final = 20
+_UNMARKED_MAX: Final = 16
+
+
+class Tip(NamedTuple):
+    """Where a chain stands."""
+
+    number: int
+    mac: bytes
+    closed: bool
+    marked: bool
+    """Whether the row is there that says that no anchor covers all of it."""
+    rows: bytes
+    """What the keys of its entries begin with."""
+
+
+def chain_of(key: bytes) -> Place | None:
+    """The chain in which a row is noted, None: it is not."""
+    kind = key[0]
+    if kind == Kind.SESSION:
+        if len(key) > _PLACE_BYTES and key[_PLACE_BYTES] in _IN_SESSION:
+            return _PLACE.unpack_from(key, 1)
+        return None
+    if kind in SCOPE_KINDS and len(key) > _SCOPED_BYTES:
+        if kind == Kind.CARE and key[_SCOPED_BYTES] == Care.AUDIT:
+            return None
+        return int.from_bytes(key[1:9], "big"), 0
+    return DATABASE if kind in DATABASE_KINDS else None
+
+
+def rest_of(place: Place, key: bytes) -> bytes:
+    """What of a key its chain does not say already."""
+    if place[1]:
+        return key[_PLACE_BYTES:]
+    if place == DATABASE and key[0] != Kind.CARE:
+        return key
+    return key[:1] + key[_SCOPED_BYTES:]
+
+
+def told_name(chainer: Chainer, rest: bytes) -> bytes:
+    """What stands in a chain for the key of a name."""
+    return rest[:1] + chainer.sign(b"name" + rest)[:NAME_BYTES]
+
+
+def told_digest(chainer: Chainer, place: Place, value: bytes) -> bytes:
+    """The digest of a row in a chain; in the database's, where users are named, a keyed one."""
+    return chainer.sign(b"value" + value) if place == DATABASE else digest_of(value)
+
+
+def told_row(chainer: Chainer, place: Place, key: bytes) -> bytes:
+    """What a chain calls a row."""
+    rest = rest_of(place, key)
+    return rest if place[1] or rest[0] not in NAME_KINDS else told_name(chainer, rest)
+
+
+class Recording:
+    """The audit of one transaction."""
+
+    __slots__ = (
+        "_is_told",
+        "_pending",
+        "_recorder",
+        "_tips",
+        "_txn",
+        "_txnid",
+        "_unmarked",
+        "wrote",
+    )
+
+    def __init__(self, recorder: Recorder, txn: WriteTxn, txnid: int) -> None:
+        self._recorder = recorder
+        self._txn = txn
+        self._txnid = txnid
+        self._pending: dict[Place, dict[Any, bytes | None]] = {}
+        self._tips: dict[Place, Tip] = {}
+        self._is_told = False
+        self._unmarked: list[Place] = []
+        self.wrote = 0
+        """Entries of this transaction."""
+
+    # --- noting -----------------------------------------------------------------------------------
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """A row was written, or deleted (None)."""
+        place = chain_of(key)
+        if place is not None:
+            rows = self._pending.get(place)
+            if rows is None:
+                rows = self._pending[place] = {}
+            rest = key[_PLACE_BYTES:] if place[1] else rest_of(place, key)
+            if rest in rows:  # behind what was noted since: a deleted range may hold it
+                del rows[rest]
+            rows[rest] = value
+
+    def note_range(self, start: bytes, stop: bytes) -> None:
+        """Rows from ``start`` up to ``stop`` were deleted, all of one kind and scope."""
+        if start[0] == Kind.SESSION:
+            if len(start) <= _PLACE_BYTES or (
+                start[_PLACE_BYTES] not in _IN_SESSION
+                and stop[: _PLACE_BYTES + 1] == start[: _PLACE_BYTES + 1]
+            ):
+                return
+            place: Place | None = keys.split_session_prefix(start)
+            within = start[:_PLACE_BYTES]
+        else:
+            place = chain_of(start + b"\0")
+            within = start[:_SCOPED_BYTES]
+        if place is None:
+            return
+        inside = stop.startswith(within)
+        end = rest_of(place, stop) if inside else b"\xff" if place[1] else bytes((start[0] + 1,))
+        self._pending.setdefault(place, {})[rest_of(place, start), end] = None
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write the entries of what was noted."""
+        pending = self._pending
+        if not pending:
+            return
+        now = clock_ms()
+        if len(pending) == 1:
+            for place, rows in pending.items():
+                self._write(place, rows, now)
+            self._pending = {}
+            if self._recorder.anchored:
+                self._unmark()
+            return
+        # Sessions first, the database last: a chain that begins is noted in the one above.
+        for last in ((False, False), (True, False), (True, True)):
+            for place in sorted(p for p in pending if (not p[1], p == DATABASE) == last):
+                self._write(place, pending[place], now)
+        self._pending = {}
+        if self._recorder.anchored:
+            self._unmark()
+
+    def _write(self, place: Place, rows: dict[Any, bytes | None], now: int) -> None:
+        tip = self._tip(place)
+        if tip.closed:
+            return
+        if not tip.number:
+            if all(value is None for value in rows.values()):
+                return  # the last rows of what was deleted, chain and all
+            self._begin(place, now)
+        head = b""
+        if rows.get(HEAD) is not None and place[1]:
+            head = head_digest_of(rows.pop(HEAD) or b"")
+        left, chainer = len(rows), self._recorder.chainer
+        for rest, value in rows.items():
+            left -= 1
+            told = b"" if left else head
+            if not isinstance(rest, bytes):
+                self._append(place, Op.RANGE, pack_range(*rest), now, told)
+                continue
+            if not place[1] and rest[0] in NAME_KINDS:
+                rest = told_name(chainer, rest)  # noqa: PLW2901 - what it is called in the chain
+            if value is not None:
+                self._append(place, Op.PUT, told_digest(chainer, place, value) + rest, now, told)
+            else:
+                self._append(place, Op.DELETE, rest, now, told)
+        if head and not rows:
+            self._append(place, Op.HEAD, b"", now, head)
+
+    def _append(self, place: Place, op: Op, said: bytes, now: int, head: bytes = b"") -> None:
+        tip = self._tips.get(place) or self._tip(place)
+        number = tip.number + 1
+        body = pack_front(op, number, now, head) + said
+        mac = self._recorder.chainer.seal(place, number, tip.mac, body)
+        self._put(keys.numbered(tip.rows, number), body + mac)
+        if not tip.marked:
+            key = keys.audit_mark(*place)
+            self._txn.put(key, seal_value(key, b""))
+        self._tips[place] = Tip(number, mac, op is Op.CLOSED, True, tip.rows)
+
+    def _put(self, key: bytes, body: bytes) -> None:
+        self._txn.put(key, seal_value(key, body))
+        self.wrote += 1
+        if not self._is_told:
+            self._is_told = True
+            self._txn.on_commit(self._committed)
+
+    def _begin(self, place: Place, now: int) -> None:
+        """The first entry of a chain is told by the chain above, or by its parent."""
+        if place == DATABASE:
+            return
+        above = (place[0], 0) if place[1] else DATABASE
+        named = place[1] or place[0]
+        if not self._tip(above).number:
+            self._begin(above, now)
+        self._append(above, Op.BEGIN, pack_tip(named, 0, FIRST_MAC), now)
+        parent = self._parent_of(place)
+        if parent:
+            tip = self._tip((place[0], parent))
+            self._append(place, Op.FORK, pack_tip(parent, tip.number, tip.mac), now)
+
+    def _parent_of(self, place: Place) -> int:
+        """The session from which this transaction forks this one, 0: none."""
+        if place[1]:
+            child = bytes((Row.CHILD,)) + place[1].to_bytes(8, "big")
+            for (scope, session), rows in self._pending.items():
+                if scope == place[0] and rows.get(child) is not None:
+                    return session
+        return 0
+
+    def _tip(self, place: Place) -> Tip:
+        tip = self._tips.get(place)
+        if tip is None:
+            tip = self._recorder.tips.get(place) or read_tip(self._txn, place)
+            self._tips[place] = tip
+        return tip
+
+    # --- what is no row ---------------------------------------------------------------------------
+
+    def event(self, scope: int, what: str, details: dict[str, Any]) -> None:
+        """Chain something that happened in a scope; 0: in the database."""
+        now = clock_ms()
+        place = scope, 0
+        if not self._tip(place).number:
+            self._begin(place, now)
+        if not self._tip(place).closed:
+            self._append(place, Op.EVENT, pack_event(what, details), now)
+
+    def end(self, place: Place) -> None:
+        """Close a chain whose rows are about to be deleted; the chain above names its last mac."""
+        self.settle()
+        tip = self._tip(place)
+        if not tip.number or tip.closed:
+            return
+        now = clock_ms()
+        self._append(place, Op.CLOSED, b"", now)
+        tip = self._tip(place)
+        above = (place[0], 0) if place[1] else DATABASE
+        self._append(above, Op.END, pack_tip(place[1] or place[0], tip.number, tip.mac), now)
+        self._txn.delete(keys.audit_mark(*place))
+        self._tips[place] = tip._replace(marked=False)
+
+    def page(self, place: Place, op: Op, page: ChainPage, head: bytes) -> None:
+        """Append what covers rows that were there before the chain."""
+        now = clock_ms()
+        if not self._tip(place).number:
+            self._begin(place, now)
+        self._append(place, op, pack_page(page), now, head)
+
+    @property
+    def chainer(self) -> Chainer:
+        """The key."""
+        return self._recorder.chainer
+
+    def cut(self, place: Place, number: int, before: bytes, page: ChainPage, head: bytes) -> None:
+        """Put a CUT in the place of the last of the entries that it stands for."""
+        now = clock_ms()
+        body = pack_front(Op.CUT, number, now, head) + pack_page(page)
+        key = keys.numbered(keys.audit_rows(*place), number)
+        self._put(key, body + self.chainer.seal(place, number, before, body))
+
+    # --- marks and the commit ---------------------------------------------------------------------
+
+    def _unmark(self) -> None:
+        """Take the marks of some chains away that have not grown since an anchor covered them."""
+        anchored = self._recorder.anchored
+        for place in list(anchored)[:_UNMARKED_MAX]:
+            tip = self._tip(place)
+            if tip.marked and tip.number == anchored[place]:
+                self._txn.delete(keys.audit_mark(*place))
+                self._tips[place] = tip._replace(marked=False)
+            self._unmarked.append(place)
+
+    def _committed(self) -> None:
+        """The transaction is stored: what it knows of chains is known to be so."""
+        self._recorder.committed(self._txnid, self._tips, self.wrote, self._unmarked)
+
+
+def read_tip(txn: Any, place: Place) -> Tip:
+    """Where a chain stands in the file; number 0: there is none."""
+    rows = keys.audit_rows(*place)
+    marked = txn.get(keys.audit_mark(*place)) is not None
+    for key, value in txn.scan(rows, keys.after(rows), reverse=True, limit=1):
+        # What is damaged is for the verification to name: the chain goes on from it.
+        mac = value[-MAC_BYTES:].rjust(MAC_BYTES, b"\0")
+        return Tip(keys.number_of(key), mac, value[10:11] == bytes((Op.CLOSED,)), marked, rows)
+    return Tip(0, FIRST_MAC, False, marked, rows)

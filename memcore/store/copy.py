@@ -1,0 +1,640 @@
+"""Copies of a store: made beside their target, flushed, verified, scrubbed, then renamed.
+
+A copy is whole by itself. The slots of its reserved run are blank, since a record of the source is
+bound to the source's meta pages; what such a record still had to bring is written into the copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import pairwise, takewhile
+from pathlib import Path
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from memcore.errors import (
+    CorruptStoreError,
+    InternalError,
+    MemcoreError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreAccessError,
+    StoreFullError,
+    StoreLockedError,
+)
+from memcore.files import open_private, sync_directory
+from memcore.limits import PAGE_BYTES
+from memcore.store import lmdb as binding
+from memcore.store.datafile import (
+    FORMAT_KEY,
+    FULL,
+    LOCK,
+    MOVING,
+    NO_LINKS,
+    PAGE_HEADER_BYTES,
+    Format,
+    exclusively,
+    inspect,
+    leftovers,
+    newest_meta,
+    open_locked,
+    publish,
+    temporary_name,
+)
+from memcore.store.pages import DamageError
+from memcore.store.redo_log import RedoLog, find_run
+
+if TYPE_CHECKING:
+    from memcore.store.environment import Environment
+
+__all__ = [
+    "Judge",
+    "back_up",
+    "beside",
+    "blank_slack",
+    "compact_file",
+    "copy_snapshot",
+    "prove",
+    "refusal",
+    "renew_separators",
+    "restore_file",
+    "separators",
+    "wipe_slots",
+]
+
+
+# --- The keys in the branches of a tree, made anew from the rows that there are -------------------
+# A branch tells by a key where its next child begins. When the row of that key goes, the key stays:
+# in a compact copy, too. So names of rows that are gone would live on as separators. The shortest
+# prefix of a child's first key that is above all before it is never longer than what stood there.
+
+_BRANCH, _LEAF = 0x01, 0x02
+_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
+_LEAF_NODE = Struct("<IHH")  # value bytes, flags, key bytes
+_BRANCH_NODE = Struct("<IHH")  # child's low 32 bits, its high 16, key bytes
+_NODE_BYTES: Final = _LEAF_NODE.size
+
+
+def renew_separators(fd: int, path: str) -> None:
+    """Rewrite the branches of a copy that nobody has mapped; durable with the next flush.
+
+    Raises:
+        DamageError: the tree is not sound.
+    """
+    meta = newest_meta(fd, path)
+    if meta.main_depth > 1:
+        _renew(fd, meta.main_root, meta.main_depth - 1)
+
+
+def separators(fd: int, path: str) -> Iterator[bytes]:
+    """The keys in all branches of a file that nobody changes.
+
+    Raises:
+        DamageError: the tree is not sound.
+    """
+    meta = newest_meta(fd, path)
+    waiting = [(meta.main_root, meta.main_depth - 1)]
+    while waiting:
+        number, level = waiting.pop()
+        if level > 0:
+            page, nodes = _nodes(fd, number, level)
+            for node in nodes:
+                low, high, size = _BRANCH_NODE.unpack_from(page, node)
+                yield page[node + _NODE_BYTES : node + _NODE_BYTES + size]
+                waiting.append((low | high << 32, level - 1))
+
+
+def _nodes(fd: int, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
+    """A page and the offsets of its nodes."""
+    page = os.pread(fd, PAGE_BYTES, number * PAGE_BYTES)
+    if len(page) < PAGE_BYTES:
+        raise DamageError(f"page {number} is missing")
+    found, _, flags, lower, upper = _HEADER.unpack_from(page)
+    if found != number or flags != (_BRANCH if level else _LEAF):
+        raise DamageError(f"page {number} is marked as page {found} with flags {flags:#x}")
+    if not PAGE_HEADER_BYTES < lower <= upper <= PAGE_BYTES:
+        raise DamageError(f"page {number} has bounds {lower}..{upper}")
+    nodes = unpack_from(f"<{(lower - PAGE_HEADER_BYTES) // 2}H", page, PAGE_HEADER_BYTES)
+    if max(nodes) > PAGE_BYTES - _NODE_BYTES:
+        raise DamageError(f"page {number} has nodes outside of it")
+    return page, nodes
+
+
+def _renew(fd: int, number: int, level: int) -> tuple[bytes, bytes]:
+    """Rewrite the branches at a page and below it; the first and the last key below."""
+    page, nodes = _nodes(fd, number, level)
+    if not level:
+        return _leaf_key(page, nodes[0]), _leaf_key(page, nodes[-1])
+    children = [_BRANCH_NODE.unpack_from(page, node)[:2] for node in nodes]
+    bounds = [_renew(fd, low | high << 32, level - 1) for low, high in children]
+    keys = [b"", *(_between(a[1], b[0]) for a, b in pairwise(bounds))]
+    made = _packed(number, children, keys)
+    if made != page:
+        os.pwrite(fd, made, number * PAGE_BYTES)
+    return bounds[0][0], bounds[-1][1]
+
+
+def _leaf_key(page: bytes, node: int) -> bytes:
+    size = _LEAF_NODE.unpack_from(page, node)[2]
+    return page[node + _NODE_BYTES : node + _NODE_BYTES + size]
+
+
+def _between(last: bytes, first: bytes) -> bytes:
+    """The shortest beginning of ``first`` that is above ``last``."""
+    if not last < first:
+        raise DamageError("keys of neighbouring pages are out of order")
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(last, first, strict=False))
+    return first[: sum(1 for _ in same) + 1]
+
+
+def _packed(number: int, children: list[tuple[int, ...]], keys: list[bytes]) -> bytes:
+    """A branch page of these nodes, the first one at its end."""
+    page = bytearray(PAGE_BYTES)
+    lower, upper = PAGE_HEADER_BYTES, PAGE_BYTES
+    for (low, high), key in zip(children, keys, strict=True):
+        upper -= _NODE_BYTES + len(key) + (len(key) & 1)
+        page[lower : lower + 2] = upper.to_bytes(2, "little")
+        lower += 2
+        if lower > upper:
+            raise DamageError(f"page {number} has no room for its own keys")
+        _BRANCH_NODE.pack_into(page, upper, low, high, len(key))
+        page[upper + _NODE_BYTES : upper + _NODE_BYTES + len(key)] = key
+    _HEADER.pack_into(page, 0, number, 0, _BRANCH, lower, upper)
+    return bytes(page)
+
+
+# --- What pages of a file hold beside rows: remains of rows that are gone, blanked in a copy ------
+# LMDB takes pages for new rows from memory that held other pages a moment ago, and writes them out
+# whole: the gap in the middle of a page of rows, and the end of a large value's last page, may hold
+# bytes of anything that was ever in the file. A compact copy takes them over.
+
+_BRANCH_SLACK, _LEAF_SLACK, _OVERFLOW = 0x01, 0x02, 0x04
+_BIG: Final = 0x01
+# number, pad, flags, lower, upper; of a run: pages in place of the two
+_NODE = Struct("<IHH")  # value bytes, flags, key bytes
+_METAS: Final = 2
+_CHUNK_PAGES: Final = 256
+
+
+def blank_slack(fd: int, path: str) -> None:
+    """Blank what lies between rows and behind values in a compact copy that nobody has mapped.
+
+    All of its pages are in use, one behind the other.
+
+    Raises:
+        CorruptStoreError: a page is not what a compact copy has there.
+    """
+    pages = os.fstat(fd).st_size // PAGE_BYTES
+    values: dict[int, int] = {}
+    """Of each large value the first page, and its bytes."""
+    runs: dict[int, int] = {}
+    """Of each run of pages the first one, and how many."""
+    at = _METAS
+    while at < pages:
+        chunk = bytearray(os.pread(fd, min(_CHUNK_PAGES, pages - at) * PAGE_BYTES, at * PAGE_BYTES))
+        before = bytes(chunk)
+        done = 0
+        while done < len(chunk) // PAGE_BYTES:
+            number, _, flags, lower, upper = _HEADER.unpack_from(chunk, done * PAGE_BYTES)
+            if number != at + done:
+                raise _unlike(path, at + done)
+            if flags == _OVERFLOW:
+                runs[number] = lower | upper << 16
+                done += runs[number]
+                if not runs[number]:
+                    raise _unlike(path, number)
+                continue
+            holds_rows = PAGE_HEADER_BYTES <= lower <= upper <= PAGE_BYTES
+            if flags not in (_BRANCH_SLACK, _LEAF_SLACK) or not holds_rows:
+                raise _unlike(path, number)
+            start = done * PAGE_BYTES
+            chunk[start + lower : start + upper] = bytes(upper - lower)
+            if flags == _LEAF_SLACK:
+                _find_values(chunk, start, lower, values)
+            done += 1
+        if chunk != before:
+            os.pwrite(fd, chunk, at * PAGE_BYTES)
+        at += done
+    for first, size in values.items():
+        _blank_end(fd, first, size, runs.get(first, 0), path)
+
+
+def _find_values(chunk: bytearray, start: int, lower: int, values: dict[int, int]) -> None:
+    """The large values that a page of rows refers to."""
+    count = (lower - PAGE_HEADER_BYTES) // 2
+    for node in unpack_from(f"<{count}H", chunk, start + PAGE_HEADER_BYTES):
+        if node > PAGE_BYTES - _NODE.size:
+            continue  # what is wrong is told by who walks the copy
+        size, flags, key_bytes = _NODE.unpack_from(chunk, start + node)
+        if flags & _BIG:
+            place = start + node + _NODE.size + key_bytes
+            values[int.from_bytes(chunk[place : place + 8], "little")] = size
+
+
+def _blank_end(fd: int, first: int, size: int, pages: int, path: str) -> None:
+    end = PAGE_HEADER_BYTES + size
+    left = pages * PAGE_BYTES - end
+    if not 0 <= left < PAGE_BYTES:
+        raise _unlike(path, first)
+    if left and os.pread(fd, left, first * PAGE_BYTES + end).strip(b"\0"):
+        os.pwrite(fd, bytes(left), first * PAGE_BYTES + end)
+
+
+def _unlike(path: str, page: int) -> CorruptStoreError:
+    return CorruptStoreError(f"{path}: page {page} of the copy is not sound; check the device")
+
+
+# --- Copies of a store: made beside their target, flushed, verified, and only then given its name -
+
+Judge = Callable[[str], list[str]]
+"""Looks at a finished copy by its path; findings in words."""
+
+_Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
+
+
+def back_up(env: Environment, target: str, *, compact: bool, judge: Judge | None) -> None:
+    """Copy one consistent snapshot to the new file ``target`` while others write.
+
+    Raises:
+        StoreAccessError: the target exists or cannot be written.
+        StoreFullError: no space is left for the copy.
+        CorruptStoreError: the copy has findings; there is no target then.
+    """
+    if os.path.lexists(target):
+        raise _exists(target)
+    try:
+        with beside(target) as (temporary, fd):
+            copy_snapshot(env, fd, temporary, compact=compact)
+            prove(fd, temporary, target, judge)
+            publish(temporary, target)
+    except FileExistsError as error:
+        raise _exists(target) from error
+    except OSError as error:
+        raise refusal(error, target) from error
+
+
+def _exists(target: str) -> StoreAccessError:
+    return StoreAccessError(f"{target}: exists; a backup never overwrites")
+
+
+def refusal(error: OSError, path: str) -> StorageError:
+    """The typed error for what the system refused while ``path`` was to be written."""
+    if error.errno in FULL:
+        return StoreFullError(
+            f"{path}: no space is left for the copy ({error.strerror}): free some and try again;"
+            " nothing was changed"
+        )
+    return StoreAccessError(f"{path}: cannot write: {error.strerror}")
+
+
+@contextmanager
+def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[str, int]]:
+    """A new file in the directory of ``final``: its path and a descriptor.
+
+    It belongs to whom ``like`` belongs to. At the end its name is removed, if it still has it,
+    whatever interrupts what. The flock on it says that its maker lives.
+    """
+    remove_leftovers(final)
+    temporary = temporary_name(final)
+    fd = -1
+    try:
+        fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        if like is not None:
+            own = os.fstat(fd)
+            if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+                os.fchown(fd, like.st_uid, like.st_gid)
+            os.fchmod(fd, stat.S_IMODE(like.st_mode))
+        yield temporary, fd
+    finally:
+        # By functions in C alone: an interrupt comes when one has returned, and the next is done.
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        finally:
+            try:
+                os.unlink(temporary + LOCK)
+            except FileNotFoundError:
+                pass
+            finally:
+                try:
+                    os.unlink(temporary + MOVING)
+                except FileNotFoundError:
+                    pass
+                finally:
+                    if fd >= 0:
+                        os.close(fd)
+
+
+def remove_leftovers(final: str) -> None:
+    """Remove what dead processes left beside ``final`` when they were making it.
+
+    A leftover may be the second name of ``final`` itself, kept until its directory was flushed:
+    so that is done first.
+    """
+    found = [name for name, pid in leftovers(final) if _is_abandoned(name, pid)]
+    if found:
+        sync_directory(final)
+    for leftover in found:
+        for name in (leftover, leftover + LOCK):
+            with suppress(FileNotFoundError):
+                Path(name).unlink()
+
+
+def _is_abandoned(leftover: str, pid: int) -> bool:
+    """Whether its maker is gone. A container gives its numbers again: ours says nothing."""
+    if pid != os.getpid():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+    try:
+        fd = os.open(leftover, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+# --- the content ---------------------------------------------------------------------------------
+
+
+def copy_snapshot(
+    env: Environment,
+    fd: int,
+    temporary: str,
+    *,
+    compact: bool,
+    record: Format | None = None,
+) -> None:
+    """Copy what is committed to the empty file ``fd`` at ``temporary``, as a store by itself.
+
+    ``record`` makes it one of another mode or format. A read-only handle cannot recover: a redo
+    record that waits for somebody who can is applied to the copy.
+    """
+    waiting = env.hold(partial(_copy_rows if compact else _copy_pages, env, fd))
+    inspect(fd, temporary)
+    if compact:
+        _forget_what_is_gone(fd, temporary)
+    run = find_run(fd, temporary)
+    if not compact and env.read_only and env.redo is not None:
+        waiting = RedoLog(fd, run).pending(newest_meta(fd, temporary))
+    run.blank(fd)
+    rows: dict[bytes, bytes | None] = {} if waiting is None else dict(waiting[1])
+    if record is not None:
+        run.set_mode(fd, relaxed=record.durability == "relaxed")
+        rows[FORMAT_KEY] = record.pack()
+    if rows:
+        binding.amend(temporary, rows)
+
+
+def _copy_pages(_: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
+    """Copy the file page by page; what waits in it waits in the copy."""
+    raw.copyfd(fd, compact=False)
+    return None
+
+
+def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
+    """Copy a snapshot row by row; the redo record that waits to follow it, if one does."""
+    waiting = None
+    txn = raw.begin()
+    try:
+        meta = newest_meta(env.fd, env.path)
+        if env.read_only and env.redo is not None and meta.txnid == txn.id():
+            waiting = env.redo.pending(meta)
+        raw.copyfd(fd, compact=True, txn=txn)
+    finally:
+        txn.abort()
+    return waiting
+
+
+def _forget_what_is_gone(fd: int, temporary: str) -> None:
+    """Leave nothing in a compact copy of rows that are gone: LMDB takes remains of them over."""
+    blank_slack(fd, temporary)
+    try:
+        renew_separators(fd, temporary)
+    except DamageError as damage:
+        raise CorruptStoreError(f"{temporary}: was not made, for {damage}") from damage
+
+
+def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
+    """Flush a copy and walk it; ``judge`` walks it in place of the structural walk.
+
+    Raises:
+        CorruptStoreError: there is a finding; ``target`` names what was to be made.
+    """
+    os.fsync(fd)
+    try:
+        inspect(fd, temporary)
+        findings = binding.verify(temporary) if judge is None else judge(temporary)
+    except (CorruptStoreError, StoreFullError, StoreAccessError, InternalError):
+        raise
+    except MemcoreError as error:
+        findings = [str(error)]
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise CorruptStoreError(
+            f"{target}: was not made, for the copy is not sound: {findings[0]}{more}; run check on"
+            " the source, restore an older backup or salvage it"
+        )
+
+
+# --- One file in the place of another, at one moment: what compaction and restoring end with ------
+# Every opener holds a shared flock on the data file and compares the inode after locking, so
+# whoever holds it exclusively may replace the file. LMDB's lock file belongs to the path, not to
+# the data: it is reused only when the next opener finds it held by nobody and so makes it anew.
+# Readers and writers that are no memcore do not take the flock, but they do hold the lock file.
+#
+# The new file keeps its temporary name as a second one until the directory is flushed. An opener
+# that meets two names flushes the directory itself: what it acknowledges cannot lie in a file whose
+# name a power cut takes back.
+
+
+def compact_file(
+    env: Environment, *, record: Format | None, judge: Judge | None
+) -> tuple[int, int]:
+    """Swap the file for a compact copy of it; its bytes before and after. Needs the lead.
+
+    ``record`` is the copy's format record, None: the file's own.
+
+    Writers wait, readers go on until the swap. Whatever fails or is cut short leaves the old file
+    or the new one under the name, whole; the environment has the one that is there.
+
+    Raises:
+        StoreLockedError: another process has the file open.
+        StoreFullError: no space is left for the copy; nothing was changed.
+        CorruptStoreError: the copy has findings; nothing was changed.
+        StorageError: the swap is done, but the directory cannot be flushed: the handle refuses
+            writes until it is opened anew.
+    """
+    env.hold(lambda _: None)  # a child of a fork opens here
+    lock = env.fd  # ours from the swap on: its flock outlives the environment that had it
+    try:
+        with exclusively(lock, env.path):
+            old = os.fstat(lock)
+            with beside(env.path, like=old) as (temporary, fd):
+                copy_snapshot(env, fd, temporary, compact=True, record=record)
+                prove(fd, temporary, env.path, judge)
+                new = os.fstat(fd)
+                key = new.st_dev, new.st_ino
+                env.barrier.closed(partial(_swap, env, lock, temporary, key))
+            return old.st_size, new.st_size
+    except OSError as error:
+        raise refusal(error, env.path) from error
+    except binding.RawError as error:
+        binding.raise_from(error, env.path)
+    finally:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
+        finally:
+            if env.fd != lock:
+                os.close(lock)
+
+
+def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> None:
+    env.next_key = key  # a thread that opens the path meanwhile shall get this environment
+    env.fd = -1  # who called closes it
+    env.detach(again=True)  # should it not open below
+    failed: OSError | None = None
+    try:
+        need_unmapped(env.path)
+        put_in_place(temporary, env.path)
+    except _UnflushedError as error:
+        failed = error
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # if the old file stayed, its opener comes now
+        env.attach(read_only=False)
+    if failed is not None:
+        env.leader.poison = (
+            f"{env.path}: was replaced, but its directory could not be flushed ({failed.strerror});"
+            " close the store, check the device, open it again"
+        )
+        raise StorageError(env.leader.poison) from failed
+
+
+class _UnflushedError(OSError):
+    """The name points to the new file, but a power cut may still take that back."""
+
+
+def put_in_place(temporary: str, final: str) -> None:
+    """Make ``final`` the name of the flushed file ``temporary``, durably, whatever it was before.
+
+    Raises:
+        OSError: the system refused; ``final`` is as it was, unless the flush of the directory
+            failed.
+    """
+    moving = temporary + MOVING
+    try:
+        os.link(temporary, moving)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        moving = temporary
+    try:
+        Path(moving).replace(final)
+    except BaseException:
+        if moving != temporary:
+            with suppress(OSError):
+                Path(moving).unlink()
+        raise
+    try:
+        sync_directory(final)
+    except OSError as error:
+        raise _UnflushedError(error.errno, error.strerror, final) from error
+
+
+@contextmanager
+def held_alone(path: str) -> Iterator[os.stat_result]:
+    """Keep everybody, this process included, from opening the file at ``path``; its status.
+
+    Raises:
+        StoreLockedError: somebody has it open.
+        StoreAccessError, StoreFormatError: it cannot be opened, or is no regular file.
+    """
+    fd = open_locked(path, read_only=True)
+    try:
+        with exclusively(fd, path):
+            need_unmapped(path)
+            yield os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def need_unmapped(path: str) -> None:
+    """Refuse while a foreign LMDB program has the file mapped: its lock file would serve two files.
+
+    This process must not have it open: closing a descriptor gives up all of its locks on a file.
+    """
+    try:
+        fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        raise StoreLockedError(
+            f"{path}: another program has the file mapped (its lock file is held); end it first"
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def restore_file(env: Environment, target: str, *, kept: str | None, judge: Judge | None) -> None:
+    """Put a copy of an open store in the place of the file at ``target``.
+
+    The old file lives on as ``kept``, unless that is None.
+
+    Raises:
+        StoreLockedError: somebody has the target open.
+        StoreAccessError: the system refused to write.
+        StoreFullError: no space is left for the copy.
+        CorruptStoreError: the copy has findings. The target is as it was after all of these.
+    """
+    try:
+        with held_alone(target) as old, beside(target, like=old) as (temporary, fd):
+            copy_snapshot(env, fd, temporary, compact=False)
+            prove(fd, temporary, target, judge)
+            if kept is not None:
+                os.link(target, kept)
+            put_in_place(temporary, target)
+    except OSError as error:
+        raise refusal(error, target) from error
+
+
+# --- The redo slots blanked: they hold the last commits once more, and what is to be forgotten ----
+
+
+def wipe_slots(env: Environment) -> None:
+    """Leave nothing in the redo slots of what was committed; what is stored stays. Needs the lead.
+
+    Raises:
+        OutcomeUnknownError: a flush failed; the environment refuses writes from now on.
+    """
+    lock = env.begin_write()  # no other process may be about to rest on a record
+    try:
+        if env.redo is not None:
+            env.leader.sync()  # nobody needs the last record any more
+            env.redo.wipe()
+    except OSError as error:
+        env.leader.poison_for(error)
+        raise OutcomeUnknownError(env.leader.poison) from error
+    finally:
+        lock.abort()

@@ -1,0 +1,780 @@
+"""Data file as raw bytes: format record, names, locks, file system and device."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import resource
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from memcore.errors import CorruptStoreError, StoreAccessError, StoreFormatError, StoreLockedError
+from memcore.files import sync_directory
+from memcore.limits import (
+    FORMAT_MAGIC,
+    FORMAT_OLDEST,
+    FORMAT_VERSION,
+    PAGE_BYTES,
+    REDO_MAGIC,
+    RUN_SCAN_PAGES,
+)
+from memcore.store.pages import TXNID_MAX, DamageError, Tree, TreeWalk, free_lists, free_pages
+
+__all__ = [
+    "AUDITED",
+    "DEMANDING",
+    "DURABILITIES",
+    "ENCRYPTED",
+    "FORMAT_KEY",
+    "FULL",
+    "GRAPH_ROWS",
+    "LOCK",
+    "MOVING",
+    "REDO_KEY",
+    "Format",
+    "Meta",
+    "Mount",
+    "damage_of",
+    "drop_pages",
+    "exclusively",
+    "find_mount",
+    "inspect",
+    "is_cramped",
+    "is_network",
+    "leftovers",
+    "lies_in_memory",
+    "meta_page",
+    "mount_of",
+    "need_one_name",
+    "newest_meta",
+    "open_locked",
+    "parse_meta",
+    "publish",
+    "refuse_network",
+    "replace_empty",
+    "temporary_name",
+]
+
+
+# --- The data file as raw bytes: opened, locked and judged before LMDB maps it --------------------
+
+PAGE_HEADER_BYTES: Final = 16
+META_IMAGE_BYTES: Final = 136
+META_OFFSETS: Final = (PAGE_HEADER_BYTES, PAGE_BYTES + PAGE_HEADER_BYTES)
+"""Where the two meta images lie; snapshot N has image N & 1."""
+
+_MAGIC: Final = 0xBEEFC0DE
+_MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "little")
+_DATA_VERSION: Final = 1
+NO_PAGE: Final = 2**64 - 1
+_META_PAGE: Final = 0x08
+DEPTH_MAX: Final = 32
+_FREE_FLAGS: Final = 0x08
+_FREE_FLAGS_IGNORED: Final = 0x4000
+"""LMDB keeps in this field, too, that the path named a file and not a directory."""
+NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""How a file system says that it has no hard links, or no more for this file."""
+_LOOK_NODES: Final = 1200
+_LOOK_FREE_NODES: Final = 100
+"""What every opening looks at of the two trees: under a millisecond, whatever the file's size."""
+_ATTEMPTS: Final = 20
+_LOCK_PATIENCE_SECONDS: Final = 0.5
+_LOCK_LOOK_SECONDS: Final = 0.005
+_MISSING_PAGES_MAX: Final = 2**24
+
+# LMDB writes native integers; memcore's own files come from little-endian 64-bit machines only.
+_PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
+_META = Struct("<IIQQIHHQQQQQIHHQQQQQQQ")
+_TXNID = Struct("<Q")
+TXNID_AT: Final = META_IMAGE_BYTES - _TXNID.size
+
+
+class Meta(NamedTuple):
+    """One meta page's facts. ``image`` is what a redo record is bound to."""
+
+    txnid: int
+    last_page: int
+    main_root: int
+    main_depth: int
+    main_flags: int
+    main_pages: int
+    entries: int
+    free_root: int
+    free_depth: int
+    free_flags: int
+    free_pages: int
+    page_bytes: int
+    image: bytes
+
+
+def open_locked(path: str, *, read_only: bool) -> int:
+    """A descriptor of the file now at ``path``, holding a shared flock.
+
+    The inode is compared after locking: whoever replaces the file holds the lock exclusively, so
+    a descriptor that passed cannot belong to a file that has been replaced.
+    """
+    for _ in range(_ATTEMPTS):
+        fd = _open(path, read_only=read_only)
+        try:
+            share(fd, path)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(Path(path).stat(), os.fstat(fd)):
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    raise StoreLockedError(f"{path}: the file is being replaced again and again; try later")
+
+
+def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
+    """Take the shared flock; an opener that goes back to a steady point has it for a moment.
+
+    With ``lock=LOCK_EX`` it is the exclusive one, of a file that nobody keeps open.
+    """
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, lock | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() < deadline:
+                time.sleep(_LOCK_LOOK_SECONDS)
+                continue
+            raise StoreLockedError(
+                f"{path}: another process holds the file exclusively (compacting, restoring"
+                " or changing its mode); try again when it is done"
+            ) from error
+        return
+
+
+def _open(path: str, *, read_only: bool) -> int:
+    flags = os.O_RDONLY if read_only else os.O_RDWR
+    try:
+        _require_regular(path, Path(path).stat().st_mode)  # opening a device has effects
+        # O_NONBLOCK: a fifo that slips in between must not hang the open.
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        hint = ""
+        if not read_only and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = "; open it with read_only=True, or get write permission"
+        raise StoreAccessError(f"{path}: cannot open: {error.strerror}{hint}") from error
+    try:
+        _require_regular(path, os.fstat(fd).st_mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _require_regular(path: str, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise StoreFormatError(
+            f"{path}: is a directory; a memcore store is one file: name a file inside it"
+        )
+    raise StoreFormatError(f"{path}: is not a regular file; a memcore store is one regular file")
+
+
+def inspect(fd: int, path: str) -> Meta:
+    """The newest meta page of a sound file, as far as a short look can tell; typed errors else.
+
+    Other processes may commit meanwhile, so a finding counts only if no commit came in between.
+    """
+    seen = -1
+    for _ in range(_ATTEMPTS):
+        try:
+            meta, before = _metas(fd, path)
+            seen, last = meta.txnid, seen
+            _check_meta(fd, meta, before)
+            _look(fd, meta, _LOOK_NODES, _LOOK_FREE_NODES)
+        except DamageError as damage:
+            if seen == last:
+                raise CorruptStoreError(
+                    f"{path}: {damage}; restore a backup, or run check on a copy"
+                ) from None
+        else:
+            return meta
+    raise CorruptStoreError(f"{path}: the file's pages never agree with its meta pages")
+
+
+def newest_meta(fd: int, path: str) -> Meta:
+    """The meta page that LMDB would pick; both must parse, as LMDB demands."""
+    return _metas(fd, path)[0]
+
+
+def damage_of(fd: int, path: str) -> list[str]:
+    """What the whole of both trees breaks of LMDB's rules: the first finding, in words."""
+    try:
+        _look(fd, newest_meta(fd, path), 0, 0)
+    except DamageError as damage:
+        return [str(damage)]
+    return []
+
+
+def _metas(fd: int, path: str) -> tuple[Meta, Meta]:
+    """The newest meta page and the one before it."""
+    problem: StoreFormatError | CorruptStoreError
+    for _ in range(_ATTEMPTS):
+        head = os.pread(fd, 2 * PAGE_BYTES, 0)
+        try:
+            first, second = (parse_meta(head, page) for page in (0, 1))
+        except DamageError as damage:
+            problem = _refusal(fd, head, path, damage)
+        else:
+            return (second, first) if first.txnid < second.txnid else (first, second)
+    raise problem
+
+
+def _refusal(
+    fd: int, head: bytes, path: str, damage: DamageError
+) -> StoreFormatError | CorruptStoreError:
+    if not head:
+        return StoreFormatError(
+            f"{path}: is empty (0 bytes), so it is no memcore store; remove it to create one here"
+        )
+    if head[24:28] == _MAGIC_BYTES and head[16:20] != _MAGIC_BYTES:
+        return StoreFormatError(
+            f"{path}: is an LMDB 1.0 file; memcore stores are in the format of LMDB 0.9"
+        )
+    if head[16:20] != _MAGIC_BYTES and head[PAGE_BYTES + 16 : PAGE_BYTES + 20] != _MAGIC_BYTES:
+        if not _has_run(fd):
+            return StoreFormatError(f"{path}: is not a memcore store ({damage})")
+        return CorruptStoreError(
+            f"{path}: both meta pages are lost; restore a backup or salvage it"
+        )
+    return CorruptStoreError(f"{path}: {damage}; restore a backup or salvage it")
+
+
+def _has_run(fd: int) -> bool:
+    """Whether one of the first pages begins as memcore's reserved run does: it was a store once."""
+    places = range(PAGE_HEADER_BYTES, RUN_SCAN_PAGES * PAGE_BYTES, PAGE_BYTES)
+    return any(os.pread(fd, len(REDO_MAGIC), at) == REDO_MAGIC for at in places)
+
+
+def parse_meta(head: bytes, page: int) -> Meta:
+    """Meta page 0 or 1 of the file's first bytes; DamageError if it breaks a rule."""
+    start = page * PAGE_BYTES
+    if len(head) < start + PAGE_HEADER_BYTES + META_IMAGE_BYTES:
+        raise DamageError(f"the file ends inside meta page {page}")
+    number, _, flags, _, _ = _PAGE_HEADER.unpack_from(head, start)
+    first = start + PAGE_HEADER_BYTES
+    image = head[first : first + META_IMAGE_BYTES]
+    (magic, version, _, _,
+     psize, free_flags, free_depth, free_branch, free_leaf, free_over, _, free_root,
+     _, main_flags, main_depth, main_branch, main_leaf, main_over, entries, main_root,
+     last_page, txnid) = _META.unpack(image)  # fmt: skip
+    if magic != _MAGIC:
+        raise DamageError(f"meta page {page} has no LMDB magic")
+    if version != _DATA_VERSION:
+        raise DamageError(f"meta page {page} has data version {version}, expected {_DATA_VERSION}")
+    if number != page or flags != _META_PAGE:
+        raise DamageError(f"meta page {page} is marked as page {number} with flags {flags:#x}")
+    if psize != PAGE_BYTES:
+        raise DamageError(f"meta page {page} says {psize} bytes a page, expected {PAGE_BYTES}")
+    if txnid and txnid & 1 != page:
+        raise DamageError(f"meta page {page} carries transaction {txnid} of the other page")
+    return Meta(
+        txnid, last_page, main_root, main_depth, main_flags, main_branch + main_leaf + main_over,
+        entries, free_root, free_depth, free_flags, free_branch + free_leaf + free_over, psize,
+        image,
+    )  # fmt: skip
+
+
+def meta_page(image: bytes) -> tuple[int, bytes]:
+    """The page, 0 or 1, that a meta image belongs to, and that page's used bytes."""
+    page = txnid_of(image) & 1
+    return page, _PAGE_HEADER.pack(page, 0, _META_PAGE, 0, 0) + image
+
+
+def txnid_of(image: bytes) -> int:
+    """The snapshot that a meta image describes."""
+    return int(_TXNID.unpack_from(image, TXNID_AT)[0])
+
+
+def _check_meta(fd: int, meta: Meta, before: Meta) -> None:
+    if before.txnid not in (0, meta.txnid - 1):
+        raise DamageError(
+            f"the meta pages are of transactions {before.txnid} and {meta.txnid}, not of two in a"
+            " row"
+        )
+    if not 0 < meta.txnid < TXNID_MAX:
+        raise DamageError(f"the newest meta page is of transaction {meta.txnid}")
+    size = os.fstat(fd).st_size
+    if meta.last_page < 1 or meta.last_page >= 2**51:
+        raise DamageError(f"the newest meta page names {meta.last_page} as its last page")
+    if meta.main_pages + meta.free_pages > meta.last_page - 1:
+        raise DamageError(
+            f"the trees claim {meta.main_pages} and {meta.free_pages} pages of {meta.last_page - 1}"
+        )
+    if meta.main_flags:
+        raise DamageError(f"the main tree has flags {meta.main_flags:#x}, expected none")
+    if meta.free_flags & ~_FREE_FLAGS_IGNORED != _FREE_FLAGS:
+        raise DamageError(f"the free list has flags {meta.free_flags:#x}")
+    if meta.main_root == NO_PAGE:
+        raise DamageError("the main tree is empty, not even the format record is there")
+    for tree in _trees(meta):
+        if not 1 <= tree.depth <= DEPTH_MAX:
+            raise DamageError(f"the {tree.name} claims a depth of {tree.depth}")
+    _check_end(fd, meta, size)
+
+
+def _trees(meta: Meta) -> list[Tree]:
+    trees = [Tree("main tree", meta.main_root, meta.main_depth)]
+    if meta.free_root != NO_PAGE:
+        trees.append(Tree("free list", meta.free_root, meta.free_depth, meta.txnid))
+    return trees
+
+
+def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
+    """Judge so many nodes of each tree (0: all), those next to the roots first."""
+    walk = TreeWalk(fd, meta.last_page)
+    main, *free = _trees(meta)
+    for rows in walk.leaves(main, nodes_max=nodes):
+        for row in rows:
+            if row.run:
+                walk.run(row.run, row.size)
+    for tree in free:
+        for _ in free_lists(fd, walk, tree, meta.last_page, nodes_max=free_list_nodes):
+            pass
+
+
+def _check_end(fd: int, meta: Meta, size: int) -> None:
+    """Whether every page that the file lacks at its end is free (LMDB need not have written it)."""
+    held = size // PAGE_BYTES
+    missing = meta.last_page + 1 - held
+    if missing <= 0:
+        return
+    if meta.free_root != NO_PAGE and missing <= _MISSING_PAGES_MAX:
+        free = set(free_pages(fd, meta.free_root, meta.free_depth, meta.last_page))
+        if all(page in free for page in range(held, meta.last_page + 1)):
+            return
+    needed = (meta.last_page + 1) * PAGE_BYTES
+    raise DamageError(f"the file is truncated: {size} bytes, its meta page needs {needed}")
+
+
+def publish(temporary: str, final: str) -> None:
+    """Give a finished file its name, durably; FileExistsError if the name is taken.
+
+    It keeps both names until the directory is flushed: an opener that meets two flushes it, too.
+    """
+    try:
+        os.link(temporary, final)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(final):  # no hard links here: the best that such a file system offers
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
+        Path(temporary).rename(final)
+    sync_directory(final)
+    with suppress(FileNotFoundError):
+        Path(temporary).unlink()
+
+
+def replace_empty(temporary: str, final: str) -> bool:
+    """Put a finished file in the place of one of 0 bytes; whether it was still there and empty.
+
+    Everybody who does so locks the empty file first and looks again: the second one finds that the
+    name leads to another file by then, and leaves that alone.
+    """
+    try:
+        fd = os.open(final, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.fstat(fd).st_size:
+            return False  # somebody was first, and has it open: there is nothing to wait for
+        share(fd, final, fcntl.LOCK_EX)
+        status = os.fstat(fd)
+        if status.st_size or not stat.S_ISREG(status.st_mode):
+            return False
+        with suppress(FileNotFoundError):
+            if os.path.samestat(Path(final).stat(), status):
+                Path(temporary).rename(final)
+                sync_directory(final)
+                return True
+        return False
+    finally:
+        os.close(fd)
+
+
+def drop_pages(path: str) -> None:
+    """Forget the cached pages of a new file, which was written in large pieces.
+
+    Large writes make large folios of the page cache, and dirtying 4 KiB of one makes flushes slow.
+    """
+    if hasattr(os, "posix_fadvise"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+class exclusively:  # noqa: N801 - used as a function
+    """Hold the file alone: the shared flock becomes an exclusive one, and shared again after.
+
+    No generator: one that an interrupt kept from its end would run it when nobody knows any more
+    what the descriptor's number stands for. Whoever keeps the descriptor shares it again itself.
+    """
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def __enter__(self) -> None:
+        fd, path = self._fd, self._path
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            require_same(fd, path)
+        except BlockingIOError as error:
+            # A failed conversion may have dropped the shared lock: take it again, then look whether
+            # somebody replaced the file in between.
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            require_same(fd, path)
+            raise StoreLockedError(
+                f"{path}: another process has the store open; close it there first"
+            ) from error
+        except BaseException:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+
+def require_same(fd: int, path: str) -> None:
+    """StoreLockedError if the file at ``path`` is not the one that ``fd`` has open any more."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(Path(path).stat(), os.fstat(fd)):
+            return
+    raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")
+
+
+# --- The format record: what a file is, who may read it and in which mode it is written -----------
+
+FORMAT_KEY: Final = b"\x00format"
+REDO_KEY: Final = b"\x00redo"
+DURABILITIES: Final = ("full", "relaxed", "none")
+"""Modes that this version can write; their codes are ``_CODES``."""
+
+_CODES: Final = {"full": 1, "none": 2, "relaxed": 3}
+_NAMES: Final = {code: name for name, code in _CODES.items()}
+ENCRYPTED: Final = 1
+"""Feature: contents are encrypted."""
+AUDITED: Final = 2
+"""Feature: every write is noted in an audit chain: whoever writes without its key breaks it."""
+GRAPH_ROWS: Final = 4
+"""Feature: rows of graph threads may carry stamps, and parts may be runs of atoms."""
+DEMANDING: Final = 8
+"""Feature: what is stored is redacted or judged first, as a row says: nobody writes past it."""
+_FEATURES_KNOWN: Final = ENCRYPTED | AUDITED | GRAPH_ROWS | DEMANDING
+_BODY = Struct("<8sHHQB3x16sQ")
+_CHECK = Struct("<Q")
+
+
+class Format(NamedTuple):
+    """The record's fields. ``features`` are bits that a reader must know or refuse."""
+
+    version: int
+    reader_version: int
+    features: int
+    durability: str
+    seed: bytes
+    created_ms: int
+
+    @classmethod
+    def new(cls, *, durability: str, seed: bytes, created_ms: int, features: int = 0) -> Format:
+        """The record of a file that is made now."""
+        return cls(FORMAT_VERSION, FORMAT_VERSION, features, durability, seed, created_ms)
+
+    def pack(self) -> bytes:
+        """The sealed record."""
+        body = _BODY.pack(
+            FORMAT_MAGIC, self.version, self.reader_version, self.features,
+            _CODES[self.durability], self.seed, self.created_ms,
+        )  # fmt: skip
+        return body + _CHECK.pack(xxh3_64_intdigest(body))
+
+    @classmethod
+    def unpack(cls, row: bytes | None, path: str, *, oldest: int = FORMAT_OLDEST) -> Format:
+        """The record of ``row``, or why this version must not touch the file."""
+        if row is None:
+            raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store")
+        if row[: len(FORMAT_MAGIC)] != FORMAT_MAGIC:
+            raise StoreFormatError(f"{path}: its format record is not memcore's")
+        # A newer record may be longer; the head is fixed for ever so that this can be said.
+        if len(row) < _BODY.size + _CHECK.size:
+            raise CorruptStoreError(f"{path}: its format record is cut to {len(row)} bytes")
+        _, version, reader, features, code, seed, created_ms = _BODY.unpack_from(row)
+        if reader > FORMAT_VERSION:
+            raise StoreFormatError(
+                f"{path}: has format {version}, which needs a memcore that reads format {reader};"
+                f" this one reads up to {FORMAT_VERSION}: upgrade memcore"
+            )
+        if version < oldest:
+            raise StoreFormatError(
+                f"{path}: has format {version}, of an earlier memcore; run 'memcore migrate' on"
+                " it, which keeps the old file"
+            )
+        if features & ~_FEATURES_KNOWN:
+            raise StoreFormatError(
+                f"{path}: uses features {features & ~_FEATURES_KNOWN:#x} that this memcore does"
+                " not know: upgrade memcore"
+            )
+        body, check = row[: -_CHECK.size], row[-_CHECK.size :]
+        if xxh3_64_intdigest(body) != _CHECK.unpack(check)[0]:
+            raise CorruptStoreError(f"{path}: its format record fails its checksum")
+        if code not in _NAMES:
+            raise StoreFormatError(f"{path}: has durability mode {code}: upgrade memcore")
+        return cls(version, reader, features, _NAMES[code], seed, created_ms)
+
+
+# --- The names that a file may have: one, and for moments a second one of its making --------------
+# A new file is made under ``FINAL.new-PID-HEX``. It keeps that name until its directory is flushed,
+# so that an opener who meets two names knows that it must flush the directory itself.
+#
+# LMDB's lock file belongs to a name, not to a file. Through two names of their own two processes
+# would have two lock files, and each would write over what the other has written.
+
+LOCK: Final = "-lock"
+"""What follows the name of a file in that of LMDB's lock file."""
+MOVING: Final = "-name"
+"""What follows a temporary name in the one that becomes the final name."""
+
+_MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
+"""What follows ``FINAL.new-``: a name that only looks alike is somebody's own file."""
+
+
+def temporary_name(final: str) -> str:
+    """Where this process makes a file that is to be ``final``."""
+    return f"{final}.new-{os.getpid()}-{token_hex(4)}"
+
+
+def leftovers(final: str) -> list[tuple[str, int]]:
+    """The temporary names beside ``final`` and the process ids of those who made them."""
+    prefix = f"{Path(final).name}.new-"
+    found = []
+    for name in os.listdir(Path(final).parent):
+        made = _MADE.fullmatch(name, len(prefix)) if name.startswith(prefix) else None
+        if made is not None:
+            found.append((str(Path(final).with_name(name)), int(made[1])))
+    return found
+
+
+def need_one_name(fd: int, path: str) -> bool:
+    """Whether the file has a temporary name beside its own.
+
+    Raises:
+        StoreAccessError: it has a name that memcore did not give it.
+    """
+    for _ in range(_ATTEMPTS):  # a temporary name may go while they are counted
+        status = os.fstat(fd)
+        if status.st_nlink <= 1:
+            return False
+        known = 1 + sum(_is(name, status) for name, _ in leftovers(path))
+        if known >= status.st_nlink:
+            return True
+    raise StoreAccessError(
+        f"{path}: has {status.st_nlink} names (hard links), and through each of them others would"
+        " use another lock file and destroy what is written through this one: remove the other"
+        " names, or make a copy with memcore backup"
+    )
+
+
+def _is(name: str, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.lstat(name), status)
+    except FileNotFoundError:
+        return False
+
+
+# --- Which file system holds a path, and whether a store can live on it ---------------------------
+# LMDB shares one memory map and robust mutexes among processes, and memcore adds flock. On a
+# network file system neither holds between two hosts, some do not even write through a map in
+# order, and the file is damaged without a word. So such a path is refused before anything is made
+# there.
+
+_MOUNTINFO: Final = "/proc/self/mountinfo"
+_MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+_FIELDS_MIN: Final = 6
+_READ_BYTES: Final = 64 * 1024
+
+_NETWORK: Final = frozenset(
+    (
+        "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs",
+        "gpfs", "lustre", "mapr", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs",
+        "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "weka", "wekafs",
+    )
+)  # fmt: skip
+_MEMORY: Final = frozenset(("ramfs", "tmpfs"))
+_NETWORK_FUSE: Final = frozenset(
+    (
+        "afpfs", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "curlftpfs", "davfs", "davfs2",
+        "gcsfuse", "glusterfs", "goofys", "grpcfuse", "httpdirfs", "juicefs", "mount-s3",
+        "mountpoint-s3", "moosefs", "osxfs", "rclone", "s3fs", "seaweedfs", "sshfs", "virtiofs",
+        "vmhgfs-fuse",
+    )
+)  # fmt: skip
+
+
+class Mount(NamedTuple):
+    """One line of mountinfo."""
+
+    kind: str
+    """The type, as ``ext4`` or ``fuse.sshfs``."""
+    point: str
+    source: str
+    options: str
+    """Those of the mount, then those of the file system."""
+
+
+def is_network(kind: str) -> bool:
+    """Whether file systems of this type are shared with other hosts, or behave as if."""
+    family, _, name = kind.partition(".")
+    return name in _NETWORK_FUSE if family == "fuse" else kind in _NETWORK
+
+
+def lies_in_memory(fd: int) -> bool:
+    """Whether an open file lies in memory alone; False if the system does not tell."""
+    found = mount_of(f"/proc/self/fd/{fd}")
+    return found is not None and found.kind in _MEMORY
+
+
+def refuse_network(path: str) -> None:
+    """Refuse a store at ``path``, there or to be made.
+
+    Raises:
+        StoreAccessError: its file system is a network's.
+    """
+    found = mount_of(path)
+    if found is not None and is_network(found.kind):
+        raise StoreAccessError(
+            f"{path}: lies on {found.kind} (mounted at {found.point} from {found.source}), where"
+            " the locks and the shared memory map of a store do not hold: two hosts would damage"
+            " it; put it on a local disk and serve it from one host, or pass allow_network_fs=True"
+            " if no other host or virtual machine ever opens it"
+        )
+
+
+def mount_of(path: str) -> Mount | None:
+    """The mount that holds ``path``, or its directory if there is no such file yet.
+
+    None if the system does not tell (no Linux, no /proc).
+    """
+    if not hasattr(os, "O_PATH"):
+        return None
+    with suppress(OSError):
+        return _mount_of(path if os.path.lexists(path) else os.path.dirname(path) or ".")
+    return None
+
+
+def _mount_of(path: str) -> Mount | None:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        device = os.fstat(fd).st_dev
+        told = _MOUNT_ID.search(_read(f"/proc/self/fdinfo/{fd}"))
+        real = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
+    finally:
+        os.close(fd)
+    return find_mount(
+        _read(_MOUNTINFO),
+        mount_id=int(told[1]) if told else None,
+        device=(os.major(device), os.minor(device)),
+        path=real,
+    )
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc, in as few calls as can be: this is on the way of every opening."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [os.read(fd, _READ_BYTES)]
+        while parts[-1]:
+            parts.append(os.read(fd, _READ_BYTES))
+    finally:
+        os.close(fd)
+    return b"".join(parts)
+
+
+def find_mount(
+    mountinfo: bytes, *, mount_id: int | None, device: tuple[int, int], path: bytes
+) -> Mount | None:
+    """The line of a path: by the kernel's number of its mount, if it told one.
+
+    Else among the mounts of its device the one with the longest mount point above it; and if that
+    device has no line (btrfs and overlay give files numbers of their own), among all. Of several
+    mounts on one point, the last hides the others.
+    """
+    if mount_id is not None:
+        start = b"%d " % mount_id
+        at = 0 if mountinfo.startswith(start) else mountinfo.find(b"\n" + start) + 1
+        if at or mountinfo.startswith(start):
+            found = _parse(mountinfo[at:].partition(b"\n")[0])
+            if found is not None:
+                return found[2]
+    mounts = [found for found in map(_parse, mountinfo.splitlines()) if found is not None]
+    ours = [found for found in mounts if found[0] == b"%d:%d" % device]
+    for candidates in (ours, mounts):
+        above = [found for found in candidates if _is_above(found[1], path)]
+        if above:
+            longest = max(len(point) for _, point, _ in above)
+            return [mount for _, point, mount in above if len(point) == longest][-1]
+    return None
+
+
+def _is_above(point: bytes, path: bytes) -> bool:
+    return path == point or path.startswith(point.rstrip(b"/") + b"/")
+
+
+def _parse(line: bytes) -> tuple[bytes, bytes, Mount] | None:
+    """``(device, mount point, mount)`` of a line, None of anything else.
+
+    The line is ``id parent device root point options [tags ...] - type source options``.
+    """
+    before, dash, after = line.partition(b" - ")
+    left, right = before.split(b" "), after.split(b" ")
+    if not dash or len(left) < _FIELDS_MIN or not right[0]:
+        return None
+    point = _ESCAPE.sub(lambda found: bytes((int(found[1], 8) & 0xFF,)), left[4])
+    source = _ESCAPE.sub(lambda found: bytes((int(found[1], 8) & 0xFF,)), b" ".join(right[1:2]))
+    options = b",".join((left[5], *right[2:3]))
+    texts = (os.fsdecode(text) for text in (right[0], point, source, options))
+    return left[2], point, Mount(*texts)
+
+
+# --- The device under a file: how much it still takes, and how it says that it is full ------------
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that refuse more bytes: of the device, of a quota, of a limit of the process."""
+
+_ROOM_BYTES: Final = 1024**2
+
+
+def _room_beyond(fd: int) -> int:
+    """Bytes by which the file may grow: what the device has free, or a limit of the process."""
+    status = os.fstatvfs(fd)
+    # A file system that counts no blocks (ramfs, an unlimited tmpfs) does not tell.
+    room = status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY:
+        room = min(room, max(0, limit - os.fstat(fd).st_size))
+    return room
+
+
+def is_cramped(fd: int, more_bytes: int) -> bool:
+    """Whether a write of so many bytes may have been cut short: by the device or by a limit."""
+    return _room_beyond(fd) < _ROOM_BYTES + more_bytes

@@ -1,0 +1,312 @@
+"""Row encryption: contents are encrypted where a write transaction puts them.
+
+Above it everything sees sealed values as ``codec`` makes them, below it (redo records, LMDB,
+copies) only ``2 | 0 | checksum u64 | key number u32 | nonce 12 | ciphertext | tag 16``. The whole
+key and the key number are authenticated with it, so a value opens in its place alone.
+
+What is encrypted is every row that holds what a caller gave; rows of numbers and keyed digests
+(heads, index pages, requests, headers of blobs) and the names in keys stand in clear.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from memcore.codec.keys import Care, Counter, Kind, Row, counter, u64
+from memcore.codec.values import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
+from memcore.errors import CorruptValueError, MemcoreError, NotFoundError, uncopied
+from memcore.limits import ENCRYPTED_FORMAT
+from memcore.privacy.keyring import KEY_BYTES, NONCE_BYTES, Cipher, DataKey, KeyRing
+
+if TYPE_CHECKING:
+    from memcore.store.interface import ReadTxn, Txn
+
+__all__ = [
+    "CLOSED_KINDS",
+    "RowCipher",
+    "is_content",
+    "number_of",
+]
+
+
+_ENCRYPTED: Final = bytes((ENCRYPTED_FORMAT,))
+_NUMBER: Final = Struct(">I")
+_NUMBER_BYTES: Final = 4
+_TEXT_AT: Final = HEADER_BYTES + _NUMBER_BYTES + NONCE_BYTES
+_SCOPE_BYTES: Final = 8
+_SCOPE: Final = slice(1, 1 + _SCOPE_BYTES)
+_ROW_AT: Final = 17
+_CARE_AT: Final = 9
+_DATABASE: Final = bytes(_SCOPE_BYTES)
+_NONCES: Final = 512
+_VEIL_BYTES: Final = 16
+_NEWEST: Final = counter(Counter.DATA_KEY)
+_OPEN_ROWS: Final = frozenset(
+    (
+        Row.HEAD,
+        Row.INDEX,
+        Row.SEGMENTS,
+        Row.CHILD,
+        Row.REQUEST,
+        Row.TOKENS,
+        Row.MOMENT,
+        Row.AUDIT,
+        Row.LEASE,
+    )
+)
+"""Of a session's rows those without contents; a row that is not listed is encrypted."""
+CLOSED_KINDS: Final = frozenset(
+    (Kind.SESSION, Kind.BLOB_CHUNK, Kind.KV, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE)
+)
+"""The kinds of rows that may hold contents."""
+_CLOSED_CARE: Final = frozenset((bytes((Care.HOLD,)), bytes((Care.QUARANTINE,))))
+"""Of the rows of a scope's care those with contents: why it is held, what was put aside. The
+database's own care has none."""
+_CLOSED_SORT, _SESSION_SORT, _CARE_SORT = 1, 2, 3
+_SPECIAL: Final = {Kind.SESSION: _SESSION_SORT, Kind.CARE: _CARE_SORT}
+_SORTS: Final = bytes(_SPECIAL.get(kind, int(kind in CLOSED_KINDS)) for kind in range(256))
+_IS_OPEN: Final = bytes(row in _OPEN_ROWS for row in range(256))
+_Sealing = tuple[bytes, Callable[[bytes, bytes, bytes], bytes]]
+
+
+class RowCipher:
+    """Encrypts and decrypts values; of one database, for all its handles in a process.
+
+    Values are sealed under the write lock only, so by one thread at a time.
+    """
+
+    __slots__ = (
+        "__weakref__", "_at", "_mix", "_noted", "_openers", "_pool", "_sealers", "ring", "seed",
+    )  # fmt: skip
+
+    __reduce_ex__ = uncopied
+
+    def __init__(self, ring: KeyRing) -> None:
+        self.ring = ring
+        self.seed = blake2b(ring.secret, person=b"memcore seed", digest_size=16).digest()
+        """What digests that stand in clear are keyed with, in place of the file's own seed."""
+        self._sealers: dict[bytes, _Sealing] = {}
+        self._openers: dict[bytes, Cipher | None] = {}
+        self._noted = 0
+        """What the file is known to say of its newest key; it may say more."""
+        self.forget_random()
+        _vaults.add(self)
+
+    def forget_random(self) -> None:
+        """In the child of a fork: its parent uses the same bytes, and may hold the ring's lock."""
+        self._pool, self._at = b"", 0
+        self._mix = Cipher(os.urandom(KEY_BYTES)).encrypt
+        self.ring.renew_lock()
+
+    def random(self, count: int) -> bytes:
+        """Bytes that nobody had before; at most ``NONCE_BYTES``."""
+        at = self._at
+        if at + count > len(self._pool):
+            self._pool, at = os.urandom(_NONCES * NONCE_BYTES), 0
+        self._at = at + count
+        return self._pool[at : at + count]
+
+    # --- sealing ----------------------------------------------------------------------------------
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        """The stored form of a sealed value.
+
+        Raises:
+            NotFoundError: the scope was erased: its data key is gone.
+            KeyFileError: the scope is new, and the key file cannot be written.
+            TamperedError: the value is one that did not decrypt.
+        """
+        if not is_content(key):
+            return value
+        if value[:1] == _ENCRYPTED:
+            open_value(key, value)  # raises: under two keys it would be lost for good
+        sealing = self._sealers.get(key[_SCOPE])
+        if sealing is None:
+            sealing = self._sealer(key[_SCOPE])
+        number, encrypt = sealing
+        # Drawn bytes alone come again in a copy of the process: a virtual machine that is resumed
+        # twice, a fork that Python does not see. Mixed with row and value they give the same nonce
+        # only for the same text. GCM's tag is by far the quickest keyed hash of a value, and not
+        # shown as it is: two of them under one nonce tell of its key.
+        drawn = self.random(NONCE_BYTES)
+        mixed = self._mix(drawn, key, value)
+        nonce = blake2b(mixed, key=drawn, digest_size=NONCE_BYTES).digest()
+        return seal_encrypted(key, number, nonce, encrypt(nonce, value, key + number))
+
+    def _sealer(self, place: bytes) -> _Sealing:
+        scope = int.from_bytes(place, "big")
+        found = self.ring.of_scope(scope)
+        if found is None:
+            self.ring.mint(scope)
+            found = self.ring.of_scope(scope)
+        if found is None:
+            msg = "this user was erased: nothing can be written for them under their old number"
+            raise NotFoundError(msg)
+        return self._use(place, found)
+
+    def _use(self, place: bytes, found: DataKey) -> _Sealing:
+        number = _NUMBER.pack(found.number)
+        cipher = Cipher(found.key)
+        self._openers[place + number] = cipher
+        sealing = self._sealers[place] = number, cipher.encrypt
+        return sealing
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def open(self, key: bytes, value: bytes) -> bytes:
+        """The sealed value of a stored one.
+
+        One that cannot be decrypted, or that should be encrypted and is not, comes back in a form
+        that ``codec.open_value`` refuses: the rows around it stay readable.
+        """
+        if value[:1] != _ENCRYPTED:
+            return bytes((CLEAR_FORMAT,)) + value[1:] if is_content(key) else value
+        number = value[HEADER_BYTES : HEADER_BYTES + _NUMBER_BYTES]
+        try:
+            cipher = self._openers[key[_SCOPE] + number]
+        except KeyError:
+            cipher = self._opener(key[_SCOPE], number)
+        if cipher is None:
+            return value
+        nonce = value[HEADER_BYTES + _NUMBER_BYTES : _TEXT_AT]
+        found = cipher.decrypt(nonce, value[_TEXT_AT:], key + number)
+        return value if found is None else found
+
+    def _opener(self, place: bytes, number: bytes) -> Cipher | None:
+        if len(place) != _SCOPE_BYTES or len(number) != _NUMBER_BYTES:
+            return None
+        scope, wanted = int.from_bytes(place, "big"), _NUMBER.unpack(number)[0]
+        found = self.ring.numbered(scope, wanted)
+        if found is None:
+            with suppress(MemcoreError):  # a key that was rotated away: the values show it
+                self.ring.refresh()
+            found = self.ring.numbered(scope, wanted)
+        cipher = None if found is None else Cipher(found)
+        if cipher is not None:
+            self._openers[place + number] = cipher
+        return cipher
+
+    def reader(self, get: Callable[[bytes], bytes | None]) -> Callable[[bytes], bytes | None]:
+        """``get`` of a raw transaction, for those above."""
+        opened = self.open
+
+        def look(key: bytes) -> bytes | None:
+            value = get(key)
+            if value is None or (value[:1] != _ENCRYPTED and not is_content(key)):
+                return value  # as most of what an append reads
+            return opened(key, value)
+
+        return look
+
+    def rows(self, found: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a raw transaction, for those above."""
+        opened = self.open
+        return ((key, opened(key, value)) for key, value in found)
+
+    # --- what keys of rows are made of -----------------------------------------------------------
+
+    def veiled(self, scope: int, text: str) -> str:
+        """A digest of a text for a key: of this scope, by who has the key file."""
+        packed, salt = text.encode("utf-8", "surrogatepass"), scope.to_bytes(_SCOPE_BYTES, "big")
+        return blake2b(packed, key=self.seed, salt=salt, digest_size=_VEIL_BYTES).hexdigest()
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def noted(self, txn: ReadTxn) -> int:
+        """The newest data key that the file says it has seen; 0 if it does not say.
+
+        A damaged row says nothing: the check names it, the next commit writes it anew.
+        """
+        value = txn.get(_NEWEST)
+        if value is None:
+            return 0
+        try:
+            return int.from_bytes(open_value(_NEWEST, value)[1], "big")
+        except CorruptValueError:
+            return 0
+
+    def note(self, txn: Txn) -> None:
+        """Have the file say which data key is the newest, in the transaction that writes with it.
+
+        The key file has that key already, and durably. So a file that says more than its key file
+        has lies beside an older copy of that one.
+        """
+        if not self.ring.is_settled:
+            self.ring.settle()
+        last = self.ring.last
+        if last == self._noted:
+            return
+        found = self.noted(txn)
+        if found < last:
+            txn.put(_NEWEST, seal_value(_NEWEST, u64(last)))
+        else:
+            self._noted = last  # committed by somebody, maybe by this one the last time
+
+    def is_shredded(self, scope: int) -> bool:
+        """Whether a scope's contents cannot be read any more, by anybody."""
+        return self.ring.is_shredded(scope)
+
+    def shred(self, scope: int) -> bool:
+        """Drop the data keys of a scope, durably; whether there were any. Needs the write lock.
+
+        Raises:
+            KeyFileError: the key file cannot be written; the keys are there.
+        """
+        shredded = self.ring.shred(scope)
+        place = scope.to_bytes(_SCOPE_BYTES, "big")
+        self._sealers.pop(place, None)
+        for known in [known for known in list(self._openers) if known.startswith(place)]:
+            self._openers.pop(known, None)
+        return shredded
+
+    def renew(self, scope: int) -> int:
+        """Encrypt with a new key from now on; its number. Needs the write lock."""
+        made = self.ring.renew(scope)
+        self._use(scope.to_bytes(_SCOPE_BYTES, "big"), made)
+        return made.number
+
+    def current(self, key: bytes) -> int | None:
+        """The number of the key that a row would be encrypted with now."""
+        found = self.ring.of_scope(int.from_bytes(key[_SCOPE], "big"))
+        return None if found is None else found.number
+
+    def retire(self, scope: int, *, below: int) -> None:
+        """Drop a scope's keys of lower numbers: no value needs them. Needs the write lock."""
+        self.ring.retire(
+            scope, below=below
+        )  # who reads an older snapshot goes on with the ciphers there are
+
+
+_vaults: WeakSet[RowCipher] = WeakSet()
+
+
+def _forget_random() -> None:
+    for vault in list(_vaults):
+        vault.forget_random()
+
+
+os.register_at_fork(after_in_child=_forget_random)
+
+
+def is_content(key: bytes) -> bool:
+    """Whether the row under a key holds what a caller gave."""
+    sort = _SORTS[key[0]]  # tables: every row that is read or written is asked about
+    if sort == _SESSION_SORT:
+        return len(key) <= _ROW_AT or not _IS_OPEN[key[_ROW_AT]]
+    if sort == _CARE_SORT:
+        return key[_CARE_AT : _CARE_AT + 1] in _CLOSED_CARE and key[_SCOPE] != _DATABASE
+    return sort == _CLOSED_SORT
+
+
+def number_of(value: Any) -> int | None:
+    """The number of the data key of a stored value; None if it stands in clear."""
+    if value[:1] != _ENCRYPTED or len(value) < _TEXT_AT:
+        return None
+    found: int = _NUMBER.unpack_from(value, HEADER_BYTES)[0]
+    return found

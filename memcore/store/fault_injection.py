@@ -1,0 +1,271 @@
+"""Fail points at every call into LMDB, the redo log and the steady log: for tests only.
+
+The environment variable ``MEMCORE_FAULTS`` holds rules joined by ``;``. A rule is
+``point=action``, then ``@N`` (the N-th hit alone) or ``~P`` (each hit with probability P), or
+neither (every hit). ``seed=N`` sets the seed of the probabilities.
+
+    txn.put=error:ENOSPC@17; redo.write=kill@3; env.sync=error:EIO; txn.commit=delay:5~0.1
+
+*Points*: ``area.call`` is hit before the call, ``area.call.after`` after it returned; a ``*``
+stands for any part of the name. *Actions*: ``error:NAME`` raises what LMDB (for the logs: the
+system) would raise, ``NAME`` being that of an errno or of a class of LMDB's errors; ``delay:MS``
+sleeps; ``kill`` is a SIGKILL of this process.
+
+Without the variable nothing here lies between: what is opened is wrapped only if it is set.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from random import Random
+from threading import Lock
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
+
+from memcore.errors import InvalidOptionError
+from memcore.store import lmdb as binding
+from memcore.store.redo_log import RedoLog
+from memcore.store.steady import SteadyLog
+
+__all__ = [
+    "POINTS",
+    "VARIABLE",
+    "FailPoints",
+    "Rule",
+    "parse",
+    "watched",
+    "wrap",
+]
+
+
+T = TypeVar("T")
+VARIABLE: Final = "MEMCORE_FAULTS"
+
+_FALLIBLE: Final = {
+    "env": ("copyfd", "reader_check", "set_mapsize", "sync"),
+    "read": ("begin", "cursor", "get"),
+    "txn": ("begin", "commit", "cursor", "delete", "get", "put"),
+    "cursor": ("delete", "last", "next", "prev", "set_range"),
+    "redo": ("holds_ours", "pending", "withdraw", "write"),
+    "steady": ("newest", "write"),
+}
+_INFALLIBLE: Final = {"env": ("close",), "read": ("abort",), "txn": ("abort",)}
+_FAILS_AFTER: Final = ("txn.commit", "env.sync", "redo.write", "redo.withdraw", "steady.write")
+"""Calls whose failure may hide that they took effect."""
+
+_CAN_FAIL: Final = {f"{area}.{call}" for area, calls in _FALLIBLE.items() for call in calls} | {
+    f"{call}.after" for call in _FAILS_AFTER
+}
+POINTS: Final = tuple(
+    f"{area}.{call}{after}"
+    for table in (_FALLIBLE, _INFALLIBLE)
+    for area, calls in table.items()
+    for call in calls
+    for after in ("", ".after")
+)
+"""Every name that a rule may give."""
+
+_AREAS: Final[dict[type, str]] = {RedoLog: "redo", SteadyLog: "steady"}
+_RAW_KINDS: Final = {kind.__name__: kind for kind in binding.RawError.__subclasses__()}
+_RAW_OF_ERRNO: Final = {
+    errno.EACCES: "ReadonlyError",
+    errno.EINVAL: "InvalidParameterError",
+    errno.EAGAIN: "LockError",
+    errno.ENOMEM: "MemoryError",
+    errno.ENOSPC: "DiskError",
+}
+_RULE: Final = re.compile(
+    r"(?P<points>[\w.*]+)=(?P<action>error|delay|kill)(?::(?P<what>[\w.]+))?"
+    r"(?:@(?P<hit>\d+)|~(?P<chance>[\d.]+))?"
+)
+_ERRNO_OF: Final = {name: number for number, name in errno.errorcode.items()}
+
+
+class Rule(NamedTuple):
+    """What happens at some points: at the hit number ``hit`` (0: at each), with a ``chance``."""
+
+    points: frozenset[str]
+    action: str
+    what: str
+    hit: int
+    chance: float
+
+
+def parse(text: str) -> tuple[list[Rule], int]:
+    """The rules of ``text`` and the seed; InvalidOptionError says which one is wrong."""
+    rules: list[Rule] = []
+    seed = 0
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        if part.startswith("seed=") and part[5:].isdecimal():
+            seed = int(part[5:])
+        else:
+            rules.append(_rule(part))
+    return rules, seed
+
+
+def _rule(part: str) -> Rule:
+    found = _RULE.fullmatch(part)
+    if found is None:
+        _refuse(part, "expected point=error:NAME, point=delay:MS or point=kill, then @N or ~P")
+    action, what = found["action"], found["what"] or ""
+    points = frozenset(point for point in POINTS if fnmatchcase(point, found["points"]))
+    if not points:
+        _refuse(part, f"there is no such point; there are {', '.join(POINTS)}")
+    if action == "error":
+        points &= _CAN_FAIL
+        if not points:
+            _refuse(part, "this call cannot fail; it takes delay and kill only")
+        if what not in _RAW_KINDS and what not in _ERRNO_OF:
+            _refuse(part, f"{what!r} names no errno and no error of LMDB")
+    elif (action == "delay") != _is_number(what) or (action == "kill" and what):
+        _refuse(part, "delay takes milliseconds, kill takes nothing")
+    chance = found["chance"] or "1"
+    if not _is_number(chance) or not 0 < float(chance) <= 1:
+        _refuse(part, "a probability is above 0 and at most 1")
+    if found["hit"] is not None and int(found["hit"]) < 1:
+        _refuse(part, "hits are counted from 1")
+    return Rule(points, action, what, int(found["hit"] or 0), float(chance))
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) is not None
+
+
+def _refuse(part: str, why: str) -> NoReturn:
+    raise InvalidOptionError(f"{VARIABLE}: {part!r}: {why}")
+
+
+class FailPoints:
+    """The rules of one open environment and how often each point was hit."""
+
+    def __init__(self, text: str) -> None:
+        self._lock = Lock()
+        self.arm(text)
+
+    def arm(self, text: str) -> None:
+        """Put other rules in place of the present ones; hits are counted from 1 again."""
+        rules, seed = parse(text)
+        with self._lock:
+            self._rules = rules
+            self._random = Random(seed)  # noqa: S311 - a test that can be repeated
+            self._hits = [0] * len(rules)
+            self.seen: set[str] = set()
+
+    def hit(self, point: str) -> None:
+        """Do what the rules say for ``point``."""
+        for rule in self._due(point):
+            if rule.action == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif rule.action == "delay":
+                time.sleep(float(rule.what) / 1000)
+            else:
+                raise _error(rule.what, point)
+
+    def _due(self, point: str) -> list[Rule]:
+        due = []
+        with self._lock:
+            self.seen.add(point)
+            for number, rule in enumerate(self._rules):
+                if point not in rule.points:
+                    continue
+                self._hits[number] += 1
+                if rule.hit in (0, self._hits[number]) and (
+                    rule.chance == 1 or self._random.random() < rule.chance
+                ):
+                    due.append(rule)
+        return due
+
+
+def _error(name: str, point: str) -> Exception:
+    """The error as the layer under memcore raises it."""
+    if name in _RAW_KINDS:
+        return _RAW_KINDS[name](f"{point}: {name} (injected)")
+    number = _ERRNO_OF[name]
+    if point.startswith(("redo.", "steady.")):
+        return OSError(number, f"{os.strerror(number)} (injected at {point})")
+    kind = _RAW_KINDS.get(_RAW_OF_ERRNO.get(number, ""), binding.RawError)
+    return kind(f"{point}: {os.strerror(number)} (injected)")
+
+
+class _Watched:
+    """Stands before an object: each of its calls that is a point is hit before and after."""
+
+    __slots__ = ("_area", "_target", "faults")
+
+    def __init__(self, target: Any, area: str, faults: FailPoints) -> None:
+        self._target = target
+        self._area = area
+        self.faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._target, name)
+        if f"{self._area}.{name}" in POINTS:
+            return self._watched(f"{self._area}.{name}", call)
+        return call
+
+    def _watched(self, point: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            self.faults.hit(point)
+            result = call(*args, **options)
+            self.faults.hit(f"{point}.after")
+            return result
+
+        return run
+
+
+class _WatchedCursor(_Watched):
+    __slots__ = ()
+
+    def iternext(self) -> Iterator[Any]:
+        return self._steps(self._target.iternext())
+
+    def iterprev(self) -> Iterator[Any]:
+        return self._steps(self._target.iterprev())
+
+    def _steps(self, rows: Iterator[Any]) -> Iterator[Any]:
+        step = self._watched("cursor.next", lambda: next(rows, None))
+        while (row := step()) is not None:
+            yield row
+
+
+class _WatchedTxn(_Watched):
+    __slots__ = ()
+
+    def cursor(self) -> _WatchedCursor:
+        made = self._watched(f"{self._area}.cursor", self._target.cursor)()
+        return _WatchedCursor(made, "cursor", self.faults)
+
+    def commit(self) -> None:
+        try:
+            self.faults.hit("txn.commit")
+        except binding.RawError:
+            self._target.abort()  # as LMDB does when a commit fails
+            raise
+        self._target.commit()
+        self.faults.hit("txn.commit.after")
+
+
+class _WatchedEnv(_Watched):
+    __slots__ = ()
+
+    def begin(self, *args: Any, **options: Any) -> _WatchedTxn:
+        area = "txn" if options.get("write") else "read"
+        begun = self._watched(f"{area}.begin", self._target.begin)(*args, **options)
+        return _WatchedTxn(begun, area, self.faults)
+
+
+def wrap(raw: binding.RawEnv) -> binding.RawEnv:
+    """Put fail points with the rules of the variable before an environment."""
+    return cast("binding.RawEnv", _WatchedEnv(raw, "env", FailPoints(os.environ[VARIABLE])))
+
+
+def watched(raw: binding.RawEnv, log: T) -> T:
+    """The log of an environment, behind the same fail points if that has any."""
+    if not isinstance(raw, _WatchedEnv):
+        return log
+    return cast("T", _Watched(log, _AREAS[type(log)], raw.faults))

@@ -1,0 +1,289 @@
+"""Open a data file: create, lock, judge, recover, map."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from memcore.codec.values import clock_ms
+from memcore.errors import CorruptStoreError, StorageError, StoreAccessError, StoreFullError
+from memcore.files import sync_directory
+from memcore.limits import FORMAT_OLDEST
+from memcore.store import fault_injection as faults
+from memcore.store import lmdb as binding
+from memcore.store.datafile import (
+    ENCRYPTED,
+    FORMAT_KEY,
+    LOCK,
+    REDO_KEY,
+    Format,
+    drop_pages,
+    inspect,
+    is_cramped,
+    need_one_name,
+    newest_meta,
+    open_locked,
+    publish,
+    replace_empty,
+    temporary_name,
+)
+from memcore.store.lmdb import MapFull, MapResized
+from memcore.store.redo_log import SEED_BYTES, RedoArea, RedoLog, find_run, make_run
+from memcore.store.steady import settle
+
+__all__ = [
+    "Attachment",
+    "FileKey",
+    "attach",
+    "build_file",
+    "create_file",
+    "new_record",
+    "recover",
+    "walked",
+]
+
+
+# --- Attaching to a file: lock it, judge it, settle what a power cut left, map it, recover --------
+
+FileKey = tuple[int, int]
+"""Device and inode: what a file is, whatever its name."""
+
+
+class Attachment(NamedTuple):
+    """An open file: its descriptor with the shared flock, and LMDB's environment."""
+
+    key: FileKey
+    fd: int
+    raw: binding.RawEnv
+    format: Format
+    run: RedoArea
+    recovered: bool
+    is_locked: bool
+    """Whether writers see this reader in the lock file; False only for one that cannot have it."""
+
+
+def attach(
+    path: str,
+    *,
+    read_only: bool,
+    map_bytes: int,
+    expected: tuple[FileKey, ...],
+    judge: Callable[[int], None] | None,
+    oldest: int = FORMAT_OLDEST,
+) -> Attachment:
+    """Open the file at ``path``. Leaves nothing open on failure.
+
+    Args:
+        path: the file, every link resolved.
+        read_only: write nothing, recover nothing.
+        map_bytes: address space to map at first.
+        expected: the files that it must be one of; none: any.
+        judge: called with the descriptor before LMDB maps the file; raises to refuse it.
+        oldest: the oldest format that is taken.
+    """
+    fd = open_locked(path, read_only=read_only)
+    raw = None
+    try:
+        status = os.fstat(fd)
+        key = _same_file(path, status, expected)
+        if need_one_name(fd, path) and not read_only:
+            sync_directory(path)  # who gave it its name may have died before doing so
+        newest_meta(fd, path)  # is it a file of LMDB's at all?
+        run = find_run(fd, path)
+        if run.relaxed:
+            settle(fd, run, path, read_only=read_only)
+        inspect(fd, path)
+        if judge is not None:
+            judge(fd)
+        mode = stat.S_IMODE(status.st_mode) & 0o666
+        raw, record = _map(
+            path, run, read_only=read_only, map_bytes=map_bytes, mode=mode, oldest=oldest
+        )
+        if os.environ.get(faults.VARIABLE):
+            raw = faults.wrap(raw)
+        _same_file(path, Path(path).stat(), (key,))  # LMDB opened the path, not the descriptor
+        raw.reader_check()
+        recovered = False
+        if record.durability == "full" and not read_only:
+            recovered = recover(raw, faults.watched(raw, RedoLog(fd, run)), fd, path)
+        return Attachment(key, fd, raw, record, run, recovered, raw.flags()["lock"])
+    except BaseException as error:  # noqa: BLE001 - raised again, as a typed one
+        try:
+            if raw is not None:
+                raw.close()
+        finally:
+            os.close(fd)
+        binding.raise_from(error, path)
+
+
+def _same_file(path: str, status: os.stat_result, expected: tuple[FileKey, ...]) -> FileKey:
+    key = (status.st_dev, status.st_ino)
+    if expected and key not in expected:
+        raise StoreAccessError(f"{path}: the file was replaced; open it anew")
+    return key
+
+
+def _map(
+    path: str, run: RedoArea, *, read_only: bool, map_bytes: int, mode: int, oldest: int
+) -> tuple[binding.RawEnv, Format]:
+    """The environment in the mode that the file records."""
+    sync = not run.relaxed  # only "none" has to open a second time
+    while True:
+        raw = binding.open_env(path, read_only=read_only, sync=sync, map_bytes=map_bytes, mode=mode)
+        try:
+            record = _record(raw, run, path, oldest)
+        except MapResized:  # another process has just grown the file
+            raw.close()
+            continue
+        except BaseException:
+            raw.close()
+            raise
+        if sync == (record.durability == "full"):
+            return raw, record
+        raw.close()
+        sync = False
+
+
+def _record(raw: binding.RawEnv, run: RedoArea, path: str, oldest: int) -> Format:
+    row, head = binding.first_rows(raw, len(run.head))
+    record = Format.unpack(row, path, oldest=oldest)
+    if head != run.head or record.seed != run.seed:
+        raise CorruptStoreError(f"{path}: the reserved run is not where it should be")
+    if run.relaxed != (record.durability == "relaxed"):
+        raise CorruptStoreError(f"{path}: its format record and its reserved run differ in mode")
+    return record
+
+
+def recover(env: binding.RawEnv, redo: RedoLog, fd: int, path: str) -> bool:
+    """Run the redo record that a power cut or a killed writer left behind; whether there was one.
+
+    The look without the lock is enough to see that there is none: what a dead process left
+    stays as it is, and a live one needs no recovery.
+    """
+    while redo.pending(newest_meta(fd, path)) is not None:
+        try:
+            raw: Any = env.begin(write=True)
+        except MapResized:
+            binding.set_map(env, 0)
+            continue
+        try:
+            found = redo.pending(newest_meta(fd, path))
+            if found is None or found[0] != raw.id():
+                return False
+            for key, value in found[1].items():
+                if value is None:
+                    raw.delete(key)
+                else:
+                    raw.put(key, value)
+            raw.commit()
+        except MapFull:
+            grow = 2 * env.info()["map_size"]
+        else:
+            return True
+        finally:
+            raw.abort()
+        binding.set_map(env, grow)
+    return False
+
+
+# --- A new file: built whole under another name, flushed, then given its name ---------------------
+
+_FILE_MODE: Final = 0o600
+
+
+def new_record(durability: str, *, seed: bytes | None = None) -> Format:
+    """The format record of a file that is made now, with a seed of its own.
+
+    With the ``seed`` of a key file it is one of an encrypted database.
+    """
+    return Format.new(
+        durability=durability,
+        seed=os.urandom(SEED_BYTES) if seed is None else seed,
+        created_ms=clock_ms(),
+        features=0 if seed is None else ENCRYPTED,
+    )
+
+
+def build_file(path: str, record: Format, *, sync: bool) -> None:
+    """Fill an empty or missing file with what every store holds."""
+    run = make_run(record.seed, relaxed=record.durability == "relaxed")
+    rows = {FORMAT_KEY: record.pack(), REDO_KEY: run}
+    binding.build(path, rows, sync=sync, mode=_FILE_MODE)
+
+
+def create_file(name: str, durability: str, *, seed: bytes | None = None) -> None:
+    """Make a store at ``name``: never half a file. ``seed``: as in ``new_record``.
+
+    A file of 0 bytes that is there is replaced, as a name that somebody has reserved.
+
+    Raises:
+        FileExistsError: somebody else was first.
+        StoreAccessError: the system refused.
+        StoreFullError: no space is left.
+    """
+    temporary = temporary_name(name)
+    try:
+        build_file(temporary, new_record(durability, seed=seed), sync=True)
+        drop_pages(temporary)
+        if not replace_empty(temporary, name):
+            publish(temporary, name)
+    except FileExistsError:
+        raise
+    except (OSError, StorageError) as error:
+        if _is_full(name):  # LMDB calls a write that was cut short an input/output error
+            raise StoreFullError(f"{name}: cannot create: no space is left; free some") from error
+        if isinstance(error, StorageError):
+            raise
+        raise StoreAccessError(f"{name}: cannot create: {error.strerror}") from error
+    finally:
+        # By functions in C alone, as in ``copying.beside``.
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        finally:
+            try:  # noqa: SIM105 - as above
+                os.unlink(temporary + LOCK)
+            except OSError:
+                pass
+
+
+def _is_full(path: str) -> bool:
+    """Whether the device, or a limit, may have no room for a new file beside ``path``."""
+    try:
+        fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return is_cramped(fd, 0)
+    finally:
+        os.close(fd)
+
+
+# --- The walk over the whole structure of a file while others may write ---------------------------
+
+_WALKS: Final = 5
+
+
+def walked(fd: int, path: str, *, name: str) -> list[str]:
+    """What is wrong with the structure of a file, in words; read without a map.
+
+    Nobody is kept from writing: findings count if no commit came in between.
+
+    Args:
+        fd: the open file.
+        path: what messages call it.
+        name: by which name it can be read.
+    """
+    for _ in range(_WALKS):
+        try:
+            before = inspect(fd, path).txnid
+            findings = binding.verify(name)
+            if not findings or newest_meta(fd, path).txnid == before:
+                break
+        except StorageError as error:
+            return [str(error)]
+    return findings

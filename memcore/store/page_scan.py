@@ -1,0 +1,457 @@
+"""Scan of a damaged file as raw pages: rows that can be proven, and their rank.
+
+Nothing here maps the file or follows a number without looking where it leads. A row is proven by
+the checksum over its key and value, so a damaged one is never taken for a good one; the question is
+only whether a proven row is the current one. The tree answers it where it can be read. Where it
+cannot, the list of free pages tells pages that are in use from those that hold what was deleted or
+replaced.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from memcore.errors import CorruptStoreError, StorageError, StoreAccessError
+from memcore.limits import KV_VALUE_BYTES_MAX, PAGE_BYTES
+from memcore.store.datafile import DEPTH_MAX, FORMAT_KEY, NO_PAGE, Meta, meta_page, parse_meta
+from memcore.store.encryption import RowCipher
+from memcore.store.pages import (
+    BRANCH,
+    LEAF,
+    TXNID_MAX,
+    DamageError,
+    LeafEntry,
+    RawPage,
+    Tree,
+    TreeWalk,
+    free_lists,
+)
+from memcore.store.redo_log import RedoArea, RedoLog, find_run
+from memcore.store.steady import SteadyLog
+
+__all__ = [
+    "Confidence",
+    "PageScan",
+    "RowCandidate",
+    "meta_of",
+    "read_soft",
+    "readable_metas",
+    "run_of",
+]
+
+
+# --- Where a look at a damaged file can begin: its meta pages and its reserved run ----------------
+
+
+def read_soft(fd: int, size: int, offset: int) -> bytes:
+    """What can be read there; nothing where the device fails."""
+    try:
+        return os.pread(fd, size, offset)
+    except OSError:
+        return b""
+
+
+def readable_metas(fd: int) -> list[Meta]:
+    """The meta pages that parse, the newest first: of a damaged file one or none may."""
+    found = []
+    for page in (0, 1):
+        head = bytes(page * PAGE_BYTES) + read_soft(fd, PAGE_BYTES, page * PAGE_BYTES)
+        with suppress(DamageError):
+            found.append(parse_meta(head, page))
+    return sorted(found, key=lambda meta: meta.txnid, reverse=True)
+
+
+def meta_of(image: bytes) -> Meta | None:
+    """The meta page of which ``image`` is kept elsewhere; None if it does not parse."""
+    page, raw = meta_page(image)
+    with suppress(DamageError):
+        return parse_meta(bytes(page * PAGE_BYTES) + raw, page)
+    return None
+
+
+def run_of(fd: int) -> RedoArea | None:
+    """The reserved run, if it is where it should be and whole."""
+    try:
+        return find_run(fd, "")
+    except (StorageError, OSError):
+        return None
+
+
+# --- A damaged file as raw pages: which rows can be proven, and how sure it is that they count ----
+
+_END: Final = b"\xff" * 600
+_RUN_BYTES_MAX: Final = 2 * KV_VALUE_BYTES_MAX
+
+Prove = Callable[[bytes, bytes], bool]
+"""Whether a value is the one that was stored under a key."""
+
+
+class Confidence(IntEnum):
+    """How sure it is that a proven row is current; the lower, the surer."""
+
+    TREE = 0
+    """The newest tree holds it."""
+    IN_USE = 1
+    """Under a damaged part of the tree, on a page that is not free."""
+    BEFORE = 2
+    """The tree before the newest holds it."""
+    UNKNOWN = 3
+    """Nothing tells."""
+    FREED = 4
+    """On a free page: deleted or replaced."""
+
+
+class RowCandidate(NamedTuple):
+    """Where a proven row lies."""
+
+    rank: Confidence
+    offset: int
+    """Of the value in the file; -1 if the redo record holds it."""
+    size: int
+    page: int
+
+
+class PageScan:
+    """What can be read of a damaged file. ``rows`` maps keys to candidates, the surest first."""
+
+    def __init__(self, fd: int, prove: Prove, vault: RowCipher | None = None) -> None:
+        self.fd = fd
+        self._vault = vault
+        self._prove = prove
+        if vault is not None:
+            self._prove = lambda key, value: prove(key, vault.open(key, value))
+        self.size = os.fstat(fd).st_size
+        self.pages = self.size // PAGE_BYTES
+        self.rows: dict[bytes, list[RowCandidate]] = {}
+        self.format_rows: list[bytes] = []
+        self.damaged: list[bytes] = []
+        """Keys, as they stand there, of rows in the newest tree that fail their proof."""
+        self.redone: dict[bytes, bytes | None] = {}
+        """What a waiting redo record puts or deletes."""
+        self.unread: int | None = 0
+        """Pages in use of which some rows are not known; None if that cannot be counted."""
+        self.run = run_of(fd)
+        self.metas_lost = 0
+        self._steady: Meta | None = None
+        self.metas = self._readable_metas()
+        self._torn: list[tuple[bytes, bytes]] = []
+        """The lost ranges as they were met."""
+        self._gaps: dict[tuple[bytes, bytes], list[bytes]] = {}
+        """Those between proven rows of a leaf, with the keys of the damaged rows as they stand."""
+        self._lost: list[tuple[bytes, bytes]] = []
+        """Key ranges ``lo <= key < hi`` of which the newest tree cannot tell everything."""
+        self._starts: list[bytes] = []
+        self._seen = bytearray(self.pages + 1)
+        self._runs = bytearray(self.pages + 1)
+        """Pages that hold the value of a proven row: never taken for a leaf, whatever they hold."""
+        self._whole = bytearray(self.pages + 1)
+        """Current leaves of which every row is proven."""
+        self._broken: set[int] = set()
+        """Damaged branches: they hold no rows."""
+
+    def read(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Collect every row that can be proven."""
+        newest = self.metas[0] if self.metas else None
+        if newest is None:
+            self._lose(b"", _END)
+        else:
+            self._walk(newest, Confidence.TREE)
+        self._settle_lost()
+        if self._lost:
+            if len(self.metas) > 1:
+                self._walk(self.metas[1], Confidence.BEFORE)
+            elif newest is None and self._steady is not None:
+                self._walk(self._steady, Confidence.BEFORE)
+            own: set[int] = set()
+            free = self._free(newest, own)
+            self._scan(free, progress)
+            for found in self.rows.values():
+                found.sort()
+            self._narrow()
+            self.unread = None
+            if newest is not None and free is not None:
+                self.unread = self._count_unread(newest, free, own)
+            self._drop_deleted(all_found=self.unread == 0)
+        self._redo(newest)
+        if progress is not None:
+            progress(self.pages, self.pages)
+
+    def value(self, key: bytes, at: RowCandidate) -> bytes:
+        """The value of a row that was proven.
+
+        Raises:
+            StoreAccessError: what could be read before cannot be read any more.
+        """
+        if at.offset < 0:
+            raw = self.redone[key] or b""
+            return raw if self._vault is None else self._vault.open(key, raw)
+        raw = read_soft(self.fd, at.size, at.offset)
+        if len(raw) != at.size:
+            raise StoreAccessError(
+                f"the device fails at byte {at.offset}, which it read before: copy the file to"
+                " another one and salvage the copy"
+            )
+        return raw if self._vault is None else self._vault.open(key, raw)
+
+    def _readable_metas(self) -> list[Meta]:
+        """The meta pages that may be followed, the newest first."""
+        found = readable_metas(self.fd)
+        self.metas_lost = 2 - len(found)
+        if self.run is not None and self.run.relaxed:
+            log = SteadyLog(self.fd, self.run)
+            with suppress(CorruptStoreError, OSError):
+                record = log.newest()
+                self._steady = None if record is None else meta_of(record.image)
+                if self._steady is not None and record is not None and record.boot != log.boot:
+                    return [self._steady]  # what came later was not flushed: it may be torn
+        return found
+
+    # --- the trees ----------------------------------------------------------------------------
+
+    def _page(self, number: int) -> RawPage | None:
+        if not 1 < number < self.pages:
+            return None
+        raw = read_soft(self.fd, PAGE_BYTES, number * PAGE_BYTES)
+        return RawPage(raw) if len(raw) == PAGE_BYTES else None
+
+    def _walk(self, meta: Meta, rank: Confidence) -> None:
+        """Visit the tree of a meta page; what cannot be read becomes a lost range."""
+        visited: set[int] = set()
+        todo = [(meta.main_root, meta.main_depth, b"", _END)]
+        if meta.main_root == NO_PAGE:
+            return
+        while todo:
+            number, depth, lo, hi = todo.pop()
+            page = self._page(number)
+            if page is None or number in visited or not 0 < depth <= DEPTH_MAX:
+                self._lose(lo, hi, rank)
+                continue
+            visited.add(number)
+            if depth == 1:
+                self._leaf(page, number, rank, lo, hi)
+            elif not page.is_a(BRANCH, number):
+                self._lose(lo, hi, rank)
+                self._broken.add(number)
+            else:
+                if rank is Confidence.TREE:
+                    self._seen[number] = 1
+                todo += self._branch(page, depth, lo, hi, rank)
+
+    def _branch(
+        self, page: RawPage, depth: int, lo: bytes, hi: bytes, rank: Confidence
+    ) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """The subtrees of a branch with the ranges that it gives them."""
+        children = page.children()
+        floor = lo
+        for at, child in enumerate(children):
+            key = lo if at == 0 else child.key if child is not None else None
+            after = children[at + 1] if at + 1 < len(children) else None
+            stop = hi if at + 1 == len(children) else after.key if after is not None else None
+            if child is None or key is None or stop is None or not floor <= key < stop <= hi:
+                self._lose(floor, hi, rank)  # the separators cannot be told apart from here on
+                if child is not None:
+                    yield child.page, depth - 1, floor, hi
+                continue
+            yield child.page, depth - 1, key, stop
+            floor = stop
+        if not children:
+            self._lose(lo, hi, rank)
+
+    def _leaf(self, page: RawPage, number: int, rank: Confidence, lo: bytes, hi: bytes) -> None:
+        intact = page.is_a(LEAF, number)
+        nodes = page.nodes(guess=not intact)
+        proven = [node is not None and self._is_proven(page, node) for node in nodes]
+        keys = [node.key for node, good in zip(nodes, proven, strict=True) if node and good]
+        inside = all(lo <= key < hi for key in keys)
+        if not intact or not inside or not keys:
+            # The page, or what its parent says of it, is damaged: what it holds is still looked at.
+            floor = min([lo, *keys])
+            stop = max([hi, *(key + b"\0" for key in keys)])
+            self._lose(floor, stop, rank)
+            return
+        if rank is Confidence.TREE:
+            self._seen[number] = 1
+        before = lo
+        gap: list[bytes] = []
+        for node, good in zip(nodes, proven, strict=True):
+            if good and node is not None:
+                if gap:
+                    self._lose_gap(before, node.key, rank, gap)
+                before, gap = node.key + b"\0", []
+                self._add(page, number, node, rank)
+            else:
+                gap.append(b"" if node is None else node.key)
+                if node is not None and rank is Confidence.TREE:
+                    self.damaged.append(node.key)
+        if gap:
+            self._lose_gap(before, hi, rank, gap)
+        if rank is Confidence.TREE:
+            self._whole[number] = all(proven)
+
+    def _is_proven(self, page: RawPage, node: LeafEntry) -> bool:
+        if node.key[:1] == b"\0":
+            return True  # the store's own rows: not salvaged, and no proof of anything
+        if node.run:
+            if node.size > _RUN_BYTES_MAX or node.offset + node.size > self.size:
+                return False
+            return self._prove(node.key, read_soft(self.fd, node.size, node.offset))
+        return self._prove(node.key, page.raw[node.offset : node.offset + node.size])
+
+    def _add(self, page: RawPage, number: int, node: LeafEntry, rank: Confidence) -> None:
+        """Take a proven row in."""
+        if node.key[:1] == b"\0":
+            if node.key == FORMAT_KEY and not node.run:
+                self.format_rows.append(page.raw[node.offset : node.offset + node.size])
+            return
+        if rank is not Confidence.TREE and not self._is_lost(node.key):
+            return
+        offset = node.offset
+        if node.run:
+            first = offset // PAGE_BYTES
+            last = (offset + node.size - 1) // PAGE_BYTES
+            self._runs[first : last + 1] = b"\1" * (last + 1 - first)
+        else:
+            offset += number * PAGE_BYTES
+        found = RowCandidate(rank, offset, node.size, number)
+        self.rows.setdefault(node.key, []).append(found)
+
+    # --- what the tree cannot tell --------------------------------------------------------------
+
+    def _lose(self, lo: bytes, hi: bytes, rank: Confidence = Confidence.TREE) -> None:
+        if rank is Confidence.TREE and lo < hi:
+            self._torn.append((lo, hi))
+
+    def _lose_gap(self, lo: bytes, hi: bytes, rank: Confidence, stated: list[bytes]) -> None:
+        self._lose(lo, hi, rank)
+        if rank is Confidence.TREE:
+            self._gaps[lo, hi] = stated
+
+    def _narrow(self) -> None:
+        """A gap whose damaged rows bear keys that other pages prove held these rows, no others."""
+        believed = {
+            (lo, hi): stated
+            for (lo, hi), stated in self._gaps.items()
+            if all(lo <= key < hi and key in self.rows for key in stated)
+        }
+        if not believed:
+            return
+        self._torn = [found for found in self._torn if found not in believed]
+        self._torn += [(key, key + b"\0") for stated in believed.values() for key in stated]
+        self._settle_lost()
+        for key in [
+            key for key, found in self.rows.items() if found[0].rank is not Confidence.TREE
+        ]:
+            if not self._is_lost(key):
+                del self.rows[key]
+
+    def may_hold(self, lo: bytes, hi: bytes) -> bool:
+        """Whether the newest tree may have held rows in ``lo <= key < hi`` that it cannot tell."""
+        return any(start < hi and lo < stop for start, stop in self._lost)
+
+    def _settle_lost(self) -> None:
+        merged: list[tuple[bytes, bytes]] = []
+        for lo, hi in sorted(self._torn):
+            if merged and lo <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(hi, merged[-1][1]))
+            else:
+                merged.append((lo, hi))
+        self._lost = merged
+        self._starts = [lo for lo, _ in merged]
+
+    def _is_lost(self, key: bytes) -> bool:
+        at = bisect_right(self._starts, key) - 1
+        return at >= 0 and key < self._lost[at][1]
+
+    def _free(self, meta: Meta | None, own: set[int]) -> set[int] | None:
+        """The free pages, None if the list cannot be read; pages of the list go to ``own``."""
+        if meta is None:
+            return None
+        if meta.free_root == NO_PAGE:
+            return set()
+        walk = TreeWalk(self.fd, meta.last_page)
+        tree = Tree("free list", meta.free_root, meta.free_depth, TXNID_MAX)
+        found: set[int] = set()
+        try:
+            for pages in free_lists(self.fd, walk, tree, meta.last_page):
+                found.update(pages)
+        except (DamageError, OSError):
+            return None
+        own |= walk.seen
+        return found
+
+    def _scan(self, free: set[int] | None, progress: Callable[[int, int], None] | None) -> None:
+        """Look for rows on every page that the newest tree did not lead to."""
+        for number in range(2, self.pages):
+            if progress is not None and not number % 256:
+                progress(number, self.pages)
+            page = None if self._seen[number] else self._page(number)
+            if page is None or page.is_a(BRANCH, number):
+                continue
+            intact = page.is_a(LEAF, number)
+            rank = Confidence.UNKNOWN
+            if free is not None and intact:
+                rank = Confidence.FREED if number in free else Confidence.IN_USE
+            elif free is not None and number in free:
+                continue
+            nodes = page.nodes(guess=not intact)
+            proven = [node for node in nodes if node is not None and self._is_proven(page, node)]
+            for node in proven:
+                self._add(page, number, node, rank)
+            self._whole[number] = rank is Confidence.IN_USE and len(proven) == len(nodes)
+        # A value may hold what looks like a page: rows in it are its content, not the file's.
+        for key in [key for key, at in self.rows.items() if any(self._runs[c.page] for c in at)]:
+            kept = [
+                c for c in self.rows[key] if c.rank is Confidence.TREE or not self._runs[c.page]
+            ]
+            if kept:
+                self.rows[key] = kept
+            else:
+                del self.rows[key]
+
+    def _count_unread(self, meta: Meta, free: set[int], own: set[int]) -> int:
+        """How many pages in use may hold rows beside those that were found."""
+        known = free | own | self._broken
+        if self.run is not None:
+            first = self.run.slots[0] // PAGE_BYTES - 1
+            known.update(range(first, (self.run.slots[1] + self.run.slot_bytes) // PAGE_BYTES))
+        unread = 0
+        for number in range(2, meta.last_page + 1):
+            if number in known or (number < self.pages and self._runs[number]):
+                continue
+            page = self._page(number)
+            unread += page is None or not (self._whole[number] or page.is_a(BRANCH, number))
+        return unread
+
+    def _drop_deleted(self, *, all_found: bool) -> None:
+        """Forget old rows that are known to be gone.
+
+        They are if every current row was found; and a key between two neighbours of one whole page
+        would have to be on that page.
+        """
+        unsure = [key for key, found in self.rows.items() if found[0].rank > Confidence.IN_USE]
+        sure = [] if all_found else sorted(self.rows.keys() - set(unsure))
+        for key in unsure:
+            at = bisect_right(sure, key)
+            if all_found or (
+                0 < at < len(sure)
+                and self.rows[sure[at - 1]][0].page == self.rows[sure[at]][0].page
+                and self._whole[self.rows[sure[at]][0].page]
+            ):
+                del self.rows[key]
+
+    def _redo(self, meta: Meta | None) -> None:
+        """Apply the record that waits for the newest meta page, if there is one."""
+        if meta is None or self.run is None or self.run.relaxed:
+            return
+        waiting = RedoLog(self.fd, self.run).pending(meta)
+        for key, value in (waiting[1] if waiting is not None else {}).items():
+            self.redone[key] = value
+            if value is None:
+                self.rows.pop(key, None)
+            elif self._prove(key, value):
+                self.rows[key] = [RowCandidate(Confidence.TREE, -1, len(value), -1)]

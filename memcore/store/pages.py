@@ -1,0 +1,390 @@
+"""LMDB's B-trees, read from the raw file without trusting a byte.
+
+LMDB checks what it maps only in part: a branch that points at the wrong page, a node that leaves
+its page or a run that is shorter than its value ends the process by an assertion, a bus error or an
+endless loop, and a wrong separator hides rows without a word. So pages are judged here before LMDB
+sees them: those nearest to the roots at every opening, all of them by ``check`` and ``verify``.
+
+memcore stores neither named databases nor duplicates, so the rules are few. Every page bears its
+own number and is referred to once; all leaves lie at the tree's depth; the nodes of a page tile it
+from ``upper`` to its end; keys ascend and lie between the separators above them; a large value
+fills its run of pages exactly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import repeat
+from struct import Struct, unpack_from
+from typing import Any, Final, NamedTuple
+
+from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES
+
+__all__ = [
+    "Child",
+    "DamageError",
+    "LeafEntry",
+    "LeafRow",
+    "RawPage",
+    "Tree",
+    "TreeWalk",
+    "free_lists",
+    "free_pages",
+]
+
+
+# --- LMDB's B-trees, read from the raw file without trusting a byte -------------------------------
+
+PAGE_HEADER_BYTES: Final = 16
+_BRANCH, _LEAF, _OVERFLOW = 0x01, 0x02, 0x04
+_BIG: Final = 0x01
+_METAS: Final = 2
+_PAGE_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
+_RUN_HEADER = Struct("<QHHI")  # first page, pad, flags, pages
+_LEAF_NODE = Struct("<IHH")  # value bytes, flags, key bytes; then key and value
+_BRANCH_NODE = Struct("<IHH")  # child's low 32 bits, its high 16, key bytes; then the key
+_NODE_BYTES: Final = _LEAF_NODE.size
+_PAGE_NUMBER_BYTES: Final = 8
+_INTEGER_KEY_BYTES: Final = 8
+
+_PAGE_COST: Final = 8
+"""How many nodes could be judged in the time that it takes to read a page."""
+
+_Key = Any
+"""Bytes, or in the free list an int."""
+_Place = tuple[int, int, _Key, _Key]
+"""A page to look at: its number, the levels below it, and the bounds of its keys."""
+
+
+class DamageError(Exception):
+    """The structure breaks a rule; what is wrong is the text."""
+
+
+class Tree(NamedTuple):
+    """A tree as its meta page describes it; ``txnid`` is 0 for one of byte keys.
+
+    The keys of the free list are the transactions that freed its pages, up to ``txnid``.
+    """
+
+    name: str
+    root: int
+    depth: int
+    txnid: int = 0
+
+
+class LeafRow(NamedTuple):
+    """A row of a leaf: its value, or how many bytes it has and the page where they begin."""
+
+    key: bytes
+    value: bytes
+    size: int
+    run: int
+
+
+class TreeWalk:
+    """One look at a file; ``seen`` holds the pages that something refers to."""
+
+    def __init__(self, fd: int, last_page: int) -> None:
+        self._fd = fd
+        self._last = last_page
+        self.seen: set[int] = set()
+
+    def leaves(self, tree: Tree, *, nodes_max: int = 0) -> Iterator[list[LeafRow]]:
+        """The rows of each leaf, level by level from the root, until so many nodes (0: all).
+
+        Raises:
+            DamageError: a page breaks a rule.
+        """
+        waiting: deque[_Place] = deque([(tree.root, tree.depth - 1, *_bounds(tree))])
+        looked = 0
+        while waiting and (not nodes_max or looked < nodes_max):
+            place = waiting.popleft()
+            page, nodes = self._nodes(tree, *place[:2])
+            looked += len(nodes) + _PAGE_COST
+            if place[1]:
+                waiting += self._children(tree, place, page, nodes)
+            else:
+                yield self._rows(tree, place, page, nodes)
+
+    def run(self, first: int, size: int) -> int:
+        """The offset in the file of a value of ``size`` bytes in a run of pages that fits it."""
+        pages = (PAGE_HEADER_BYTES - 1 + size) // PAGE_BYTES + 1
+        if not _METAS <= first <= self._last or first + pages > self._last + 1:
+            raise DamageError(f"a value of {size} bytes at page {first} leaves the file")
+        header = os.pread(self._fd, PAGE_HEADER_BYTES, first * PAGE_BYTES)
+        if len(header) < PAGE_HEADER_BYTES:
+            raise DamageError(f"the file ends before page {first}, where a value begins")
+        number, _, flags, found = _RUN_HEADER.unpack(header)
+        if (number, flags, found) != (first, _OVERFLOW, pages):
+            raise DamageError(
+                f"page {first}, where a value of {size} bytes begins, is marked as page {number}"
+                f" with flags {flags:#x} and {found} pages"
+            )
+        self.take(range(first, first + pages), "a value")
+        return first * PAGE_BYTES + PAGE_HEADER_BYTES
+
+    def take(self, pages: Collection[int], by: str) -> None:
+        """Note that these pages are referred to, each for the first time."""
+        before = len(self.seen)
+        self.seen.update(pages)
+        if len(self.seen) != before + len(pages):
+            first = min(pages)
+            raise DamageError(f"{by} refers to a page from {first} on that something else has")
+
+    def _nodes(self, tree: Tree, number: int, level: int) -> tuple[bytes, tuple[int, ...]]:
+        """A page and the offsets of its nodes."""
+        if not _METAS <= number <= self._last:
+            raise DamageError(f"the {tree.name} refers to page {number}, which is outside the file")
+        self.take((number,), f"the {tree.name}")
+        page = os.pread(self._fd, PAGE_BYTES, number * PAGE_BYTES)
+        where = f"page {number} of the {tree.name}"
+        if len(page) < PAGE_BYTES:
+            raise DamageError(f"the file is truncated: {where} is missing")
+        found, _, flags, lower, upper = _PAGE_HEADER.unpack_from(page)
+        if found != number:
+            raise DamageError(f"{where} is marked as page {found}")
+        if flags != (_BRANCH if level else _LEAF):
+            raise DamageError(f"{where} has flags {flags:#x}")
+        if not PAGE_HEADER_BYTES < lower <= upper <= PAGE_BYTES or lower & 1:
+            raise DamageError(f"{where} has bounds {lower}..{upper}")
+        nodes = unpack_from(f"<{(lower - PAGE_HEADER_BYTES) // 2}H", page, PAGE_HEADER_BYTES)
+        if max(nodes) > PAGE_BYTES - _NODE_BYTES or min(nodes) != upper:
+            raise DamageError(f"{where} has nodes outside of {upper}..{PAGE_BYTES}")
+        return page, nodes
+
+    def _children(
+        self, tree: Tree, place: _Place, page: bytes, nodes: tuple[int, ...]
+    ) -> list[_Place]:
+        """The pages that a branch points to, with the bounds of their keys."""
+        number, level, low, high = place
+        pages, keys, ends = [], [], []
+        for node in nodes:
+            below, above, size = _BRANCH_NODE.unpack_from(page, node)
+            start = node + _NODE_BYTES
+            end = start + size
+            pages.append(below | above << 32)
+            keys.append(page[start:end])
+            ends.append(end)
+        _check_tiling(tree, number, nodes, ends)
+        del keys[0]  # it stands for all that are lower
+        bounds = _checked_keys(tree, number, keys, low, high, first=False)
+        return list(zip(pages, repeat(level - 1), (low, *bounds), (*bounds, high), strict=False))
+
+    def _rows(
+        self, tree: Tree, place: _Place, page: bytes, nodes: tuple[int, ...]
+    ) -> list[LeafRow]:
+        number, _, low, high = place
+        rows, keys, ends = [], [], []
+        for node in nodes:
+            size, flags, key_bytes = _LEAF_NODE.unpack_from(page, node)
+            start = node + _NODE_BYTES + key_bytes
+            key = page[node + _NODE_BYTES : start]
+            if not flags:
+                end = start + size
+                rows.append(LeafRow(key, page[start:end], size, 0))
+            elif flags == _BIG:
+                end = start + _PAGE_NUMBER_BYTES
+                rows.append(LeafRow(key, b"", size, int.from_bytes(page[start:end], "little")))
+            else:
+                raise DamageError(f"page {number} of the {tree.name} has a row of kind {flags:#x}")
+            keys.append(key)
+            ends.append(end)
+        _check_tiling(tree, number, nodes, ends)
+        _checked_keys(tree, number, keys, low, high, first=True)
+        return rows
+
+
+def _bounds(tree: Tree) -> tuple[_Key, _Key]:
+    return (1, tree.txnid + 1) if tree.txnid else (None, None)
+
+
+def _checked_keys(
+    tree: Tree, number: int, keys: list[bytes], low: _Key, high: _Key, *, first: bool
+) -> list[_Key]:
+    """The keys as they are compared; ``first``: the lowest may be ``low`` itself."""
+    sizes = set(map(len, keys))
+    found: list[Any] = list(keys)
+    legal = not sizes or 0 < min(sizes) <= max(sizes) <= KEY_BYTES_MAX
+    if tree.txnid:
+        found = [int.from_bytes(key, "little") for key in keys]
+        legal = sizes <= {_INTEGER_KEY_BYTES}
+    if legal and found:
+        legal = (
+            (low is None or low < found[0] or (first and low == found[0]))
+            and (high is None or found[-1] < high)
+            and found == sorted(set(found))
+        )
+    if not legal:
+        raise DamageError(f"page {number} of the {tree.name} has keys out of order or bounds")
+    return found
+
+
+def _check_tiling(tree: Tree, number: int, nodes: tuple[int, ...], ends: list[int]) -> None:
+    """The nodes lie one behind the other, from the first to the end of the page."""
+    starts = sorted(nodes)
+    rounded = sorted([end + (end & 1) for end in ends])
+    del starts[0]
+    if rounded.pop() != PAGE_BYTES or starts != rounded:
+        raise DamageError(f"the nodes of page {number} of the {tree.name} overlap or leave it")
+
+
+# --- One raw page of a tree, taken apart without trusting a byte of it ----------------------------
+
+BRANCH: Final = 0x01
+LEAF: Final = 0x02
+HEADER_BYTES: Final = 16
+
+_HEADER = Struct("<QHHHH")  # number, pad, flags, lower, upper
+_NODE = Struct("<HHHH")  # low, high, flags, key size; then key and value
+_U64 = Struct("<Q")
+
+
+class LeafEntry(NamedTuple):
+    """A row of a leaf: its key as it stands there, and where its value is."""
+
+    key: bytes
+    size: int
+    offset: int
+    """Of the value: inside the page, or in the file if ``run``."""
+    run: bool
+    """Whether the value has pages of its own."""
+
+
+class Child(NamedTuple):
+    """An entry of a branch: the subtree of the keys from ``key`` on."""
+
+    key: bytes
+    page: int
+
+
+class RawPage:
+    """The bytes of one page and what its header says."""
+
+    __slots__ = ("flags", "lower", "number", "raw", "upper")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.number, _, self.flags, self.lower, self.upper = _HEADER.unpack_from(raw)
+
+    def is_a(self, flags: int, number: int) -> bool:
+        """Whether the header is that of a page of this sort and number."""
+        return (
+            self.number == number
+            and self.flags == flags
+            and HEADER_BYTES <= self.lower <= self.upper <= PAGE_BYTES
+            and not self.lower & 1
+        )
+
+    def _places(self) -> list[int]:
+        return [
+            int.from_bytes(self.raw[at : at + 2], "little")
+            for at in range(HEADER_BYTES, self.lower, 2)
+        ]
+
+    def _guessed_places(self) -> list[int]:
+        """Where nodes may lie when the header is lost: the list ends before the lowest node."""
+        found, lowest, at = [], PAGE_BYTES, HEADER_BYTES
+        while at + 2 <= lowest:
+            place = int.from_bytes(self.raw[at : at + 2], "little")
+            if not at < place <= PAGE_BYTES - _NODE.size:
+                break
+            found.append(place)
+            lowest = min(lowest, place)
+            at += 2
+        return found
+
+    def children(self) -> list[Child | None]:
+        """The entries of a branch in their order; None for one that is out of bounds."""
+        found: list[Child | None] = []
+        for place in self._places():
+            if not HEADER_BYTES <= place <= PAGE_BYTES - _NODE.size:
+                found.append(None)
+                continue
+            low, high, flags, size = _NODE.unpack_from(self.raw, place)
+            start = place + _NODE.size
+            whole = size <= KEY_BYTES_MAX and start + size <= PAGE_BYTES
+            page = low | high << 16 | flags << 32
+            found.append(Child(self.raw[start : start + size], page) if whole else None)
+        return found
+
+    def nodes(self, *, guess: bool = False) -> list[LeafEntry | None]:
+        """The rows of a leaf in their order; None for one that is out of bounds."""
+        places = self._guessed_places() if guess else self._places()
+        return [self._node(place) for place in places]
+
+    def _node(self, place: int) -> LeafEntry | None:
+        if not HEADER_BYTES <= place <= PAGE_BYTES - _NODE.size:
+            return None
+        low, high, flags, key_bytes = _NODE.unpack_from(self.raw, place)
+        start = place + _NODE.size
+        offset = start + key_bytes
+        size = low | high << 16
+        if not 0 < key_bytes <= KEY_BYTES_MAX or offset > PAGE_BYTES or flags & ~_BIG:
+            return None
+        key = self.raw[start:offset]
+        if flags & _BIG:
+            if offset + _U64.size > PAGE_BYTES:
+                return None
+            run = int(_U64.unpack_from(self.raw, offset)[0])
+            return LeafEntry(key, size, run * PAGE_BYTES + HEADER_BYTES, run=True)
+        if offset + size > PAGE_BYTES:
+            return None
+        return LeafEntry(key, size, offset, run=False)
+
+
+# --- LMDB's list of free pages, read from the raw file --------------------------------------------
+# LMDB takes the pages that it writes from this list without a second look: a page in it that is in
+# use is overwritten, so what it says is judged before LMDB sees it.
+#
+# LMDB never writes a page that was allocated and freed within one transaction, so a sound file may
+# end before its last page: every page that is missing at the end must then be listed as free.
+
+_ENTRY_BYTES: Final = 8
+_FIRST_PAGE: Final = 2
+TXNID_MAX: Final = 2**62
+
+
+def free_pages(fd: int, root: int, depth: int, last_page: int) -> Iterator[int]:
+    """Every page number that the tree at ``root`` lists as free.
+
+    Raises:
+        DamageError: a page, node or list breaks a rule, or the tree has a cycle.
+    """
+    walk = TreeWalk(fd, last_page)
+    for pages in free_lists(fd, walk, Tree("free list", root, depth, TXNID_MAX), last_page):
+        yield from pages
+
+
+def free_lists(
+    fd: int, walk: TreeWalk, tree: Tree, last_page: int, *, nodes_max: int = 0
+) -> Iterator[tuple[int, ...]]:
+    """The lists in so many nodes of the tree (0: all); no page in them may be in use.
+
+    Raises:
+        DamageError: a page, node or list breaks a rule.
+    """
+    for rows in walk.leaves(tree, nodes_max=nodes_max):
+        for row in rows:
+            pages = _decode(fd, walk, row)
+            if pages and not _FIRST_PAGE <= pages[-1] <= pages[0] <= last_page:
+                raise DamageError("a list of free pages names pages outside the file")
+            walk.take(pages, "a list of free pages")
+            yield pages
+
+
+def _decode(fd: int, walk: TreeWalk, row: LeafRow) -> tuple[int, ...]:
+    """One list: how many, then the page numbers, the highest first."""
+    data = row.value
+    if row.run:
+        data = os.pread(fd, row.size, walk.run(row.run, row.size))
+    if len(data) != row.size or row.size < _ENTRY_BYTES or row.size % _ENTRY_BYTES:
+        raise DamageError(f"a list of free pages has {row.size} bytes")
+    count = int.from_bytes(data[:_ENTRY_BYTES], "little")
+    if (count + 1) * _ENTRY_BYTES > row.size:
+        raise DamageError(f"a list of free pages claims {count} entries in {row.size} bytes")
+    pages = unpack_from(f"<{count}Q", data, _ENTRY_BYTES)
+    if pages != tuple(sorted(pages, reverse=True)):
+        raise DamageError("a list of free pages is out of order")
+    return pages

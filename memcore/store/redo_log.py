@@ -1,0 +1,239 @@
+"""Redo log: the last transaction once more, so that one flush makes it durable.
+
+LMDB commits with ``metasync=False``: it flushes the data pages, then writes meta page N without a
+flush. The record of transaction N is written into the same file before that flush, so it becomes
+durable with it; if a power cut takes meta N back, the opener finds the file at N-1 and runs the
+record again. At most one record can be missing from the tree, so two slots are enough.
+
+A record binds itself to its predecessor by the hash of meta N-1: it can be applied to nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from memcore.errors import CorruptStoreError, StoreFormatError
+from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES, RUN_SCAN_PAGES
+from memcore.store.datafile import (
+    META_IMAGE_BYTES,
+    META_OFFSETS,
+    PAGE_HEADER_BYTES,
+    Meta,
+    lies_in_memory,
+)
+
+__all__ = [
+    "OP_BYTES",
+    "SEED_BYTES",
+    "Ops",
+    "RedoArea",
+    "RedoLog",
+    "decode",
+    "encode",
+    "find_run",
+    "make_run",
+]
+
+
+# --- The reserved run: pages of the file that LMDB never rewrites and memcore writes behind its ---
+# One value under a reserved key. Its first page holds a head, two slots of equal size follow: redo
+# records in ``"full"`` mode, steady records in ``"relaxed"`` mode. LMDB moves a run only when its
+# value is written, which nobody does, so it can be found and read without LMDB: before the file is
+# mapped, and after a power cut that left the tree in pieces.
+
+SEED_BYTES: Final = 16
+_HEAD = Struct("<16s16sII")  # magic, seed, bytes of a slot, mode
+HEAD_BYTES: Final = _HEAD.size
+_RELAXED: Final = 3
+_HEADER = Struct("<QHHI")  # page number, pad, flags, pages of the run
+_OVERFLOW: Final = 0x04
+_SLOT_BYTES_MAX: Final = 64 * 1024**2
+
+
+class RedoArea(NamedTuple):
+    """Where the slots lie and what the head says."""
+
+    head: bytes
+    seed: bytes
+    slots: tuple[int, int]
+    slot_bytes: int
+    relaxed: bool
+
+    def blank(self, fd: int) -> None:
+        """Forget both records, to the last byte; durable with the next flush."""
+        for offset in self.slots:
+            written = 0
+            while written < self.slot_bytes:
+                written += os.pwrite(fd, bytes(self.slot_bytes - written), offset + written)
+
+    def set_mode(self, fd: int, *, relaxed: bool) -> None:
+        """Say in the head whose records the slots are for; durable with the next flush."""
+        head = _HEAD.pack(REDO_MAGIC, self.seed, self.slot_bytes, _RELAXED if relaxed else 0)
+        os.pwrite(fd, head, self.slots[0] - PAGE_BYTES + PAGE_HEADER_BYTES)
+
+
+def make_run(seed: bytes, *, relaxed: bool = False, slot_bytes: int = REDO_SLOT_BYTES) -> bytes:
+    """The reserved value: a head that fills its first page, then two page-aligned slots."""
+    head = _HEAD.pack(REDO_MAGIC, seed, slot_bytes, _RELAXED if relaxed else 0)
+    return head.ljust(PAGE_BYTES - PAGE_HEADER_BYTES, b"\0") + bytes(2 * slot_bytes)
+
+
+def find_run(fd: int, path: str) -> RedoArea:
+    """The reserved run of a file: page 3 of a fresh one, page 2 of a compacted copy.
+
+    Raises:
+        StoreFormatError: none of the first pages begins such a run.
+        CorruptStoreError: the file ends inside it.
+    """
+    size = os.fstat(fd).st_size
+    for page in range(2, RUN_SCAN_PAGES):
+        raw = os.pread(fd, PAGE_HEADER_BYTES + HEAD_BYTES, page * PAGE_BYTES)
+        head = raw[PAGE_HEADER_BYTES:]
+        if not head.startswith(REDO_MAGIC) or len(head) < HEAD_BYTES:
+            continue
+        number, _, flags, pages = _HEADER.unpack_from(raw)
+        _, seed, slot_bytes, mode = _HEAD.unpack(head)
+        whole = 1 + 2 * slot_bytes // PAGE_BYTES
+        if (
+            number == page
+            and flags == _OVERFLOW
+            and pages == whole
+            and 0 < slot_bytes <= _SLOT_BYTES_MAX
+            and slot_bytes % PAGE_BYTES == 0
+        ):
+            if (page + whole) * PAGE_BYTES > size:
+                raise CorruptStoreError(f"{path}: the file ends inside its reserved run")
+            first = (page + 1) * PAGE_BYTES
+            return RedoArea(head, seed, (first, first + slot_bytes), slot_bytes, mode == _RELAXED)
+    raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no reserved run)")
+
+
+# --- The redo slots: the last transaction once more, so that one flush makes it durable -----------
+
+Ops = Mapping[bytes, "bytes | None"]
+"""The last operation of each key: its value, or None for a deletion."""
+
+_CHECK = Struct("<Q")
+_TITLE = Struct("<QQI")  # txnid, base, bytes of the operations
+_HEADER_BYTES: Final = _CHECK.size + _TITLE.size
+_OP = Struct("<HI")
+OP_BYTES: Final = _OP.size
+_DELETED: Final = 0xFFFFFFFF
+_BLANK: Final = bytes(_HEADER_BYTES)
+
+
+def encode(ops: Ops) -> bytes:
+    """The operations as bytes: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
+    pack = _OP.pack
+    parts: list[bytes] = []
+    for key, value in ops.items():
+        if value is None:
+            parts += (pack(len(key), _DELETED), key)
+        else:
+            parts += (pack(len(key), len(value)), key, value)
+    return b"".join(parts)
+
+
+def decode(body: bytes) -> dict[bytes, bytes | None] | None:
+    """The operations of ``encode``; None if a byte of them could not have come from there."""
+    ops: dict[bytes, bytes | None] = {}
+    at = 0
+    while at < len(body):
+        if at + OP_BYTES > len(body):
+            return None
+        key_bytes, value_bytes = _OP.unpack_from(body, at)
+        at += OP_BYTES
+        key = body[at : at + key_bytes]
+        at += key_bytes
+        if not 0 < key_bytes <= KEY_BYTES_MAX or len(key) != key_bytes or not key[0]:
+            return None
+        if value_bytes == _DELETED:
+            ops[key] = None
+            continue
+        ops[key] = value = body[at : at + value_bytes]
+        if len(value) != value_bytes:
+            return None
+        at += value_bytes
+    return ops
+
+
+class RedoLog:
+    """The two slots of one open file. Every call but ``pending`` is made under the write lock."""
+
+    __slots__ = ("_fd", "_in_memory", "_last", "_run", "_seed", "_slots", "capacity")
+
+    def __init__(self, fd: int, run: RedoArea) -> None:
+        self._fd = fd
+        self._run = run
+        self._slots = run.slots
+        self._seed = int.from_bytes(run.seed[:8], "little")
+        self._last = b""
+        self._in_memory: bool | None = None
+        self.capacity = run.slot_bytes - _HEADER_BYTES
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the file lies in memory alone, so that nobody waits for its flushes."""
+        if self._in_memory is None:
+            self._in_memory = lies_in_memory(self._fd)
+        return self._in_memory
+
+    def write(self, txnid: int, ops: Ops) -> None:
+        """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""
+        fd = self._fd
+        base = xxh3_64_intdigest(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
+        body = encode(ops)
+        rest = _TITLE.pack(txnid, base, len(body)) + body
+        record = _CHECK.pack(xxh3_64_intdigest(rest, self._seed)) + rest
+        self._last = record[:_HEADER_BYTES]
+        offset = self._slots[txnid & 1]
+        written = os.pwrite(fd, record, offset)
+        while written < len(record):
+            written += os.pwrite(fd, record[written:], offset + written)
+
+    def holds_ours(self, txnid: int) -> bool:
+        """Whether the slot of ``txnid`` still has the record that ``write`` put there last."""
+        held = os.pread(self._fd, _HEADER_BYTES, self._slots[txnid & 1])
+        return held == self._last and _TITLE.unpack_from(held, _CHECK.size)[0] == txnid
+
+    def wipe(self) -> None:
+        """Blank both slots to the last byte, durably. The last meta page must be durable before.
+
+        Raises:
+            OSError: the device refused; a half record is none.
+        """
+        self._last = b""
+        self._run.blank(self._fd)
+        os.fdatasync(self._fd)
+
+    def withdraw(self, txnid: int) -> None:
+        """Make the record of ``txnid`` unreplayable, durably; OSError if that cannot be done."""
+        written = os.pwrite(self._fd, _BLANK, self._slots[txnid & 1])
+        if written != len(_BLANK):
+            raise OSError("short write into a redo slot")
+        os.fdatasync(self._fd)
+
+    def pending(self, meta: Meta) -> tuple[int, dict[bytes, bytes | None]] | None:
+        """The record that follows snapshot ``meta``, as ``(txnid, operations)``, if there is one.
+
+        Without the write lock the answer is advisory: a live writer's record looks the same.
+        """
+        txnid = meta.txnid + 1
+        offset = self._slots[txnid & 1]
+        header = os.pread(self._fd, _HEADER_BYTES, offset)
+        if len(header) < _HEADER_BYTES:
+            return None
+        found, base, body_bytes = _TITLE.unpack_from(header, _CHECK.size)
+        if found != txnid or body_bytes > self.capacity or base != xxh3_64_intdigest(meta.image):
+            return None
+        body = os.pread(self._fd, body_bytes, offset + _HEADER_BYTES)
+        check = xxh3_64_intdigest(header[_CHECK.size :] + body, self._seed)
+        if check != _CHECK.unpack_from(header)[0]:
+            return None
+        ops = decode(body)
+        return (txnid, ops) if ops is not None else None

@@ -1,0 +1,774 @@
+"""LmdbStore: ``open_store``, the handle that callers hold, keys of an encrypted file."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import stat
+import tempfile
+from _thread import allocate_lock, get_ident, start_new_thread
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final, NoReturn, TypeVar
+from weakref import WeakSet, ref
+
+from memcore.codec import keys
+from memcore.codec.keys import Care, care_rows
+from memcore.codec.values import open_number, open_value, seal_value
+from memcore.errors import (
+    ClosedError,
+    InternalError,
+    InvalidOptionError,
+    KeyFileError,
+    KeyNeededError,
+    MemcoreError,
+    ReadOnlyError,
+    StorageError,
+    StoreAccessError,
+    uncopied,
+)
+from memcore.limits import (
+    MAP_BYTES_DEFAULT,
+    MAP_BYTES_MAX,
+    MAP_BYTES_MIN,
+    STEADY_INTERVAL_MS_DEFAULT,
+)
+from memcore.privacy.keyring import KeyProvider, KeyRing, Secret
+from memcore.store.copy import Judge, back_up, compact_file, refusal, restore_file, wipe_slots
+from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
+from memcore.store.encryption import CLOSED_KINDS, RowCipher, number_of
+from memcore.store.environment import Environment
+from memcore.store.interface import Notifier, ReadTxn, Txn
+from memcore.store.lmdb import RawEnv, already_open
+from memcore.store.open_file import build_file, create_file, new_record
+from memcore.store.transaction import stored_rows
+
+__all__ = [
+    "KeyOptions",
+    "LmdbStore",
+    "close_if_unused",
+    "close_unused",
+    "drop",
+    "end",
+    "environments",
+    "need_newest",
+    "new_ring",
+    "open_store",
+    "opening",
+    "unlock",
+    "vault_for_copy",
+]
+
+
+# --- The environments of this process: one a file, all of them over a fork, and the end of each ---
+# The last handle of an environment closes it. A handle that nobody closed gives its environment up
+# when it is forgotten: maybe by the garbage collector, on any thread, with any lock held. So it
+# waits for nothing then: a thread that lives as long as there is something to close does the rest.
+# Whoever opens a store closes what is unused first, so that no loop opens faster than that thread
+# closes.
+
+_log = logging.getLogger("memcore.store")
+
+_FORK_PATIENCE_SECONDS: Final = 5.0
+
+
+class _OpenLock:
+    """Opening and closing, one at a time: ``with opening.lock``.
+
+    The lock itself is entered, not a method of this: an interrupt at the first line of an
+    ``__exit__`` would leave it locked. A fork needs a new one: its owner may be gone.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nobody opens or closes anything: in the child of a fork who did is gone."""
+        self.lock = RLock()
+        self.closer = allocate_lock()
+        """Held while there is a thread that closes what was dropped."""
+
+
+environments: WeakSet[Environment] = WeakSet()
+opening = _OpenLock()
+_dropped: deque[Environment] = deque()
+"""Those whose last handle was forgotten; nothing else may keep them until they are closed."""
+_fork: list[bool] = []
+"""Whether the fork under way has ``opening``."""
+
+
+def end(env: Environment) -> None:
+    """Close what has no handles any more, and forget it."""
+    try:
+        env.shut()
+    finally:
+        environments.discard(env)
+
+
+def close_if_unused(env: Environment) -> None:
+    """Close an environment if it has no handles any more."""
+    with opening.lock:
+        if env.handles:
+            return
+        env.closing = True
+    # Not under the lock: what is waited for may itself open a store.
+    end(env)
+
+
+def drop(env: Environment, handle: int) -> None:
+    """A handle was forgotten, which nobody closed: waits for nothing and takes no lock."""
+    env.handles.discard(handle)
+    if env.handles:
+        return
+    env.dropped = True
+    _dropped.append(env)
+    if opening.closer.acquire(False):
+        try:
+            start_new_thread(_close_dropped, ())
+        except RuntimeError:  # no threads here: the next opening does it
+            opening.closer.release()
+
+
+def close_unused(*, patient: bool = False) -> None:
+    """Close what forgotten handles left open; ``patient``: wait for what others are closing."""
+    for env in list(environments):
+        if not env.handles and (patient or not env.closing) and not env.queue.led_here:
+            _close_for_nobody(env)
+
+
+def _close_dropped() -> None:
+    while True:
+        try:
+            while _dropped:
+                _close_for_nobody(_dropped[0])
+                _dropped.popleft()
+        finally:
+            opening.closer.release()
+        if not (_dropped and opening.closer.acquire(False)):
+            return
+
+
+def _close_for_nobody(env: Environment) -> None:
+    try:
+        close_if_unused(env)
+    except Exception as error:  # noqa: BLE001 - whoever dropped it is not here to be told
+        _log.error("a store that nobody closed did not close well: %s", error)
+
+
+def _before_fork() -> None:
+    _fork.append(opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS))
+    for env in list(environments):
+        env.fork.quiesce(_FORK_PATIENCE_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    for env in list(environments):
+        env.fork.resume()
+    if _fork.pop():
+        opening.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    opening.reset()
+    _fork.clear()
+    for env in list(environments):
+        env.fork.forget()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+
+
+# --- Unlocking a file: whether it is encrypted, and the vault that a key opens --------------------
+
+_ROWS_LOOKED_AT = 64
+"""Of each kind of a scope's rows: the first ones of a session may be heads and index pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions:
+    """What a caller gives to open an encrypted database."""
+
+    provider: KeyProvider = field(repr=False)
+    key_file: str | None = None
+    """Where the key file lies; None: beside the database, with ``.keys`` behind its name."""
+
+    __reduce_ex__ = uncopied
+
+    def path_for(self, database: str) -> str:
+        """The key file of a database."""
+        return self.key_file or f"{database}.keys"
+
+
+def new_ring(access: KeyOptions, path: str) -> KeyRing:
+    """The key file of a database that is about to be made, at ``path``.
+
+    Raises:
+        KeyFileError: there is one with keys of another database; it cannot be written.
+        WrongKeyError: there is one that the key does not open.
+    """
+    if path == ":memory:":
+        return KeyRing.create(None, access.provider)
+    return KeyRing.create(access.path_for(path), access.provider)
+
+
+def vault_for_copy(access: KeyOptions | None, source: str, target: str) -> RowCipher | None:
+    """The vault of a file that is written anew, with a key file of its own; None without a key.
+
+    Raises:
+        KeyFileError, WrongKeyError: the source's key file cannot be read, or the target has one.
+    """
+    if access is None:
+        return None
+    ring = KeyRing.load(access.path_for(source), access.provider)
+    return RowCipher(ring.copied(f"{target}.keys"))
+
+
+def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | None:
+    """The vault of a file; None if it is not encrypted.
+
+    Raises:
+        KeyNeededError: it is, and there is no key.
+        WrongKeyError: the key does not open the key file.
+        KeyFileError: that is missing, damaged or of another database.
+        InvalidOptionError: there is a key, and the file is not encrypted.
+    """
+    if not record.features & ENCRYPTED:
+        if access is None:
+            return None
+        msg = (
+            f"{path}: is not encrypted, and a key was given: export its sessions, and import them "
+            "into a new database that is opened with the key"
+        )
+        raise InvalidOptionError(msg)
+    if access is None:
+        raise KeyNeededError(f"{path}: is encrypted; open it with key=")
+    name = access.path_for(path)
+    ring = KeyRing.load(name, access.provider)
+    if ring.seed != record.seed:
+        msg = f"{name}: is the key file of another database than {os.fspath(path)}"
+        raise KeyFileError(msg)
+    return RowCipher(ring)
+
+
+def need_newest(env: Environment, vault: RowCipher) -> None:
+    """Refuse a key file that is older than the database: it must not be written with.
+
+    It would get other keys for users who have contents, and what is written with those is lost
+    when the right file comes back. The file says which data key is the newest that it has seen; one
+    that an older memcore wrote does not, and there it shows by users without keys.
+
+    Raises:
+        KeyFileError: it is older, or was replaced by an older one since it was read.
+    """
+    vault.ring.refresh()
+    if env.read(vault.noted) > vault.ring.last:
+        vault.ring.refresh()  # another process may just have made the key
+        if (noted := env.read(vault.noted)) > vault.ring.last:
+            raise _older(
+                vault, f"that has seen data key {noted}, its last one is {vault.ring.last}"
+            )
+
+    def look(txn: ReadTxn) -> int | None:
+        key = keys.counter(keys.Counter.SCOPE)
+        value = txn.get(key)
+        last = 0 if value is None else open_number(key, value)
+        unknown = range(vault.ring.minted, last + 1)
+        return next((scope for scope in unknown if _has_contents(txn, scope)), None)
+
+    found = env.read(look)
+    if found is None:
+        return
+    vault.ring.refresh()
+    if vault.ring.minted > found:
+        return  # another process had just made the key
+    raise _older(vault, "users have contents for whom it has no key")
+
+
+def _older(vault: RowCipher, how: str) -> KeyFileError:
+    return KeyFileError(
+        f"{vault.ring.path}: is older than the database: {how}; restore the newest copy, or open "
+        "the database read-only for what can be read"
+    )
+
+
+def _has_contents(txn: ReadTxn, scope: int) -> bool:
+    for kind in CLOSED_KINDS:
+        start = keys.scoped(kind, scope)
+        rows = stored_rows(txn, start, keys.after(start), limit=_ROWS_LOOKED_AT)
+        if any(number_of(value) is not None for _, value in rows):
+            return True
+    return False
+
+
+# --- Opening a store, and the handle that callers hold --------------------------------------------
+
+T = TypeVar("T")
+_SECRET: Final = care_rows(0, Care.SECRET)
+_TRIES: Final = 8
+"""So often an opening meets a file that LMDB's binding has not forgotten."""
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    create: bool = True,
+    durability: str | None = None,
+    map_bytes: int = MAP_BYTES_DEFAULT,
+    steady_interval_ms: int = STEADY_INTERVAL_MS_DEFAULT,
+    verify: bool = False,
+    access: KeyOptions | None = None,
+    blind: bool = False,
+) -> LmdbStore:
+    """Open the store at ``path``, or create it; ``":memory:"`` is a private one, gone at close.
+
+    ``durability`` None means what the file records, or ``"full"`` for a new one. ``access`` makes a
+    new one encrypted, and opens such a one. A ``blind`` handle, read-only, needs none: it sees
+    contents as they are stored.
+    """
+    name = os.fsdecode(os.fspath(path))
+    _check_options(name, durability, map_bytes)
+    close_unused()
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if name == ":memory:":
+                return _open_memory(map_bytes, access)
+            # LMDB's lock file lies beside the path: all names of one file must lead to one lock.
+            file = str(Path(name).resolve())
+            if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
+                _create(file, durability, access, allowed=create and not read_only)
+            return _open_file(
+                partial(_shared, file, read_only, map_bytes, steady_interval_ms, verify),
+                lambda env: _handle(env, read_only, durability, access, blind),
+            )
+        except StorageError as error:
+            # LMDB's binding knows files by number, and forgets one only when it is quite closed.
+            if not tries_left or not already_open(error.__cause__):
+                raise
+        close_unused(patient=True)
+    raise AssertionError  # the last try returned or raised
+
+
+def _open_file(
+    shared: Callable[[], Environment], handle: Callable[[Environment], LmdbStore]
+) -> LmdbStore:
+    """A handle of the environment that is shared, once none is closing."""
+    while True:
+        store = None
+        try:
+            with opening.lock:
+                env = shared()
+                if not env.closing:
+                    store = handle(env)
+            if store is not None:
+                return store
+        except BaseException:
+            if store is not None:
+                store.close()
+            close_unused()  # the environment may have been opened for nobody
+            raise
+        # Its last handle is being closed by another thread, or was until an interrupt came.
+        with suppress(MemcoreError):  # whoever closes is told
+            end(env)
+
+
+def _create(name: str, durability: str | None, access: KeyOptions | None, *, allowed: bool) -> None:
+    """Make a file with its key file, if it is to have one, unless another creator was first.
+
+    Somebody may even have written by now: then there are data keys, and they are not in the way.
+    """
+    if not allowed:
+        raise StoreAccessError(f"{name}: there is no such file")
+    try:
+        seed = None if access is None else new_ring(access, name).seed
+    except KeyFileError:
+        if os.path.lexists(name) and not _is_empty(name):
+            return
+        raise
+    with suppress(FileExistsError):
+        create_file(name, durability or "full", seed=seed)
+
+
+def _is_empty(name: str) -> bool:
+    """Whether a file of 0 bytes is there: a name that was reserved, as by ``tempfile``."""
+    try:
+        status = Path(name).stat()
+    except OSError:
+        return False  # opening it tells why
+    return stat.S_ISREG(status.st_mode) and not status.st_size
+
+
+def _handle(
+    env: Environment,
+    read_only: bool,
+    durability: str | None,
+    access: KeyOptions | None,
+    blind: bool,
+) -> LmdbStore:
+    recorded = _format(env).durability
+    if durability not in (None, recorded):
+        raise InvalidOptionError(
+            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+            " durability out to open it as it is"
+        )
+    if not (blind and read_only):
+        vault = unlock(_format(env), env.path, access)
+        env.vault = env.vault or vault  # the first one has the ciphers that are in use
+        if env.vault is not None and not read_only:
+            need_newest(env, env.vault)
+    return LmdbStore(env, read_only=read_only)
+
+
+def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
+    if not name:
+        raise InvalidOptionError("the path is empty")
+    if durability is not None and durability not in DURABILITIES:
+        raise InvalidOptionError(f"durability {durability!r} is none of {', '.join(DURABILITIES)}")
+    if name == ":memory:" and durability not in (None, "none"):
+        raise InvalidOptionError('a ":memory:" store cannot be durable; leave durability out')
+    if not MAP_BYTES_MIN <= map_bytes <= MAP_BYTES_MAX:
+        raise InvalidOptionError(f"map_bytes is not within {MAP_BYTES_MIN}..{MAP_BYTES_MAX}")
+
+
+def _shared(
+    name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
+) -> Environment:
+    """The environment of the file: the one that this process has, maybe closing, or a new one."""
+    with suppress(OSError):
+        status = Path(name).stat()
+        for env in list(environments):
+            if (status.st_dev, status.st_ino) in (env.key, env.next_key):
+                if env.closing:
+                    return env
+                if not read_only:
+                    env.need_writable()
+                if verify:
+                    env.refuse(env.check())
+                return env
+    env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
+    try:
+        env.attach(read_only=read_only, verify=verify)
+        environments.add(env)
+    except BaseException:
+        env.detach(settle=False)
+        raise
+    return env
+
+
+def _format(env: Environment) -> Format:
+    if env.format is None:
+        raise InternalError("an environment without a format record")
+    return env.format
+
+
+def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
+    ring = None if access is None else new_ring(access, ":memory:")
+    record = new_record("none", seed=None if ring is None else ring.seed)
+    try:
+        with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
+            name = str(Path(directory, "memory"))
+            build_file(name, record, sync=False)
+            env = Environment(name, map_bytes=map_bytes)
+            env.vault = None if ring is None else RowCipher(ring)
+            with opening.lock:  # a fork finds it whole, or not at all
+                env.attach(read_only=False)
+                env.private = True
+                env.path = ":memory:"
+                environments.add(env)
+                return LmdbStore(env, read_only=False)
+    except OSError as error:
+        raise refusal(error, ":memory:") from error
+
+
+class SecretRow:
+    """The row of a secret that has no file yet."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: LmdbStore) -> None:
+        self._store: Callable[[], LmdbStore | None] = ref(store)
+
+    def _open(self) -> LmdbStore:
+        store = self._store()
+        if store is None:
+            raise ClosedError("the store is closed; open it again")
+        return store
+
+    def kept(self) -> bytes | None:
+        """The secret, if it is kept there."""
+        return self._open().read(_kept_secret)
+
+    def keep(self, secret: bytes) -> bytes:
+        """Keep it there, unless one is kept there already; the one that is."""
+
+        def closure(txn: Txn) -> bytes:
+            found = _kept_secret(txn)
+            if found is None:
+                txn.put(_SECRET, seal_value(_SECRET, secret))
+            return found or secret
+
+        return self._open().transact(closure, makes_room=True)
+
+    def drop(self) -> None:
+        """It has its file now."""
+        self._open().transact(lambda txn: txn.delete(_SECRET), makes_room=True)
+
+
+def _kept_secret(txn: ReadTxn) -> bytes | None:
+    value = txn.get(_SECRET)
+    return None if value is None else open_value(_SECRET, value)[1]
+
+
+class LmdbStore:
+    """One handle of an open store. Handles of the same file share environment and queue.
+
+    Nothing that it refers to refers back to it, so it is gone with its last user, and what it has
+    open with it.
+    """
+
+    __slots__ = (
+        "__weakref__", "_durability", "_env", "file_id", "path", "read_only", "secret", "seed",
+        "vault",
+    )  # fmt: skip
+
+    def __init__(self, env: Environment, *, read_only: bool) -> None:
+        self._env: Environment | None = env
+        record = _format(env)
+        self.path = env.path
+        self.read_only = read_only
+        self._durability = record.durability
+        self.file_id = record.seed
+        self.vault = env.vault
+        self.seed = record.seed if env.vault is None else env.vault.seed
+        ring = None if env.vault is None else env.vault.ring.secret
+        place = SecretRow(self) if ring is None else None
+        self.secret = Secret(env.path, create=not read_only, ring=ring, place=place)
+        env.handles.add(id(self))
+
+    def __del__(self) -> None:
+        env = self._env
+        if env is not None:
+            drop(env, id(self))
+
+    @property
+    def durability(self) -> str:
+        """The mode of the file, which ``copy_compact`` may change."""
+        if self._env is not None and self._env.format is not None:
+            self._durability = self._env.format.durability
+        return self._durability
+
+    @property
+    def notifier(self) -> Notifier:
+        """Tells of the commits of this process, through whichever handle."""
+        return self.environment().notifier
+
+    def read(self, fn: Callable[[ReadTxn], T], *, patient: bool = True) -> T:
+        """Run ``fn`` on one snapshot; a read inside a read sees the outer one's snapshot.
+
+        An impatient read never waits for the lead: it raises MapMovedError instead.
+        """
+        env = self._env
+        if env is None:
+            self._refuse_closed()
+        return env.read(fn, patient=patient)
+
+    def transact(self, fn: Callable[[Txn], T], *, makes_room: bool = False) -> T:
+        """Run ``fn`` in a write transaction, commit, return its result."""
+        env = self._env
+        if env is None or self.read_only:
+            self._refuse_write()
+        return env.queue.call(fn, makes_room=makes_room)
+
+    def alone(self, fn: Callable[[], T]) -> T:
+        """Run ``fn`` while nobody writes, in no process; there is nothing to be committed."""
+        env = self.environment()
+        if self.read_only:
+            self._refuse_write()
+        return env.queue.call(lambda _: env.while_nobody_writes(fn), job=True)
+
+    def submit(
+        self,
+        fn: Callable[[Txn], T],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        makes_room: bool = False,
+        large: bool = False,
+        future: asyncio.Future[T] | None = None,
+    ) -> asyncio.Future[T]:
+        """Queue ``fn`` from ``loop``'s thread; the future follows the commit."""
+        if self.read_only:
+            self._refuse_write()
+        queue = self.environment().queue
+        return queue.submit(fn, loop, makes_room=makes_room, large=large, future=future)
+
+    def flush(self) -> None:
+        """Push everything committed so far to the device, the last meta page too, and anchor it.
+
+        Raises:
+            AuditError: everything is on the device, and the anchor is not.
+        """
+        self.make_durable()
+        env = self.environment()
+        if env.audit is not None and not env.read_only:
+            env.queue.call(env.audit.anchor, job=True)
+
+    def make_durable(self) -> None:
+        """As ``flush``, without an anchor: no power cut takes back what was committed so far."""
+        env = self.environment()
+        if env.read_only:
+            return
+        env.hold(self._sync)  # a child of a fork opens here, and has its pin then
+        if env.steady_sync is not None:
+            env.steady()
+
+    def _sync(self, _: RawEnv) -> None:
+        env = self.environment()
+        if env.steady_sync is None:
+            env.leader.sync()
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        compact: bool = True,
+        judge: Judge | None = None,
+    ) -> None:
+        """Copy one consistent snapshot to a new file while others write.
+
+        The copy's structure is walked before it gets its name, or ``judge`` does so.
+        """
+        final = str(Path(os.fsdecode(os.fspath(target))).resolve())
+        back_up(self.environment(), final, compact=compact, judge=judge)
+
+    def copy_compact(
+        self, *, durability: str | None = None, judge: Judge | None = None
+    ) -> tuple[int, int]:
+        """Swap the file for a compact copy of it, in another mode if asked; bytes before, after."""
+        env = self.environment()
+        if self.read_only:
+            self._refuse_write()
+        if env.private:
+            raise InvalidOptionError("an in-memory store has no file to compact")
+        record = None if durability is None else _format(env)._replace(durability=durability)
+        return env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
+
+    def wipe_records(self) -> None:
+        """Leave nothing of the last commits in the redo slots; what is stored stays."""
+        env = self.environment()
+        env.queue.call(lambda _: wipe_slots(env), job=True)
+
+    def restore(
+        self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
+    ) -> None:
+        """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
+        env = self.environment()
+        if replace and os.path.lexists(target):
+            restore_file(env, target, kept=kept, judge=judge)
+        else:
+            back_up(env, target, compact=False, judge=judge)
+
+    def check(self) -> list[str]:
+        """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""
+        return self.environment().check()
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the file, the map and the queue."""
+        return self.environment().hold(self._figures)
+
+    def _figures(self, raw: RawEnv) -> dict[str, Any]:
+        env = self.environment()
+        meta = newest_meta(env.fd, env.path)
+        info = raw.info()
+        return {
+            "path": self.path,
+            "durability": self.durability,
+            "read_only": self.read_only,
+            "file_bytes": os.fstat(env.fd).st_size,
+            "map_bytes": info["map_size"],
+            "page_bytes": meta.page_bytes,
+            "pages": meta.last_page + 1,
+            "pages_used": 2 + meta.main_pages + meta.free_pages,
+            "pages_free": meta.last_page - 1 - meta.main_pages - meta.free_pages,
+            "entries": meta.entries - 2,
+            "last_txnid": meta.txnid,
+            "readers": info["num_readers"],
+            "readers_max": info["max_readers"],
+            "batches": env.leader.batches,
+            "closures": env.leader.closures,
+            "handles": len(env.handles),
+            "poisoned": bool(env.leader.poison),
+            "steady_points": 0 if env.steady_sync is None else env.steady_sync.points,
+            "unsteady_commits": 0 if env.steady_sync is None else env.steady_sync.uncovered,
+        }
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether a read-only handle sees the file one transaction short. Advisory.
+
+        A live writer in the middle of a commit looks the same; opening the store for writing
+        recovers it.
+        """
+        return self.environment().needs_recovery()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep every other process out of the file; StoreLockedError if one has it open."""
+        env = self.environment()
+        env.hold(lambda _: None)  # a child of a fork opens here
+        try:
+            with exclusively(env.fd, env.path):
+                yield
+        finally:
+            if env.fd >= 0:
+                fcntl.flock(env.fd, fcntl.LOCK_SH)  # an interrupt may have kept it exclusive
+
+    def close(self) -> None:
+        """Give the handle back; the last one waits for what is under way and closes the file."""
+        env = self._env
+        if env is None:
+            return
+        if env.queue.led_here or get_ident() in env.barrier.live:
+            raise InternalError("close() was called inside a transaction on the same thread")
+        try:
+            self._give_back(env)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: go on, for nobody else would
+            self._give_back(env)
+            raise
+
+    def _give_back(self, env: Environment) -> None:
+        with opening.lock:
+            self._env = None
+            env.handles.discard(id(self))
+        close_if_unused(env)
+
+    def environment(self) -> Environment:
+        """What is open, for the other modules of this package.
+
+        Raises:
+            ClosedError
+        """
+        env = self._env
+        if env is None:
+            self._refuse_closed()
+        return env
+
+    def _refuse_closed(self) -> NoReturn:
+        raise ClosedError(f"{self.path}: the store is closed; open it again")
+
+    def _refuse_write(self) -> NoReturn:
+        if self._env is None:
+            self._refuse_closed()
+        raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")

@@ -1,0 +1,379 @@
+"""Transactions: a snapshot to read, a recording transaction to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from memcore.errors import InternalError
+from memcore.limits import KEY_BYTES_MAX
+from memcore.store.datafile import FORMAT_KEY, Format
+from memcore.store.encryption import RowCipher
+from memcore.store.interface import ReadTxn
+from memcore.store.redo_log import OP_BYTES
+
+if TYPE_CHECKING:
+    from memcore.store.audit_log import Recorder
+
+__all__ = [
+    "RawTxn",
+    "Snapshot",
+    "WriteTxn",
+    "stored",
+    "stored_rows",
+]
+
+
+_FIRST_KEY: Final = b"\x01"
+"""Keys below it are the store's own."""
+
+
+class RawCursor(Protocol):
+    """What this module needs of a py-lmdb cursor."""
+
+    def set_range(self, key: bytes) -> bool:
+        """Go to the first key not below."""
+
+    def last(self) -> bool:
+        """Go to the last key."""
+
+    def next(self) -> bool:
+        """Go one forth."""
+
+    def prev(self) -> bool:
+        """Go one back."""
+
+    def key(self) -> bytes:
+        """The current key."""
+
+    def value(self) -> bytes:
+        """The current value."""
+
+    def delete(self) -> bool:
+        """Delete the current row and go to the next."""
+
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from here on."""
+
+    def iterprev(self) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from here back."""
+
+    def close(self) -> None:
+        """Give the cursor back."""
+
+
+class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
+    """What this package needs of a py-lmdb transaction."""
+
+    def id(self) -> int:
+        """The number of the snapshot that it makes or reads."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value under a key."""
+
+    def put(self, key: bytes, value: bytes, /) -> bool:
+        """Write a row."""
+
+    def delete(self, key: bytes, /) -> bool:
+        """Delete a row."""
+
+    def cursor(self) -> RawCursor:
+        """A cursor over the rows."""
+
+    def commit(self) -> None:
+        """Commit and end."""
+
+    def abort(self) -> None:
+        """End without a trace; nothing happens after an end."""
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise InternalError("a transaction was used after its end")
+
+
+class Snapshot:
+    """A read transaction. ``get`` is LMDB's own method: no frame lies between."""
+
+    __slots__ = ("get", "raw", "vault")
+
+    def __init__(self) -> None:
+        self.raw: RawTxn | None = None
+        self.vault: RowCipher | None = None
+        self.get: Callable[[bytes], bytes | None] = _ended
+
+    def begin(self, raw: RawTxn, vault: RowCipher | None) -> None:
+        """Serve reads from ``raw``."""
+        self.raw = raw
+        self.vault = vault
+        self.get = raw.get if vault is None else vault.reader(raw.get)
+
+    def drop(self) -> RawTxn | None:
+        """Let go of LMDB's transaction and hand it over; later use is a typed error."""
+        raw, self.raw, self.get = self.raw, None, _ended
+        return raw
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``start <= key < stop``."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` rows from ``start`` on."""
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
+
+
+def stored(txn: ReadTxn) -> RawTxn:
+    """LMDB's own transaction: rows as they lie in the file, whatever a vault makes of them."""
+    raw: RawTxn | None = getattr(txn, "raw", None)
+    if raw is None:
+        _ended()
+    return raw
+
+
+def stored_rows(
+    txn: ReadTxn, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+) -> Iterator[tuple[bytes, bytes]]:
+    """As ``scan``, of rows as they lie in the file."""
+    return _rows(stored(txn), max(start, _FIRST_KEY), stop, reverse, limit)
+
+
+def _take(raw: RawTxn | None, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+    if raw is None:
+        _ended()
+    cursor = raw.cursor()
+    try:
+        if not cursor.set_range(max(start, _FIRST_KEY)[:KEY_BYTES_MAX]):
+            return []
+        return list(islice(cursor.iternext(), count))
+    finally:
+        cursor.close()
+
+
+def _rows(
+    raw: RawTxn, start: bytes, stop: bytes, reverse: bool, limit: int
+) -> Iterator[tuple[bytes, bytes]]:
+    # A bound longer than any key lies between two keys all the same: cut it to what LMDB takes.
+    seek = (stop if reverse else start)[:KEY_BYTES_MAX]
+    cursor = raw.cursor()
+    try:
+        if reverse:
+            found = cursor.prev() if cursor.set_range(seek) else cursor.last()
+        else:
+            found = cursor.set_range(seek)
+        left = limit or -1
+        if not found or not left:
+            return
+        for row in cursor.iterprev() if reverse else cursor.iternext():
+            key = row[0]
+            if reverse:
+                if key < start:
+                    return
+                if key >= stop:
+                    continue
+            elif key >= stop:
+                return
+            elif key < start:
+                continue
+            yield row
+            left -= 1
+            if not left:
+                return
+    finally:
+        cursor.close()
+
+
+class WriteTxn:
+    """A write transaction shared by the closures of one batch; records what it writes.
+
+    ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
+    such a transaction must not be committed even if the closure swallowed the error. ``puts`` are
+    the keys that were put, with the size of their values, for whoever estimates pages.
+    """
+
+    __slots__ = (
+        "_delete",
+        "_put",
+        "audit",
+        "callbacks",
+        "dirty",
+        "failed",
+        "get",
+        "local",
+        "ops",
+        "owner",
+        "puts",
+        "raw",
+        "recording",
+        "size",
+        "topics",
+        "vault",
+    )
+
+    def __init__(
+        self,
+        raw: RawTxn,
+        recording: bool,
+        vault: RowCipher | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.raw: RawTxn | None = raw
+        self.vault = vault
+        self.get: Callable[[bytes], bytes | None] = (
+            raw.get if vault is None else vault.reader(raw.get)
+        )
+        self._put: Callable[[bytes, bytes], bool] = raw.put
+        self._delete: Callable[[bytes], bool] = raw.delete
+        self.recording = recording
+        self.ops: dict[bytes, bytes | None] = {}
+        self.size = 0
+        self.puts: dict[bytes, int] = {}
+        self.dirty = False
+        self.failed: Exception | None = None
+        self.local: dict[Any, Any] = {}
+        self.callbacks: list[tuple[Any, Callable[[], None]]] = []
+        self.owner: Any = None
+        self.topics: set[bytes] = set()
+        self.audit = None if recorder is None else recorder.begin(self, raw.id())
+        """Notes what is written, if the file is audited."""
+
+    def drop(self) -> RawTxn | None:
+        """Let go of LMDB's transaction and hand it over; later use is a typed error.
+
+        What closures left here refers to this transaction in turn: without these circles everything
+        is freed at once, not by the next run of the garbage collector.
+        """
+        raw, self.raw = self.raw, None
+        self.get = self._put = self._delete = _ended
+        self.audit = None
+        self.local.clear()
+        self.callbacks.clear()
+        return raw
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write one row."""
+        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
+            _refuse_key(key)
+        if self.vault is not None:
+            value = self.vault.seal(key, value)
+        try:
+            self._put(key, value)
+        except Exception as error:
+            self.failed = error
+            raise
+        self.dirty = True
+        self.puts[key] = len(value)
+        if self.recording:
+            self._record(key, value)
+        else:
+            self.size += len(value)
+        if self.audit is not None:
+            self.audit.note(key, value)
+
+    def put_own(self, key: bytes, value: bytes) -> None:
+        """Write one of the store's own rows, whose keys no closure may touch."""
+        self._put(key, value)
+        self.dirty = True
+        self._record(key, value)
+
+    def need_feature(self, feature: int) -> None:
+        """Have whoever does not know the feature refuse the file from this commit on."""
+        record = Format.unpack(stored(self).get(FORMAT_KEY), "the file")
+        if not record.features & feature:
+            self.put_own(FORMAT_KEY, record._replace(features=record.features | feature).pack())
+
+    def delete(self, key: bytes) -> bool:
+        """Remove one row; whether it was there."""
+        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
+            _refuse_key(key)
+        try:
+            found = self._delete(key)
+        except Exception as error:
+            self.failed = error
+            raise
+        if found:
+            self.dirty = True
+            if self.recording:
+                self._record(key, None)
+            if self.audit is not None:
+                self.audit.note(key, None)
+        return found
+
+    def delete_range(self, start: bytes, stop: bytes) -> int:
+        """Remove all rows with ``start <= key < stop``; how many there were."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        start = max(start, _FIRST_KEY)
+        count = 0
+        try:
+            cursor = raw.cursor()
+            found = cursor.set_range(start[:KEY_BYTES_MAX])
+            while found:
+                key = cursor.key()
+                if key >= stop:
+                    break
+                if key < start:  # a bound longer than any key was cut: its own prefix is outside
+                    found = cursor.set_range(key + b"\0")
+                    continue
+                self.dirty = True
+                cursor.delete()
+                count += 1
+                if self.recording:
+                    self._record(key, None)
+                found = bool(cursor.key())
+            cursor.close()
+        except Exception as error:
+            self.failed = error
+            raise
+        if count and self.audit is not None:
+            self.audit.note_range(start, stop)
+        return count
+
+    def _record(self, key: bytes, value: bytes | None) -> None:
+        ops = self.ops
+        size = self.size + OP_BYTES + len(key)
+        if key in ops:
+            size -= OP_BYTES + len(key) + len(ops[key] or b"")
+        ops[key] = value
+        self.size = size if value is None else size + len(value)
+
+    def scan(
+        self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``start <= key < stop``, this transaction's own writes included."""
+        raw = self.raw
+        if raw is None:
+            _ended()
+        found = _rows(raw, max(start, _FIRST_KEY), stop, reverse, limit)
+        return found if self.vault is None else self.vault.rows(found)
+
+    def take(self, start: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first ``count`` rows from ``start`` on, this transaction's own writes included."""
+        found = _take(self.raw, start, count)
+        return found if self.vault is None else list(self.vault.rows(found))
+
+    def spoil(self) -> None:
+        """Treat the running closure as one that has written: if it fails, the others run again."""
+        self.dirty = True
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` after the commit, on this thread, before any caller wakes."""
+        self.callbacks.append((self.owner, callback))
+
+    def notify(self, topic: bytes) -> None:
+        """Wake who waits for a topic, after the commit."""
+        self.topics.add(topic)
+
+
+def _refuse_key(key: bytes) -> NoReturn:
+    what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"
+    raise InternalError(
+        f"key {key[:40]!r} {what}; keys have 1..{KEY_BYTES_MAX} bytes and do not start with 00"
+    )

@@ -1,0 +1,152 @@
+"""Pair policies: what each provider accepts. One preset a wire format, and ``seed``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from memcore._fast import Ledger, has_long_id
+from memcore.errors import InvalidOptionError
+from memcore.model import ItemKind, Message
+
+__all__ = [
+    "POLICIES",
+    "PairPolicy",
+    "get_policy",
+    "policy_name",
+]
+
+
+GLUE_REASONING: Final = 1
+GLUE_THINKING_LOOP: Final = 2
+ORPHAN_POISON: Final = 1
+ORPHAN_UNBOUND: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PairPolicy:
+    """What a runtime accepts as a message list.
+
+    ``adjacency`` says where results must stand: ``any_later`` (behind their call), ``behind``
+    (directly behind the item with the call) or ``next_message`` (all in the one next message).
+    """
+
+    name: str
+    wire: Literal["chat", "responses", "anthropic", "gemini", "langchain"]
+    adjacency: Literal["any_later", "behind", "next_message"]
+    starts: frozenset[ItemKind]
+    """Kinds of item that a context may start with (behind its pins)."""
+    must_start: bool = False
+    """Whether the provider rejects any other start, or it is only good manners."""
+    glue: int = 0
+    poison: bool = False
+    """No cut at or before an orphan (the plain rule), instead of leaving the orphan out."""
+    standalone_results: bool = False
+    """A result without any call id is legal on its own."""
+    repairs: bool = True
+    """Whether rendering hoists, synthesizes and merges, or only leaves orphans out."""
+    unique_ids: bool = False
+    id_chars_max: int | None = None
+    one_pin: bool = False
+    """Only the first system item is pinned, instead of the leading run of them."""
+
+    def new_ledger(self, open_tokens: int, *, expect_items: int = 0) -> Ledger:
+        """An empty ledger that keeps this policy's cuts; with room for the items to come."""
+        orphan = ORPHAN_POISON if self.poison else 0
+        if not self.standalone_results and not self.poison:
+            orphan |= ORPHAN_UNBOUND
+        return Ledger(
+            start_mask=sum(1 << kind for kind in self.starts),
+            glue=self.glue,
+            orphan=orphan,
+            open_tokens=open_tokens,
+            expect_items=expect_items,
+            expect_calls=expect_items // 2,
+        )
+
+    def takes_ids(self, messages: list[Message]) -> bool:
+        """Whether no call has an id that is too long for the provider."""
+        return self.id_chars_max is None or not has_long_id(messages, self.id_chars_max)
+
+    @property
+    def mended(self) -> PairPolicy:
+        """What a repaired view is rendered by: the rules of OpenAI chat, if this has none."""
+        if self.repairs:
+            return self
+        return replace(self, repairs=True, adjacency="behind", standalone_results=False)
+
+    def pin_count(self, ledger: Ledger) -> int:
+        """How many leading positions are pinned."""
+        found = ledger.leading(ItemKind.SYSTEM)
+        if not self.one_pin:
+            return found
+        while found > 1 and ledger.kind_at(found - 2) != ItemKind.EVENT:
+            found -= 1
+        return found
+
+
+_USER = frozenset({ItemKind.USER})
+
+POLICIES: Final = {
+    policy.name: policy
+    for policy in (
+        PairPolicy("openai_chat", "chat", "behind", _USER, id_chars_max=40),
+        PairPolicy(
+            "openai_responses",
+            "responses",
+            "any_later",
+            _USER,
+            glue=GLUE_REASONING,
+            standalone_results=True,
+            id_chars_max=64,
+        ),
+        PairPolicy(
+            "anthropic",
+            "anthropic",
+            "next_message",
+            _USER,
+            must_start=True,
+            glue=GLUE_THINKING_LOOP,
+            unique_ids=True,
+        ),
+        PairPolicy("gemini", "gemini", "next_message", _USER, must_start=True),
+        PairPolicy("langchain", "langchain", "behind", _USER),
+        PairPolicy(
+            "seed",
+            "chat",
+            "any_later",
+            frozenset(ItemKind) - {ItemKind.EVENT},
+            poison=True,
+            standalone_results=True,
+            repairs=False,
+            one_pin=True,
+        ),
+    )
+}
+
+
+def get_policy(policy: str | PairPolicy) -> PairPolicy:
+    """The preset of that name.
+
+    Raises:
+        InvalidOptionError: there is none.
+    """
+    if isinstance(policy, PairPolicy):
+        return policy
+    found = POLICIES.get(policy) if isinstance(policy, str) else None
+    if found is None:
+        msg = f"policy: expected one of {', '.join(POLICIES)}; got {policy!r}"
+        raise InvalidOptionError(msg)
+    return found
+
+
+def policy_name(policy: object) -> str:
+    """The name of a preset, as sessions store it.
+
+    Raises:
+        InvalidOptionError: it is no preset's name.
+    """
+    if not isinstance(policy, str):
+        msg = f"policy: expected the name of a preset, got {type(policy).__name__}"
+        raise InvalidOptionError(msg)
+    return get_policy(policy).name

@@ -1,0 +1,760 @@
+"""Render log entries into the message list that a provider accepts. Pure and deterministic.
+
+The log may hold results that came late, calls that were never answered and results that answer
+nothing. Rendering hoists the first behind their call, answers the second synthetically and leaves
+the third out; every such change is listed as a Repair. Nothing is invented while a call may still
+be answered: calls of the last turn that nothing but results follows stay open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+from memcore._fast import classify
+from memcore.model import ItemKind, Message, Repair
+from memcore.wire.message import (
+    BY_NAME,
+    CLASS_MASK,
+    CLASS_PROGRAM,
+    FLAG_MIXED,
+    FLAG_MODEL,
+    SECOND,
+    Binding,
+    CallSlot,
+    Key,
+    WireItem,
+    bind,
+)
+from memcore.wire.policy import PairPolicy
+
+__all__ = [
+    "Rendered",
+    "lead_in_message",
+    "rename_repeated_calls",
+    "rename_repeated_ids",
+    "render",
+    "shape_of",
+    "shorten_ids",
+    "summary_message",
+    "synthetic_results",
+    "synthetic_samples",
+    "user_message",
+]
+
+
+# --- What rendering makes: messages, where they come from, and what was repaired ------------------
+
+
+@dataclass(slots=True)
+class Rendered:
+    """Messages in order; ``sources[i]`` is the entry that message i is, or None if it is new."""
+
+    messages: list[Message] = field(default_factory=list)
+    sources: list[int | None] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)
+
+    def keep(self, entries: Sequence[WireItem], at: int) -> None:
+        """Show an entry as it is."""
+        self.messages.append(entries[at].message)
+        self.sources.append(at)
+
+    def write(self, message: Message) -> None:
+        """Show a message that no entry holds in this form."""
+        self.messages.append(message)
+        self.sources.append(None)
+
+
+# --- Call ids that a provider refuses: those that come again, and those that are too long ---------
+# The calls get other ids, and their results with them, in the shown copies only. The new id is a
+# function of the old one and of how often it came before, so equal histories give equal ids. What
+# is too long ends in its digest, so that it is the same wherever a context starts.
+
+_DIGEST_BYTES: Final = 16
+_ID_FIELDS: Final = frozenset(
+    ("id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "caller_id")
+)
+_BODIES: Final = ("data", "kwargs", "additional_kwargs", "caller")
+"""Fields of a message that hold what names calls."""
+_PARTS: Final = ("tool_calls", "invalid_tool_calls", "content", "parts")
+"""Lists of what makes or answers calls."""
+_CALLS_OF_PARTS: Final = (
+    "functionCall", "function_call", "functionResponse", "function_response",
+)  # fmt: skip
+
+
+def rename_repeated_calls(
+    entries: Sequence[WireItem],
+    *,
+    chars_max: int | None = None,
+    is_fixed: Callable[[WireItem], bool] = lambda _: False,
+) -> tuple[list[WireItem], list[Repair]]:
+    """Items of OpenAI Responses with an id of its own for every call, and what was renamed.
+
+    It comes before rendering, so that every call gets its own synthetic result.
+
+    Args:
+        entries: the items.
+        chars_max: the most characters that an id may have; longer ones are shortened.
+        is_fixed: tells which items must stay as they are; the ids of their calls are then changed
+            where they come elsewhere.
+    """
+    found, repairs = list(entries), []
+    binding = bind(entries)
+    slots = [slot for made in binding.calls for slot in made if not slot.key[0] & BY_NAME]
+    children = _children(binding)
+    still = {at for at, entry in enumerate(entries) if is_fixed(entry)}
+    fixed = {slot.at for slot in slots if still.intersection((slot.at, *slot.results))}
+    fixed |= {at for at, referring in children.items() if still.intersection(referring)}
+    used = {key for slot in slots if slot.at in fixed for key in _keys(slot, entries)}
+    for slot in slots:
+        if slot.at in fixed:
+            continue
+        keys, old = _keys(slot, entries), slot.key[1]
+        new = _free(slot.key, used, chars_max, again=bool(used.intersection(keys)))
+        if new == old:
+            used.update(keys)
+            continue
+        used.add((slot.key[0], new))
+        repairs.append(Repair("renamed", entries[slot.at].seq, old))
+        for at in (slot.at, *slot.results):
+            found[at] = found[at]._replace(message=_renamed(found[at].message, old, new))
+        for at in children.get(slot.at, ()):
+            found[at] = found[at]._replace(message=_referring(found[at].message, new))
+    return found, repairs
+
+
+def _children(binding: Binding) -> dict[int, list[int]]:
+    """What refers to the call of an item: other calls and their results."""
+    found: dict[int, list[int]] = {}
+    for at, slot in binding.references:
+        if slot is not None:
+            results = [result for call in binding.calls[at] for result in call.results]
+            found.setdefault(slot.at, []).extend((at, *results))
+    return found
+
+
+def _keys(slot: CallSlot, entries: Sequence[WireItem]) -> set[Key]:
+    """All keys under which a result may answer a call of its own item."""
+    opens = classify(entries[slot.at].message)[1]
+    also = {(cls & ~SECOND, name) for cls, name in opens if cls & SECOND}
+    return {slot.key, *also}
+
+
+def _free(key: Key, used: set[Key], chars_max: int | None, *, again: bool) -> str:
+    """The first name for a call that no other has; its own unless it comes ``again``."""
+    cls, name = key
+    found, times = _fitting(name, chars_max), 1
+    while (cls, found) in used or (again and times == 1):
+        times += 1
+        found = _fitting(f"{name}_{times}", chars_max)
+    return found
+
+
+def _fitting(name: str, chars_max: int | None) -> str:
+    """An id; one of more than so many characters ends in its digest instead."""
+    if chars_max is None or len(name) <= chars_max:
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{name[: chars_max - len(digest) - 1]}_{digest}"
+
+
+def _renamed(message: Message, old: str, new: str) -> Message:
+    """A call, or a result of it, under another id."""
+    found = dict(message)
+    kind = message.get("type")
+    if kind in ("local_shell_call", "local_shell_call_output"):
+        found["call_id"] = new  # an output may name either id of its call: both become this one
+        if "id" in found:
+            found["id"] = new
+    elif kind == "mcp_approval_request":
+        found["id"] = new
+    elif kind == "mcp_approval_response":
+        found["approval_request_id"] = new
+    else:
+        found["call_id"] = new
+        if found.get("id") == old:
+            found["id"] = new
+    return found
+
+
+def _referring(message: Message, new: str) -> Message:
+    """An item that refers to a call under another id."""
+    if message.get("type") == "mcp_call":
+        return {**message, "approval_request_id": new}
+    caller = message.get("caller")
+    if not isinstance(caller, dict):
+        return message
+    return {**message, "caller": {**caller, "caller_id": new}}
+
+
+def rename_repeated_ids(out: Rendered, entries: Sequence[WireItem]) -> None:
+    """Give every call of a legal list of Anthropic messages an id of its own."""
+    used: set[str] = set()
+    renamed: dict[str, str] = {}
+    for at, message in enumerate(out.messages):
+        blocks = message.get("content")
+        if not isinstance(blocks, list):
+            continue
+        if message.get("role") == "assistant":
+            renamed = _new_ids(blocks, used)
+            field = "id"
+            kinds: tuple[str, ...] = ("tool_use",)
+        else:
+            field, kinds = "tool_use_id", ("tool_result",)
+        if not any(_names(block, kinds, field) in renamed for block in blocks):
+            continue
+        source = out.sources[at]
+        if field == "id":
+            seq = None if source is None else entries[source].seq
+            out.repairs += [Repair("renamed", seq, old) for old in renamed]
+        out.messages[at] = _with_ids(message, blocks, kinds, field, renamed)
+        out.sources[at] = None
+
+
+def _names(block: Any, kinds: tuple[str, ...], field: str) -> str | None:
+    if not isinstance(block, dict) or block.get("type") not in kinds:
+        return None
+    name = block.get(field)
+    return name if isinstance(name, str) and name else None  # an empty id names no call
+
+
+def _new_ids(blocks: list[Any], used: set[str]) -> dict[str, str]:
+    """New ids for those of the calls that were used before."""
+    renamed: dict[str, str] = {}
+    here: set[str] = set()  # an id that one message names twice is one call
+    for block in blocks:
+        name = _names(block, ("tool_use",), "id")
+        if name is None or name in here:
+            continue
+        here.add(name)
+        found, times = name, 1
+        while found in used:
+            times += 1
+            found = f"{name}_{times}"
+        used.add(found)
+        if found != name:
+            renamed[name] = found
+    return renamed
+
+
+def _with_ids(
+    message: Message, blocks: list[Any], kinds: tuple[str, ...], field: str, ids: dict[str, str]
+) -> Message:
+    found = []
+    for block in blocks:
+        name = _names(block, kinds, field)
+        found.append({**block, field: ids[name]} if name in ids else block)
+    return {**message, "content": found}
+
+
+def shorten_ids(out: Rendered, entries: Sequence[WireItem], chars_max: int) -> None:
+    """Give every call of a legal list an id of at most so many characters."""
+    ids = [
+        {name for cls, name in (*opens, *closes) if not cls & BY_NAME}
+        for _, opens, closes, _ in map(classify, out.messages)
+    ]
+    used: set[Key] = {(0, name) for names in ids for name in names if len(name) <= chars_max}
+    shorter: dict[str, str] = {}
+    for at, names in enumerate(ids):
+        long = sorted(name for name in names if len(name) > chars_max)
+        if not long:
+            continue
+        for name in long:
+            if name not in shorter:
+                shorter[name] = _free((0, name), used, chars_max, again=False)
+                used.add((0, shorter[name]))
+        source = out.sources[at]
+        made = {name for _, name in classify(out.messages[at])[1]}
+        seq = None if source is None else entries[source].seq
+        out.repairs += [Repair("renamed", seq, name) for name in long if name in made]
+        out.messages[at] = _with_shorter(out.messages[at], shorter)
+        out.sources[at] = None
+
+
+def _with_shorter(message: Message, ids: Mapping[str, str]) -> Message:
+    """A message in which all that names a call does so by its shorter id."""
+    found = _named(message, ids)
+    for name in _BODIES:
+        if isinstance(body := message.get(name), dict):
+            found[name] = _with_shorter(body, ids)
+    for name in _PARTS:
+        if isinstance(parts := message.get(name), list):
+            found[name] = [_part(part, ids) if isinstance(part, dict) else part for part in parts]
+    return found
+
+
+def _part(part: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    found = _named(part, ids)
+    for name in _CALLS_OF_PARTS:
+        if isinstance(call := part.get(name), dict):
+            found[name] = _named(call, ids)
+    return found
+
+
+def _named(value: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        key: ids.get(each, each) if key in _ID_FIELDS and isinstance(each, str) else each
+        for key, each in value.items()
+    }
+
+
+# --- Messages that memcore writes itself: synthetic results, summaries, the lead-in line ----------
+# All of them are fixed functions of their arguments, so that equal histories render to equal bytes.
+
+BLOCK_SHAPES: Final = ("anthropic", "gemini")
+"""Wire formats in which one message answers all calls of the message before it."""
+NO_RESULT: Final = "[no result: this tool call was not answered]"
+LEAD_IN: Final = "[The earlier part of this conversation is not shown.]"
+SUMMARY_PREFIX: Final = "[Summary of the earlier conversation]\n"
+SEED_SUMMARY_PREFIX: Final = "[历史对话总结] "
+_PIXEL: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB"
+    "0C8AAAAASUVORK5CYII="
+)
+_RESPONSES_CLASSES: Final = {
+    0: "function_call",
+    1: "custom_tool_call",
+    2: "local_shell_call",
+    3: "shell_call",
+    4: "apply_patch_call",
+    5: "computer_call",
+}
+_WITH_CALLER: Final = (0, 3, 4)
+"""Classes whose outputs say, as their calls do, which program called."""
+
+
+def shape_of(message: Message) -> str:
+    """The wire format of a message that makes calls or answers them."""
+    if "role" not in message:
+        if "lc" in message:
+            return "constructor"
+        if "data" in message:
+            return "langchain_nested"
+        return "langchain" if message.get("type") in ("ai", "AIMessageChunk") else "responses"
+    if isinstance(message.get("parts"), list):
+        return "gemini"
+    return "anthropic" if _has_block(message, "tool_use") else "chat"
+
+
+def _has_block(message: Message, kind: str) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(
+        isinstance(block, dict) and block.get("type") == kind for block in content
+    )
+
+
+def synthetic_samples() -> list[Message]:
+    """Synthetic results, one of which costs the most; ids have 64 characters, names 40.
+
+    A longer function name may cost more, and the screenshot that answers a computer call.
+    """
+    text = "x" * 64
+    answer = {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
+    response = {"id": text, "name": "x" * 40, "response": {"error": NO_RESULT}}
+    path = ["langchain", "schema", "messages", "ToolMessage"]
+    body = {"type": "tool", "tool_call_id": text, "content": NO_RESULT}
+    return [
+        {"role": "user", "content": [answer]},
+        {"role": "user", "parts": [{"functionResponse": response}]},
+        {"role": "function", "name": text, "content": NO_RESULT},
+        {"lc": 1, "type": "constructor", "id": path, "kwargs": body},
+    ]
+
+
+def user_message(policy: PairPolicy, text: str) -> Message:
+    """A user line in the policy's format."""
+    if policy.wire == "gemini":
+        return {"role": "user", "parts": [{"text": text}]}
+    if policy.wire == "langchain":
+        return {"type": "human", "content": text}
+    return {"role": "user", "content": text}
+
+
+def lead_in_message(policy: PairPolicy) -> Message:
+    """The fixed line that leads in a context which starts at no user item."""
+    return user_message(policy, LEAD_IN)
+
+
+def summary_message(policy: PairPolicy, summary: str) -> Message:
+    """The summary as a message.
+
+    It comes from the user, which every provider takes first; for ``seed`` from the assistant, as
+    MathModelAgent places it.
+    """
+    if policy.name == "seed":
+        return {"role": "assistant", "content": SEED_SUMMARY_PREFIX + summary}
+    return user_message(policy, SUMMARY_PREFIX + summary)
+
+
+def synthetic_results(message: Message, slots: list[CallSlot]) -> list[Message]:
+    """Messages that answer ``slots``, the unanswered calls of ``message``, in its own format."""
+    shape = shape_of(message)
+    if shape in BLOCK_SHAPES:
+        field = "content" if shape == "anthropic" else "parts"
+        return [{"role": "user", field: [_block(shape, slot, message) for slot in slots]}]
+    return [_synthetic(shape, slot, message) for slot in slots]
+
+
+def _block(shape: str, slot: CallSlot, message: Message) -> dict[str, Any]:
+    """A synthetic result as a block (Anthropic) or part (Gemini)."""
+    cls, text = slot.key
+    if shape == "anthropic":
+        return {"type": "tool_result", "tool_use_id": text, "content": NO_RESULT, "is_error": True}
+    response = {"error": NO_RESULT}
+    if cls & BY_NAME:
+        return {"functionResponse": {"name": text, "response": response}}
+    name = _gemini_name(message, text)
+    return {"functionResponse": {"id": text, "name": name, "response": response}}
+
+
+def _gemini_name(message: Message, call_id: str) -> str:
+    for part in message.get("parts", ()):
+        call = part.get("functionCall", part.get("function_call")) if isinstance(part, dict) else 0
+        if isinstance(call, dict) and call.get("id") == call_id:
+            return str(call.get("name", ""))
+    return ""
+
+
+def _synthetic(shape: str, slot: CallSlot, message: Message) -> Message:
+    cls, text = slot.key
+    if shape == "responses":
+        return _synthetic_output(cls & CLASS_MASK, text, message, named=bool(cls & BY_NAME))
+    if cls & BY_NAME:
+        if shape == "chat":
+            return {"role": "function", "name": text, "content": NO_RESULT}
+        body: Message = {"name": text, "content": NO_RESULT}
+        kind, constructor = "function", "FunctionMessage"
+    else:
+        if shape == "chat":
+            return {"role": "tool", "tool_call_id": text, "content": NO_RESULT}
+        body = {"tool_call_id": text, "content": NO_RESULT, "status": "error"}
+        kind, constructor = "tool", "ToolMessage"
+    if shape == "langchain_nested":
+        return {"type": kind, "data": {"type": kind, **body}}
+    if shape == "constructor":
+        path = ["langchain", "schema", "messages", constructor]
+        return {"lc": 1, "type": "constructor", "id": path, "kwargs": {"type": kind, **body}}
+    return {"type": kind, **body}
+
+
+def _synthetic_output(cls: int, text: str, call: Message, *, named: bool) -> Message:
+    """An output item of OpenAI Responses for each class of call."""
+    if cls == CLASS_PROGRAM:
+        ended = {"result": NO_RESULT, "status": "incomplete"}
+        return {"type": "program_output", "id": text, "call_id": text, **ended}
+    if cls == 8:  # noqa: PLR2004 - the class numbers of _fast.classify
+        return {"type": "mcp_approval_response", "approval_request_id": text, "approve": False}
+    if cls == 6:  # noqa: PLR2004
+        answer: Message = {"type": "tool_search_output", "status": "completed", "tools": []}
+        return answer if named else {**answer, "call_id": text}
+    kind = _RESPONSES_CLASSES.get(cls, "function_call") + "_output"
+    output: Any = NO_RESULT
+    if cls == 3:  # noqa: PLR2004
+        outcome = {"type": "exit", "exit_code": 1}
+        output = [{"stdout": "", "stderr": NO_RESULT, "outcome": outcome}]
+    elif cls == 5:  # noqa: PLR2004
+        output = {"type": "computer_screenshot", "image_url": _PIXEL}
+    message: Message = {"type": kind, "call_id": text, "output": output}
+    if cls == 2:  # noqa: PLR2004
+        message["id"] = call.get("id") or text
+    elif cls == 4:  # noqa: PLR2004
+        message["status"] = "failed"
+    if cls in _WITH_CALLER and isinstance(call.get("caller"), dict):
+        message["caller"] = call["caller"]
+    return message
+
+
+# --- From log entries to a message list that the provider accepts. Pure and deterministic ---------
+
+
+def render(entries: Sequence[WireItem], policy: PairPolicy) -> Rendered:
+    """The entries as a legal message list of the policy."""
+    binding = bind(entries)
+    if not policy.repairs:
+        return _render_plain(entries, binding)
+    binding.leave_out_strays()
+    _supersede(binding)
+    renderer = _Renderer(entries, binding, policy)
+    if policy.adjacency == "any_later":
+        renderer.render_anywhere()
+    elif policy.adjacency == "behind":
+        renderer.render_behind()
+    else:
+        renderer.render_next_message()
+    if policy.unique_ids:
+        rename_repeated_ids(renderer.out, entries)
+    if policy.id_chars_max is not None and not policy.takes_ids(renderer.out.messages):
+        shorten_ids(renderer.out, entries, policy.id_chars_max)
+    return renderer.out
+
+
+def _render_plain(entries: Sequence[WireItem], binding: Binding) -> Rendered:
+    """Everything but events and results without their call."""
+    out = Rendered()
+    for at, entry in enumerate(entries):
+        answers = binding.answers[at]
+        if answers and not any(slot for _, slot in answers) and binding.is_result(at):
+            out.repairs.append(Repair("orphan", entry.seq, answers[0][0][1]))
+        elif binding.is_shown(at):
+            out.keep(entries, at)
+    return out
+
+
+def _supersede(binding: Binding) -> None:
+    """Of several results for one call the newest stands."""
+    for slots in binding.calls:
+        for slot in slots:
+            del slot.results[:-1]
+
+
+class _Renderer:
+    """One rendering pass."""
+
+    def __init__(self, entries: Sequence[WireItem], binding: Binding, policy: PairPolicy) -> None:
+        self.entries = entries
+        self.binding = binding
+        self.policy = policy
+        self.out = Rendered()
+        self.ends = binding.ends()
+        self._note_left_out()
+
+    def _is_content(self, at: int) -> bool:
+        """Whether the entry is something that must not come before the answers to open calls."""
+        return self.binding.is_shown(at) and not self.binding.is_result(at)
+
+    def _note(self, action: str, at: int, call_id: str | None = None) -> None:
+        self.out.repairs.append(Repair(action, self.entries[at].seq, call_id))
+
+    def _note_left_out(self) -> None:
+        """Orphans, strays and results that a newer result of the same call replaces."""
+        for at in sorted(self.binding.strays):
+            self._note("orphan", at)
+        for at, answers in enumerate(self.binding.answers):
+            for key, slot in answers:
+                if slot is None:
+                    self._note("orphan", at, key[1])
+                elif slot.results != [at]:
+                    self._note("superseded", at, key[1])
+            distinct = {key if slot is None else id(slot) for key, slot in answers}
+            if answers and len(self._split(at)[0]) > len(distinct):
+                self._note("superseded", at)  # of several blocks for one call the last stands
+            unbound = self.binding.is_result(at) and not answers
+            if unbound and not self.policy.standalone_results:
+                self._note("orphan", at)
+
+    def _missing(self, at: int) -> list[CallSlot]:
+        """Calls of the entry that need a synthetic answer."""
+        return [
+            slot
+            for slot in self.binding.calls[at]
+            if not slot.results
+            and not slot.is_server
+            and (slot.abandoned or self.ends.passed(slot))
+        ]
+
+    def _synthesize(self, at: int, missing: list[CallSlot]) -> None:
+        for slot in missing:
+            self._note("synthesized", at, slot.key[1])
+        for message in synthetic_results(self.entries[at].message, missing):
+            self.out.write(message)
+
+    def _results_of(self, at: int) -> list[int]:
+        """Entries that answer calls of ``at``, in the order they came, each once."""
+        found = {result for slot in self.binding.calls[at] for result in slot.results}
+        return sorted(found)
+
+    def _in_place(self, at: int, result: int, results: list[int]) -> bool:
+        """Whether nothing but events and other results of ``at`` stands between the two."""
+        return all(
+            between in results or not self.binding.is_shown(between)
+            for between in range(at + 1, result)
+        )
+
+    # --- results directly behind their call -------------------------------------------------------
+
+    def render_behind(self) -> None:
+        """OpenAI chat and LangChain."""
+        for at in range(len(self.entries)):
+            if self._is_content(at):
+                self.out.keep(self.entries, at)
+                if self.binding.calls[at]:
+                    self._answer_behind(at)
+
+    def _answer_behind(self, at: int) -> None:
+        results = self._results_of(at)
+        for result in results:
+            if self._owner(result) != at:
+                continue
+            if not self._in_place(at, result, results):
+                self._note("hoisted", result, self.binding.answers[result][0][0][1])
+            self.out.keep(self.entries, result)
+        missing = self._missing(at)
+        if missing:
+            self._synthesize(at, missing)
+
+    def _owner(self, result: int) -> int:
+        """The entry behind which a result is shown: the first whose call it still answers."""
+        return min(
+            slot.at
+            for _, slot in self.binding.answers[result]
+            if slot is not None and result in slot.results
+        )
+
+    # --- results anywhere behind their call -------------------------------------------------------
+
+    def render_anywhere(self) -> None:
+        """OpenAI Responses: outputs may come any time, reasoning stays with what follows it."""
+        dangling = self._dangling_reasoning()
+        waiting: list[int] = []
+        for at in range(len(self.entries)):
+            if not self.binding.is_shown(at) or (
+                self.binding.is_result(at) and not self._stands(at)
+            ):
+                continue
+            if not self.binding.flags[at] & FLAG_MODEL:
+                self._answer(waiting)
+            if at in dangling:
+                self._note("reasoning", at)
+                continue
+            self.out.keep(self.entries, at)
+            waiting.append(at)
+        self._answer(waiting)
+
+    def _stands(self, result: int) -> bool:
+        answers = self.binding.answers[result]
+        if not answers:
+            return self.policy.standalone_results
+        return any(slot is not None and result in slot.results for _, slot in answers)
+
+    def _answer(self, waiting: list[int]) -> None:
+        """Synthetic outputs behind the whole response, so that its items stay together."""
+        missing = [(at, self._missing(at)) for at in waiting]
+        for programs in (False, True):  # what a program called is answered before it ends
+            for at, slots in missing:
+                chosen = [slot for slot in slots if (slot.key[0] == CLASS_PROGRAM) is programs]
+                if chosen:
+                    self._synthesize(at, chosen)
+        waiting.clear()
+
+    def _dangling_reasoning(self) -> set[int]:
+        """Reasoning items that no model item follows."""
+        dangling = set()
+        followed = False
+        for at in range(len(self.entries) - 1, -1, -1):
+            if not self.binding.is_shown(at) or (
+                self.binding.is_result(at) and not self._stands(at)
+            ):
+                continue
+            if self.binding.kinds[at] == ItemKind.REASONING and not followed:
+                dangling.add(at)
+                continue
+            followed = bool(self.binding.flags[at] & FLAG_MODEL)
+        return dangling
+
+    # --- all results in the next message ----------------------------------------------------------
+
+    def render_next_message(self) -> None:
+        """Anthropic and Gemini: one user message answers all calls of the model's message."""
+        whole: set[int] = set()
+        for at in range(len(self.entries)):
+            if not self.binding.is_shown(at) or at in whole:
+                continue
+            if self.binding.kinds[at] == ItemKind.RESULT:
+                self._keep_rest(at)
+                continue
+            self.out.keep(self.entries, at)
+            if not self.binding.calls[at]:
+                continue
+            if shape_of(self.entries[at].message) in BLOCK_SHAPES:
+                self._answer_in_one(at, whole)
+            else:
+                self._answer_behind(at)
+
+    def _keep_rest(self, at: int) -> None:
+        """What a message with results holds beside them, where it stands."""
+        if self.binding.flags[at] & FLAG_MIXED:
+            message, rest = self.entries[at].message, self._split(at)[1]
+            if rest:
+                self.out.write({**message, self._field(message): rest})
+
+    def _answer_in_one(self, at: int, whole: set[int]) -> None:
+        results, missing = self._results_of(at), self._missing(at)
+        if not results and not missing:
+            return
+        if not missing and len(results) == 1 and self._is_clean(at, results):
+            self.out.keep(self.entries, results[0])
+            whole.add(results[0])
+            return
+        blocks = []
+        for result in results:
+            if not self._in_place(at, result, results):
+                self._note("hoisted", result, self.binding.answers[result][0][0][1])
+            blocks += self._blocks_for(at, result)
+        message = self.entries[at].message
+        for slot in missing:
+            self._note("synthesized", at, slot.key[1])
+            answer = synthetic_results(message, [slot])[0]
+            blocks += answer[self._field(answer)]
+        if len(results) > 1:
+            self._note("merged", at)
+        self.out.write({"role": "user", self._field(message): blocks})
+
+    def _is_clean(self, at: int, results: list[int]) -> bool:
+        """Whether the one result message can be shown as it is."""
+        result = results[0]
+        owners = [slot for _, slot in self.binding.answers[result]]
+        if any(slot is None or slot.at != at or slot.results != [result] for slot in owners):
+            return False
+        if not self._in_place(at, result, results):
+            return False
+        blocks, rest = self._split(result)
+        message = self.entries[result].message
+        return self._blocks_for(at, result) + rest == message[self._field(message)] and (
+            bool(blocks) or not rest
+        )
+
+    def _blocks_for(self, at: int, result: int) -> list[Any]:
+        """The result blocks of entry ``result`` that answer calls of entry ``at``.
+
+        One a call: of several for the same call the last one stands.
+        """
+        field_name = self._field(self.entries[result].message)
+        wanted: dict[Key, list[CallSlot | None]] = {}
+        for key, slot in self.binding.answers[result]:
+            wanted.setdefault(key, []).append(slot)
+        found: list[Any] = []
+        answered: list[CallSlot] = []
+        for block in reversed(self._split(result)[0]):
+            closes = classify({"role": "user", field_name: [block]})[2]
+            slots = wanted.get(closes[0]) if closes else None
+            slot = slots.pop() if slots else None
+            if slot is None or slot.at != at or slot.results[-1:] != [result] or slot in answered:
+                continue
+            answered.append(slot)
+            found.append(block)
+        return found[::-1]
+
+    def _field(self, message: Message) -> str:
+        return "parts" if isinstance(message.get("parts"), list) else "content"
+
+    def _split(self, at: int) -> tuple[list[Any], list[Any]]:
+        """The result blocks of a message and its other blocks."""
+        message = self.entries[at].message
+        blocks: list[Any] = []
+        rest: list[Any] = []
+        content = message.get(self._field(message))
+        for block in content if isinstance(content, list) else ():
+            (blocks if _is_result_block(block) else rest).append(block)
+        return blocks, rest
+
+
+def _is_result_block(block: Any) -> bool:
+    if not isinstance(block, dict):
+        return False
+    if block.get("type") == "tool_result":
+        return True
+    answer = block.get("functionResponse") or block.get("function_response")
+    return isinstance(answer, dict)
