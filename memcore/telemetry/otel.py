@@ -71,12 +71,12 @@ SPANS: Final = {
     "batch": "memcore.session.append",
     "load": "memcore.session.load",
     "compact": "memcore.session.compact",
-    "checkpoint": "memcore.graph.put",
-    "graph.put": "memcore.graph.put",
-    "get_checkpoint": "memcore.graph.get",
-    "graph.get": "memcore.graph.get",
-    "fork": "memcore.graph.fork",
-    "graph.fork": "memcore.graph.fork",
+    "checkpoint": "memcore.checkpoint.put",
+    "graph.put": "memcore.checkpoint.put",
+    "get_checkpoint": "memcore.checkpoint.get",
+    "graph.get": "memcore.checkpoint.get",
+    "fork": "memcore.checkpoint.fork",
+    "graph.fork": "memcore.checkpoint.fork",
 }
 """Operations whose spans have a name of their own; others are ``memcore.<operation>``."""
 RETRY_SPAN: Final = "memcore.txn.retry"

@@ -508,14 +508,14 @@ def test_spans_are_asked_for_and_none_is_of_an_append(open_db):
         session.get_checkpoint("none")
     spans = {span.name: span for span in meters.spans}
     assert list(spans) == [
-        "memcore.session.load", "model", "memcore.session.compact", "memcore.graph.put",
-        "memcore.graph.fork", "memcore.graph.get",
+        "memcore.session.load", "model", "memcore.session.compact", "memcore.checkpoint.put",
+        "memcore.checkpoint.fork", "memcore.checkpoint.get",
     ]  # fmt: skip
     compact = spans["memcore.session.compact"]
     assert spans["model"].parent.span_id == compact.context.span_id
     assert compact.attributes["memcore.session.id"] == "s"
     assert {"memcore.cut.index", "memcore.tokens", "memcore.backend"} <= set(compact.attributes)
-    failed = spans["memcore.graph.get"]
+    failed = spans["memcore.checkpoint.get"]
     assert failed.attributes["error.type"] == "NotFoundError"
     assert not failed.status.is_ok
     assert failed.status.description is None
