@@ -1,5 +1,5 @@
 # Runs: many numbers and other atoms of a list in one string of bytes. The forms are those of
-# checkpoint/nodes.py; tests/property/test_fast_runs.py has them in plain Python.
+# graph/manifest.py; tests/property/test_fast_runs.py has them in plain Python.
 
 cdef extern from *:
     """

@@ -9,7 +9,7 @@
 # decoded without what is invisible, with a map that leads back. What either pass finds counts.
 
 cdef enum:
-    # Classes: memcore/privacy/classes.py has the names.
+    # Classes: memcore/privacy/policy.py has the names.
     C_EMAIL = 0
     C_CN_MOBILE = 1
     C_PHONE = 2

@@ -153,7 +153,7 @@ class Counter:
     POOL: Final = 0x05
     GRAPH_NAMESPACE: Final = 0x06
     DATA_KEY: Final = 0x07
-    """Not given out here: the newest key of the key file that the file has seen (`Vault.note`)."""
+    """Not given out here: the newest data key that the file has seen (``RowCipher.note``)."""
 
 
 # --- Numbers in keys: big-endian u64, so that byte order is number order --------------------------

@@ -1,7 +1,7 @@
 """History of one session: positions, views and masks, kept in memory and true to the store.
 
-One SessionLog a session a process, shared by all handles. It caches the head, the segments and the
-ledger. Every operation compares the cached head with the stored one inside its own transaction:
+One CachedSession a session a process, shared by all handles. It caches the head, the segments and
+the ledger. Every operation compares the cached head with the stored one inside its own transaction:
 equal bytes mean that nothing changed, a newer revision of the same epoch means appended items (the
 index tail is read), another epoch means that the history was cut or replaced (it is read anew).
 The ledger is loaded when it is first asked, and of a long history only its end: most questions are

@@ -1,8 +1,8 @@
 """Session inside a write transaction: reads, appends and changes it before the commit.
 
-All closures of one batch that touch the same session share one Draft (in ``txn.local``). It binds
-new items on an overlay of the shared ledger; ``finish`` writes the rows, and after the commit the
-shared SessionLog takes the draft over. A change that fails is rolled back to the mark before it
+All closures of one batch that touch the same session share one SessionTxn (in ``txn.local``). It
+binds new items on an overlay of the shared ledger; ``finish`` writes the rows, and after the commit
+the shared CachedSession takes them over. A change that fails is rolled back to the mark before it
 and has written nothing, so its neighbours in the batch are not disturbed.
 """
 
@@ -495,7 +495,7 @@ class CachedSessions:
         _all_logs.add(self)
 
     def get(self, scope: int, session: int) -> CachedSession:
-        """The one SessionLog of that session."""
+        """The one CachedSession of that session."""
         with self._lock:
             log = self._logs.get((scope, session))
             if log is None:
