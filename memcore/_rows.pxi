@@ -1,4 +1,5 @@
-# Rows of items, opened many at a time: what codec.values.open_value and rows.item.decode_message do singly.
+# Rows of items, opened many at a time: what codec.values.open_value and rows.item.decode_message do
+# singly.
 
 cdef enum:
     SEAL = 10           # format, flags, checksum

@@ -245,6 +245,8 @@ T = TypeVar("T")
 MAGIC: Final = b"memcore-keys-v1\0"
 BLOCK: Final = 64
 """Scopes for which keys are minted together: the file is rewritten once for so many users."""
+_AHEAD_MAX: Final = 65_536
+"""A scope so far beyond those that have keys is no next one: its number is damaged, or hostile."""
 _LENGTH: Final = Struct("<H")
 _TABLE: Final = Struct("<16s16s32sQI")
 _ENTRY: Final = Struct("<QI32s")
@@ -392,11 +394,11 @@ class KeyRing:
         table = _unpacked(packed)
         if again:
             self._need_later(file_id, table)
+        # Whoever put it there may not have flushed the directory yet: nothing may be committed
+        # under keys that a power cut takes back. Said first: other threads see the table at once.
+        self._is_flushed = False
         self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
         self._own, self._wrapped, self._sum = own, wrapped, total
-        # Whoever put it there may not have flushed the directory yet: nothing may be committed
-        # under keys that a power cut takes back.
-        self._is_flushed = False
 
     def _need_later(self, file_id: bytes, table: _KeyTable) -> None:
         """Refuse a file that is not what became of the one that is in use.
@@ -518,11 +520,21 @@ class KeyRing:
 
     @_locked
     def mint(self, scope: int) -> bool:
-        """Make keys for a scope and its neighbours; False if its key was shredded."""
+        """Make keys for a scope and its neighbours; False if its key was shredded.
+
+        Raises:
+            KeyFileError, WrongKeyError
+            CorruptStoreError: the number is out of all proportion: keys are made for each below it.
+        """
         self.refresh()
         self.settle()
         if scope < self._table.minted:
             return scope in self._table.keys
+        if scope >= self._table.minted + _AHEAD_MAX:
+            raise CorruptStoreError(
+                f"scope {scope} is far beyond the {self._table.minted} that the key file knows: "
+                "the number in its name row, or in the counter, is damaged"
+            )
         minted = (scope // BLOCK + 1) * BLOCK
         more, last = dict(self._table.keys), self._table.last
         for number in range(self._table.minted, minted):
@@ -582,10 +594,13 @@ class KeyRing:
         wrapped = provider.wrap(own, MAGIC)
         try:
             self._store(self._table, own=own, wrapped=wrapped)
-        except KeyFileError as exc:
+        except BaseException as exc:  # an interrupt, too, may come when the file is in its place
             if not self._is_under(wrapped):
                 raise
             self._own, self._wrapped, self._provider = own, wrapped, provider
+            if not isinstance(exc, KeyFileError):
+                self._sum = b""
+                raise
             raise KeyFileError(
                 f"{self.path}: is under the new key now, but could not be flushed: a power cut may "
                 "bring back the file under the key before; keep both keys, and change it again"
@@ -654,7 +669,7 @@ def read_key_file(path: str) -> tuple[bytes, bytes]:
     body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
     if body[: len(MAGIC)] != MAGIC:
         raise KeyFileError(f"{path}: is no key file of memcore's")
-    if hashlib.sha256(body).digest() != total:
+    if len(body) < len(MAGIC) + _LENGTH.size or hashlib.sha256(body).digest() != total:
         raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
     return body, total
 

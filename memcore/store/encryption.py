@@ -218,6 +218,16 @@ class RowCipher:
 
     # --- keys -------------------------------------------------------------------------------------
 
+    def reread(self) -> None:
+        """Read the key file again, and forget what was made of keys that may be retired.
+
+        Raises:
+            KeyFileError, WrongKeyError
+        """
+        self.ring.refresh()
+        self._sealers.clear()
+        self._openers.clear()
+
     def noted(self, txn: ReadTxn) -> int:
         """The newest data key that the file says it has seen; 0 if it does not say.
 

@@ -275,6 +275,9 @@ class Environment:
         self.is_locked = found.is_locked
         try:
             self._equip(found)
+            # A child of a fork held no lock on the file for a while: keys may have been retired.
+            if self.vault is not None:
+                self.vault.reread()
         except BaseException:
             self.detach(settle=False, again=True)
             raise

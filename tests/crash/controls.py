@@ -242,7 +242,7 @@ class _Unpinned:
 @control("relaxed", "sessions", "facts")
 def no_pin() -> None:
     """A steady point lets go of its snapshot, so that later commits write over its pages."""
-    point = pin.SteadySync.point
+    point = pin.SteadySync.sync
 
     def unpinned(self: Any, *arguments: Any) -> None:
         point(self, *arguments)
@@ -251,7 +251,7 @@ def no_pin() -> None:
                 self._raw.abort()
                 self._raw = _Unpinned()
 
-    pin.SteadySync.point = unpinned  # type: ignore[method-assign]
+    pin.SteadySync.sync = unpinned  # type: ignore[method-assign]
 
 
 @control("relaxed", "sessions", "facts", judging=True)

@@ -95,13 +95,13 @@ def workload(case: Case, *, frees: bool = False) -> None:
 
 def blind(case: Case) -> None:
     """No room is kept, so LMDB's own writes fail, anywhere in a commit; later there is space."""
-    room.SpaceReserve.take = lambda *_: True  # type: ignore[method-assign]
+    room.SpaceReserve.reserve = lambda *_: True  # type: ignore[method-assign]
     workload(case, frees=True)
 
 
 def roomless(case: Case) -> None:
     """A control: no room is kept for those who delete."""
-    room.SpaceReserve.take = lambda *_: True  # type: ignore[method-assign]
+    room.SpaceReserve.reserve = lambda *_: True  # type: ignore[method-assign]
     workload(case)
 
 

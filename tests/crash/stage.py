@@ -130,7 +130,7 @@ def _act(scene: Scene, recorder: Recorder, name: str, die_after: int) -> None:
 
 def _mark_steady_points(recorder: Recorder) -> None:
     """Have the log tell when a steady point begins and when it is done."""
-    point, numbers = pin.SteadySync.point, itertools.count()
+    point, numbers = pin.SteadySync.sync, itertools.count()
 
     def marked(self: pin.SteadySync, *arguments: Any) -> None:
         token = f"{os.getpid()}/{next(numbers)}"
@@ -138,7 +138,7 @@ def _mark_steady_points(recorder: Recorder) -> None:
         point(self, *arguments)
         recorder.mark("steady-end", point=token)
 
-    pin.SteadySync.point = marked  # type: ignore[method-assign]
+    pin.SteadySync.sync = marked  # type: ignore[method-assign]
 
 
 def open_database(scene: Scene) -> memcore.Database:

@@ -25,11 +25,10 @@ SAMPLE = 24
 HOLDERS = tuple(
     f"/store/{name}.py"
     for name in (
-        "commit", "copying", "environment", "gate", "handle", "leader", "pin", "registry",
-        "replacing", "steady",
+        "commit", "copy", "environment", "steady", "store",
     )
 )  # fmt: skip
-"""The modules in which locks, places in the gate and the lead are held."""
+"""The modules in which locks, places in the barrier and the lead are held."""
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "18"}
 CALL = {
     "role": "assistant",

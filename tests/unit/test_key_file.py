@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
+from hashlib import sha256
 
 import pytest
 
 import memcore
-from memcore.errors import WrongKeyError
-from memcore.privacy.keyring import BLOCK, KeyRing
+from memcore.errors import CorruptStoreError, KeyFileError, WrongKeyError
+from memcore.privacy import keyring
+from memcore.privacy.keyring import BLOCK, MAGIC, KeyRing, key_provider
 from memcore.store import steady
 from memcore.store.steady import SteadySync
 
@@ -36,7 +39,7 @@ class Cuts:
         self.found = []
         self.over = False
         folder.mkdir()
-        store, point = KeyRing._store, SteadySync.point
+        store, point = KeyRing._store, SteadySync.sync
 
         def stored(ring, *args, **options):
             self.take("before the key file")
@@ -48,7 +51,7 @@ class Cuts:
             self.take("the data file")
 
         monkeypatch.setattr(KeyRing, "_store", stored)
-        monkeypatch.setattr(SteadySync, "point", pointed)
+        monkeypatch.setattr(SteadySync, "sync", pointed)
 
     def take(self, what):
         if self.over:
@@ -117,3 +120,57 @@ def test_no_power_cut_leaves_a_value_without_its_key_when_users_come_and_go(
             assert left in ((0,) if gone else (0, 30))  # her name never comes back without her key
             gone = left == 0
     assert gone
+
+
+def test_a_child_of_a_fork_writes_under_no_key_that_was_retired_meanwhile(path):
+    """It held no lock on the file until its next use, so a rotation did not wait for it."""
+    with memcore.open(path, key=KEY) as db:
+        session = db.session("chat")
+        session.append(text())
+        told, go = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(told, 1)
+            session.append(text("by the child"))
+            os._exit(0)
+        assert db.rotate_data_keys().finished
+    os.write(go, b".")
+    assert os.waitpid(child, 0)[1] == 0
+    with memcore.open(path, key=KEY) as db:
+        assert [item.message["content"] for item in db.session("chat")] == [TEXT, "by the child"]
+        assert db.check() == []
+
+
+def test_no_keys_are_made_for_a_scope_whose_number_is_out_of_proportion():
+    ring = KeyRing.create(None, key_provider(KEY))
+    assert ring.mint(3)
+    with pytest.raises(CorruptStoreError, match="far beyond"):
+        ring.mint(2**40)
+    assert ring.minted == BLOCK
+
+
+@pytest.mark.parametrize("rest", [b"", b"x"])
+def test_a_key_file_that_ends_behind_its_magic_is_damaged(path, rest):
+    memcore.open(path, key=KEY).close()
+    place_of(path).write_bytes(MAGIC + rest + sha256(MAGIC + rest).digest())
+    with pytest.raises(KeyFileError, match="damaged"):
+        memcore.open(path, key=KEY)
+
+
+def test_an_interrupt_behind_the_new_key_file_leaves_a_handle_that_works(path, monkeypatch):
+    with memcore.open(path, key=KEY) as db:
+        db.session("chat").append(text())
+        put = keyring.put_private
+
+        def interrupted(*args, **options):
+            put(*args, **options)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(keyring, "put_private", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                db.rotate_key(OTHER)
+        db.session("new", user="later").append(text())
+        db.rotate_key(KEY)
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
