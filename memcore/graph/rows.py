@@ -306,7 +306,8 @@ def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
     start, stop = prefix, prefix + checkpoint_id_key(last)
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
         packed = _PACKED.match(row[0], len(prefix))
-        if packed is None:
+        # Another byte behind the id, and the next look would find the same row again.
+        if packed is None or not row[0].startswith(_ID_END, packed.end()):
             msg = f"the key {row[0].hex()} of pending writes is malformed; run 'memcore check'"
             raise CorruptValueError(msg, key=row[0])
         if txn.get(checkpoints + packed[0]) is None:

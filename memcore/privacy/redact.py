@@ -472,11 +472,12 @@ class ValueWalk:
         if not changed:
             return value
         taken = set(value) - set(changed)
+        more: Counter[str] = Counter()  # of many spellings of one value, none begins to count anew
         for key, made in changed.items():
-            name, count = made, 1
+            name = made
             while name in taken:
-                count += 1
-                name = f"{made}_{count}"
+                more[made] += 1
+                name = f"{made}_{more[made] + 1}"
             taken.add(name)
             changed[key] = name
         return {changed.get(key, key): entry for key, entry in value.items()}

@@ -16,7 +16,7 @@ from google.genai import types
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
-from memcore.errors import HeldError, InvalidOptionError
+from memcore.errors import AccessDeniedError, HeldError, InvalidOptionError
 from messages import illegal
 from tests.conformance.adk_events import ME, answered, called, event, labels, said
 
@@ -177,3 +177,42 @@ def test_events_that_expired_are_passed_over(open_db: Any) -> None:
         assert session.state == {"k": 1}
 
     run(work())
+
+
+@pytest.mark.parametrize("held", ["s", "branch"])
+def test_a_hold_reaches_the_events_that_forks_share(
+    service: MemcoreSessionService, held: str
+) -> None:
+    async def work() -> None:
+        await filled(service)
+        scope = service.database.scope(app="shop", user="ann")
+        fork = scope.session("s").fork("branch")
+        scope.session(held).hold(reason="a case")
+        for name in ("s", "branch"):
+            with pytest.raises(HeldError):
+                await service.delete_invocation(**{**AT, "session_id": name}, invocation_id="i1")
+        assert len(fork) == len(scope.session("s"))
+        scope.session(held).release()
+        assert await service.delete_invocation(**AT, invocation_id="i1") == 3
+
+    run(work())
+
+
+def test_an_authorizer_is_asked_before_anything_is_deleted(open_db: Any) -> None:
+    asked = []
+
+    def authorizer(request: Any) -> bool:
+        asked.append(request.action)
+        return request.action != "delete_session"
+
+    service = MemcoreSessionService(open_db(authorizer=authorizer))
+
+    async def work() -> None:
+        made = await service.create_session(**AT)
+        await service.append_event(made, said("one", invocation_id="i1"))
+        with pytest.raises(AccessDeniedError):
+            await service.delete_invocation(**AT, invocation_id="i1")
+        assert len((await service.get_session(**AT)).events) == 1
+
+    run(work())
+    assert "delete_session" in asked

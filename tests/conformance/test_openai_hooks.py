@@ -720,6 +720,22 @@ def test_nothing_is_replaced_that_a_forced_compaction_did_not_see(db):
     assert [len(given["input"]) for given in asked] == [2, 3]
 
 
+def test_items_that_come_with_a_run_state_hide_nobody_elses_from_a_compaction(db):
+    async def work():
+        session, other = MemcoreSession("chat", db), MemcoreSession("chat", db)
+        wrapped = compacting(session)
+        wrapped.should_trigger_compaction = lambda _: False
+        await wrapped.add_items([user("a")])
+        await wrapped.run_compaction({"response_id": "r1"})  # which remembers what it read
+        await other.add_items([user("foreign")])
+        await session.save_run_state(None, items=[user("with the state")])
+        with pytest.raises(memcore.RevisionConflict):
+            await wrapped.run_compaction({"force": True})
+        return await session.get_items()
+
+    assert run(work()) == [user("a"), user("foreign"), user("with the state")]
+
+
 def test_a_session_that_was_cleared_and_begun_anew_is_not_overwritten(db):
     other = MemcoreSession("chat", db)
 

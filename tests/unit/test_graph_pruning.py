@@ -14,7 +14,7 @@ from threaded import CODER, Thread, keep, pruning, rows_under
 import memcore
 from memcore.codec.keys import Kind, ThreadRow
 from memcore.codec.values import seal_value
-from memcore.errors import HeldError, StaleParentError, StoreFormatError
+from memcore.errors import CorruptValueError, HeldError, StaleParentError, StoreFormatError
 from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites, Pruned, rows
 from memcore.graph import prune as module
 from memcore.graph.prune import prune
@@ -337,6 +337,22 @@ def write_late(
 
 def writes_in(db: memcore.Database) -> int:
     return sum(key[17] == ThreadRow.WRITES for key in rows_under(db, Kind.THREAD))
+
+
+def test_a_malformed_key_of_writes_ends_the_look_for_late_ones(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    for at in range(3):
+        one.put(log=at)
+    write_late(graph, "c000001")
+    key = next(key for key in rows_under(db, Kind.THREAD) if key[17] == ThreadRow.WRITES)
+    at = key.index(b"c000001") + len(b"c000001\0")
+    assert key[at] == 1
+    bad = key[:at] + b"\x05" + key[at + 1 :]
+    db.engine.store.transact(lambda txn: txn.put(bad, seal_value(bad, b"")))
+    with pytest.raises(CorruptValueError, match="malformed"):
+        graph.leftovers()
+    db.engine.store.transact(lambda txn: txn.delete(bad))
 
 
 def test_writes_that_come_after_their_checkpoint_went_go_with_the_next_prune(

@@ -147,6 +147,15 @@ def test_a_dict_of_the_callers_is_no_message():
     assert "@" not in str(made)
 
 
+def test_keys_that_become_one_placeholder_are_numbered():
+    spelled = {f"{'A' * at}{'a' * (300 - at)}@example.com"[-40:]: at for at in range(280, 300)}
+    made, _ = placed().value({"meta": spelled})
+    names = list(made["meta"])
+    assert list(made["meta"].values()) == list(spelled.values())
+    assert len(names) == len(spelled) > 2
+    assert names[1:] == [f"{names[0]}_{at}" for at in range(2, len(names) + 1)]
+
+
 def test_keys_that_are_values():
     made, found = placed().value({"13800138000": 1, "138-0013-8000": 2, "a@b.com": {"c": 3}})
     assert found == {"cn_mobile": 2, "email": 1}

@@ -59,7 +59,7 @@ from memcore.session import Session
 from memcore.session.append import STAGE_ATTEMPTS, Closure, ItemOptions, Unchanged
 from memcore.session.engine import Engine
 from memcore.session.read import head_of
-from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
+from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import store_of
 from memcore.state import APP, USER, Delete
 from memcore.store.interface import ReadTxn, Txn
@@ -92,6 +92,7 @@ class _Plan:
     scope: int
     session: int
     revision: int
+    epoch: int
     events: int = 0
     first: int = 0
     """The seq of its first row."""
@@ -113,7 +114,7 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         rewinds: the session's own values that it changed last become what they were before it.
 
     Raises:
-        HeldError: the session is under a legal hold.
+        HeldError: the session, or one that shares the events, is under a legal hold.
         CorruptValueError: a row of the session is damaged.
         OutpacedError: others wrote to the session again and again.
     """
@@ -145,9 +146,13 @@ def _closure(
         change.update({name: before.get(name, Delete) for name in values})
 
     def work(draft: SessionTxn) -> bool:
-        if draft.head.revision != plan.revision:
+        # Rows that are rewritten in their place change the epoch alone.
+        if (draft.head.revision, draft.head.epoch) != (plan.revision, plan.epoch):
             return False
-        need_free(draft.txn, plan.scope, plan.session, what="the invocation")
+        # The rows are shared: by whom they belong to, and by all that were forked from there.
+        for owner in {plan.session, *plan.rows}:
+            for each in family_of(draft.txn, plan.scope, owner):
+                need_free(draft.txn, plan.scope, each, what="the invocation")
         if change is not None:
             session.state.write(change, draft)
         return True
@@ -180,7 +185,8 @@ def _rewrite(txn: Txn, engine: Engine, place: tuple[int, int], rows: list[Rewrit
 
 
 def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> _Plan:
-    plan = _Plan(log.scope, log.place[1], head_of(log).revision)
+    head = head_of(log)
+    plan = _Plan(log.scope, log.place[1], head.revision, head.epoch)
     calls: dict[str, bool] = {}
     rest: StoredRow | None = None
     for found in log.rows(txn, 0, log.history.count):

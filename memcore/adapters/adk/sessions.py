@@ -52,6 +52,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import decode_json, encode_json, open_value
 from memcore.database import Database, Scope
+from memcore.database.scope import need_access
 from memcore.errors import (
     CorruptValueError,
     DuplicateRequestError,
@@ -173,7 +174,7 @@ def _read_cursor(cursor: object) -> tuple[str, str]:
         match json.loads(cursor if isinstance(cursor, str) else ""):
             case [str() as user, str() as after] if user and after:
                 return user, after
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     msg = f"cursor: expected one that a page came with, got {cursor!r:.80}"
     raise InvalidOptionError(msg)
@@ -632,18 +633,23 @@ class MemcoreSessionService(Opened, BaseSessionService):
                 always do.
 
         Raises:
-            HeldError: the session is under a legal hold.
+            AccessDeniedError: the authorizer refuses to delete of the session.
+            HeldError: the session, or one that shares the events, is under a legal hold.
             CorruptValueError: a row of the session is damaged.
             OutpacedError: others wrote to the session again and again.
         """
         name, rewinds = (session_id or "").strip(), checked_bool("rewind_state", rewind_state)
         if not name or not invocation_id:
             return 0
+        need_access(self._handles.scope(app_name, user_id), "delete_session", name)
         native = self._handles.get(app_name, user_id, name)
         engine = self.database.engine
-        return await settled(
-            in_thread(lambda: delete_invocation(engine, native, invocation_id, rewinds=rewinds))
-        )
+        try:
+            return await settled(
+                in_thread(lambda: delete_invocation(engine, native, invocation_id, rewinds=rewinds))
+            )
+        finally:
+            self._cache.clear()  # what was deleted is kept in no memory either
 
     @override
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:

@@ -424,9 +424,9 @@ class Notes(Branches):
                 txn.spoil()
                 raise
 
+        # What this instance knows of the session stays as it is: a forced compaction that finds
+        # these items refuses once, which is better than taking what others wrote for its own.
         await bound.session.store(prepared, closure)
-        if prepared:
-            bound.known.forget()
 
     async def load_run_state(
         self, agent: Any, *, wrapper: Any = None, **options: Any
