@@ -102,23 +102,45 @@ def redact_text(
     return how.plain(text, context, key, found)
 
 
+class _Counts(Counter[str]):
+    """Counts of findings, and what became of the texts of JSON that were walked already.
+
+    A text is walked twice. Without ``known``, JSON in JSON would be walked twice as often with each
+    level that it lies deeper.
+    """
+
+    def __init__(self, known: dict[str, tuple[str, Counter[str]]]) -> None:
+        super().__init__()
+        self.known = known
+
+
 def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
     """As ``redact_text``, None if it is no JSON object or list."""
+    known = found.known if isinstance(found, _Counts) else {}
+    if text in known:
+        made, counts = known[text]
+        found.update(counts)
+        return made
     bare = text.strip()
     if not bare or _PAIRS.get(bare[0]) != bare[-1]:
         return None
     value = _loaded(bare)
     if value is None:
         return _redacted_lines(how, text, found) if "\n" in bare else None
+    counts = _Counts(known)
+    result = text
     try:
-        if how.value(value, Counter(), inside=True) is value and not how.suspects(text):
-            return text
-        # Again without a loss: big integers stay what they are, and no key is there twice.
-        value = json.loads(bare, object_pairs_hook=_once)
-        made = how.value(value, found, inside=True)
+        if how.value(value, _Counts(known), inside=True) is not value or how.suspects(text):
+            # Again without a loss: big integers stay what they are, and no key is there twice.
+            value = json.loads(bare, object_pairs_hook=_once)
+            redacted = how.value(value, counts, inside=True)
+            if redacted is not value:
+                result = text.replace(bare, _dumped(redacted, bare), 1)
     except (ValueError, RecursionError):
         return None
-    return text if made is value else text.replace(bare, _dumped(made, bare), 1)
+    known[text] = result, Counter(counts)
+    found.update(counts)
+    return result
 
 
 def _redacted_lines(how: Handling, text: str, found: Counter[str]) -> str | None:

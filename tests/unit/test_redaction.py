@@ -15,6 +15,7 @@ import planted
 from memcore import RedactionPolicy
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.privacy import Redaction, Span, redaction_policy
+from memcore.privacy import redact as redacting
 from memcore.privacy.policy import PLACEHOLDER
 from memcore.privacy.presidio import PresidioRedactor
 
@@ -145,6 +146,24 @@ def test_a_dict_of_the_callers_is_no_message():
     assert "@" not in str(made)
     made, _ = placed().value({"role": "user", "name": "a@b.com", "content": "hi"})
     assert "@" not in str(made)
+
+
+def test_json_in_json_is_walked_no_more_often_the_deeper_it_lies(monkeypatch):
+    redactor, walks = placed(), []
+    walk = redacting.ValueWalk.value
+
+    def counted(self, value, *args, **options):
+        walks.append(value)
+        return walk(self, value, *args, **options)
+
+    monkeypatch.setattr(redacting.ValueWalk, "value", counted)
+    value = {"to": "john.doe@example.com"}
+    for _ in range(8):
+        value = {"inner": json.dumps(value)}
+    made, found = redactor.value({"type": "text", "text": json.dumps(value)})
+    assert found == {"email": 1}
+    assert "john.doe" not in made["text"]
+    assert len(walks) < 40
 
 
 def test_keys_that_become_one_placeholder_are_numbered():
