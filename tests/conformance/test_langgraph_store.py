@@ -32,6 +32,7 @@ from memcore.errors import (
     ReadOnlyError,
     StoreFullError,
 )
+from memcore.store import LmdbStore
 
 MINUTE_US = 60_000_000
 ROOT = Path(__file__).parents[2]
@@ -486,15 +487,15 @@ def test_deleting_may_take_the_room_that_is_kept_for_it(db, monkeypatch):
     store = MemcoreStore(db)
     store.put(("a",), "k", {})
     asked = []
-    transact = db.engine.store._transact
+    transact = LmdbStore.transact
 
-    def full(fn, *, makes_room=False):
+    def full(self, fn, *, makes_room=False):
         asked.append(makes_room)
         if not makes_room:
             raise StoreFullError("full")
-        return transact(fn, makes_room=True)
+        return transact(self, fn, makes_room=True)
 
-    monkeypatch.setattr(db.engine.store, "_transact", full)
+    monkeypatch.setattr(LmdbStore, "transact", full)
     with pytest.raises(StoreFullError):
         store.put(("a",), "l", {})
     store.delete(("a",), "k")

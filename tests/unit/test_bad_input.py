@@ -15,6 +15,7 @@ import pytest
 
 import memcore
 from memcore import limits
+from memcore.wire import get_policy
 from messages import result, turns, user
 
 CIRCULAR: dict[str, Any] = {"role": "user"}
@@ -352,7 +353,12 @@ def test_long_names_that_differ_at_the_end_are_two(db):
 def test_any_text_is_a_call_id(session, name):
     session.extend([user(), {"role": "assistant", "tool_calls": [{"id": name}]}, result(name)])
     assert session.find_call(name).result_seqs == (3,)
-    assert session.context().repairs == ()
+    context = session.context()
+    call, answer = context.messages[1]["tool_calls"][0]["id"], context.messages[2]["tool_call_id"]
+    assert call == answer
+    most = get_policy("openai_chat").id_chars_max
+    assert call == name or (len(name) > most >= len(call))
+    assert {repair.action for repair in context.repairs} == (set() if call == name else {"renamed"})
 
 
 @pytest.mark.parametrize(
