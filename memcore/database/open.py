@@ -213,8 +213,9 @@ def _opened(
     start_audit(store, engine.audit)
     engine.border = settled(store, admitted).border(store, None if told is None else told.redacted)
     if not store.read_only:
-        store.secret.settle()
-        bury_shredded(engine)
+        if not store.environment().leader.poison:  # else nobody may rest on what is read
+            store.secret.settle()
+            bury_shredded(engine)
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
         resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
         if rules is not None and rules != Retention(engine).get():
