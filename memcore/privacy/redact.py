@@ -109,7 +109,7 @@ class _Counts(Counter[str]):
     level that it lies deeper.
     """
 
-    def __init__(self, known: dict[str, tuple[str, Counter[str]]]) -> None:
+    def __init__(self, known: dict[str, tuple[str | None, Counter[str]]]) -> None:
         super().__init__()
         self.known = known
 
@@ -120,7 +120,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
     if text in known:
         made, counts = known[text]
         found.update(counts)
-        return made
+        return text if made is None else made  # the text itself says that nothing was found
     bare = text.strip()
     if not bare or _PAIRS.get(bare[0]) != bare[-1]:
         return None
@@ -138,7 +138,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
                 result = text.replace(bare, _dumped(redacted, bare), 1)
     except (ValueError, RecursionError):
         return None
-    known[text] = result, Counter(counts)
+    known[text] = None if result is text else result, Counter(counts)
     found.update(counts)
     return result
 
