@@ -79,7 +79,7 @@ class AsyncKeyValue:
             return
         gate = self.sync.gate
         if gate is not None:
-            value, content = gate.value(value, key), gate.content(content)
+            value, content = gate.value(value, key), gate.content(content, key)
         await self._commit(putting(key, value, ttl_seconds=ttl_seconds, content=content))
 
     async def put_many(

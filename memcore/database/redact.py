@@ -313,8 +313,9 @@ def _redact_entries(
         for key, value in page:
             try:
                 entry = entry_of(key, value)
-                made = _redacted_entry(redacts, keys.unpack_text(key[len(prefix) :]), entry, told)
-                content = _redacted_content(engine, place[0], redacts, entry, told)
+                name = keys.unpack_text(key[len(prefix) :])
+                made = _redacted_entry(redacts, name, entry, told)
+                content = _redacted_content(engine, place[0], redacts, (name, entry), told)
             except CorruptValueError:
                 told.unreadable += 1
                 continue
@@ -330,7 +331,7 @@ def _redact_entries(
 def _redacted_entry(redacts: Redacts, name: str, entry: KvEntry, told: Finding) -> KvEntry:
     before = entry.value()
     if isinstance(before, bytes):
-        after, classes = redacts.counted_bytes(before)
+        after, classes = redacts.counted_bytes(before, name)
     else:
         made, classes = redacts.value({name: before})
         (after,) = made.values()
@@ -342,14 +343,14 @@ def _redacted_entry(redacts: Redacts, name: str, entry: KvEntry, told: Finding) 
 
 
 def _redacted_content(
-    engine: Engine, scope: int, redacts: Redacts, entry: KvEntry, told: Finding
+    engine: Engine, scope: int, redacts: Redacts, named: tuple[str, KvEntry], told: Finding
 ) -> bytes | None:
     """The content that an entry is to have; None: the one that it has, if any."""
-    ref = entry.ref
+    ref = named[1].ref
     if ref is None:
         return None
     before = engine.store.read(lambda txn: read_content(txn, scope, ref))
-    after, classes = redacts.counted_bytes(before)
+    after, classes = redacts.counted_bytes(before, named[0])
     if after is before:
         return None
     told.classes.update(classes)

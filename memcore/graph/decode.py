@@ -302,6 +302,8 @@ class Memo(NamedTuple):
     identity: object
     size: int
     """Serialised bytes, about."""
+    under: str | None
+    """The key that said what may stay of it in clear."""
 
 
 class Cache:

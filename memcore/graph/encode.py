@@ -16,7 +16,6 @@ from memcore.graph.manifest import (
     ListRun,
     Sort,
     Typed,
-    Wrapper,
     chunk_node,
     container,
     entry_of,
@@ -54,6 +53,8 @@ class Splitter:
         self._coder = coder
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
         """Serialises what stands under a key, where the coder asks for the key."""
+        self._key_of: Callable[[str | None, str], str] | None = getattr(coder, "key_of", None)
+        """Which key says what an entry of a dict is, where the coder asks for the key."""
         self._holds: Callable[[str], bool] | None = getattr(coder, "holds", None)
         """Whether a key cannot stand in clear beside the parts, where the coder minds."""
         # What is redacted has to be seen by the coder: of it, runs hold what cannot be.
@@ -88,27 +89,30 @@ class Splitter:
         if self._coder.splits and depth < _DEPTH_MAX:
             if kind is list:
                 # A copy: another thread may make the list longer or shorter meanwhile.
-                return self._listed(value.copy(), base, path, depth)
+                return self._listed(value.copy(), base, path, depth, under)
             before = {} if base is None else base.pages
             # A copy: another thread may put entries in or take some out meanwhile.
-            version = self._dict(value.copy(), base, path, depth) if kind is dict else None
+            version = None
+            if kind is dict:
+                version = self._dict(value.copy(), base, path, depth, under)
             if version is not None:
                 node, version.pages = container(Sort.DICT, version.entries, self._page, before)
                 return node, version
-            wrapper = self._coder.wrappers.get(kind)
-            if wrapper is not None:
-                return self._wrapped(value, wrapper, base, path, depth)
+            if kind in self._coder.wrappers:
+                return self._wrapped(value, base, path, depth, under)
         return self._part(value, path, under)[0], None
 
     def _listed(
-        self, value: list[Any], base: ValueParts | None, path: str, depth: int
+        self, value: list[Any], base: ValueParts | None, path: str, depth: int, under: str | None
     ) -> tuple[bytes, ValueParts]:
-        made = self._list(value, base, path, depth)
+        made = self._list(value, base, path, depth, under)
         before = {} if base is None else base.pages
         node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
         return node, made
 
-    def _list(self, value: list[Any], base: ValueParts | None, path: str, depth: int) -> ValueParts:
+    def _list(
+        self, value: list[Any], base: ValueParts | None, path: str, depth: int, under: str | None
+    ) -> ValueParts:
         value, starts = units_of(value, self._run_kinds, finite=self._finite)
         head = tail = 0
         size = len(value)
@@ -136,7 +140,7 @@ class Splitter:
                 self.has_runs = True
             else:
                 where = place if starts is None else starts[place]
-                node, tree = self._entry(unit, f"{path}[{where}]", depth)
+                node, tree = self._entry(unit, f"{path}[{where}]", depth, under)
             version.nodes.append(node)
             version.trees.append(tree)
         if tail:
@@ -158,7 +162,12 @@ class Splitter:
         return slice(0, 0)
 
     def _dict(
-        self, value: dict[Any, Any], base: ValueParts | None, path: str, depth: int
+        self,
+        value: dict[Any, Any],
+        base: ValueParts | None,
+        path: str,
+        depth: int,
+        under: str | None,
     ) -> ValueParts | None:
         """None if not all keys are strings, or one has to be redacted with the whole."""
         if base is None or base.names is None:
@@ -178,7 +187,8 @@ class Splitter:
         encoded = self.encoded
         for at in fresh:
             name = keys[at]
-            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth, name)
+            key = name if self._key_of is None else self._key_of(under, name)
+            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth, key)
             entries[at] = entry_of(name, nodes[at])
         size = self.encoded - encoded
         if base.nodes:
@@ -186,21 +196,30 @@ class Splitter:
         return ValueParts(names, nodes, trees, entries=entries, size=size)
 
     def _wrapped(
-        self, value: Any, known: tuple[str, Wrapper], base: ValueParts | None, path: str, depth: int
+        self,
+        value: Any,
+        base: ValueParts | None,
+        path: str,
+        depth: int,
+        under: str | None,
     ) -> tuple[bytes, ValueParts | None]:
-        name, wrapper = known
+        name, wrapper = self._coder.wrappers[type(value)]
         nodes = []
         kept = None
         for at, field in enumerate(wrapper.fields(value)):
             entry = bytes(field) if type(field) is bytearray else field
-            node, version = self._value(entry, None if at else base, f"{path}.{name}", depth + 1)
+            node, version = self._value(
+                entry,
+                None if at else base,
+                f"{path}.{name}",
+                depth + 1,
+                under if at == wrapper.content else None,
+            )
             kept = kept or version
             nodes.append(node)
         return wrapped(name, nodes), kept
 
-    def _entry(
-        self, value: Any, path: str, depth: int, under: str | None = None
-    ) -> tuple[bytes, Any]:
+    def _entry(self, value: Any, path: str, depth: int, under: str | None) -> tuple[bytes, Any]:
         """The node and the tree of an entry of a list or dict."""
         kind = type(value)
         opaque = self._cache.trees.opaque
@@ -208,7 +227,7 @@ class Splitter:
             value = bytes(value)  # what it is read as, as a part of anything
         elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
             value = value.copy()  # another thread may change the list meanwhile
-            node, made = self._listed(value, None, path, depth + 1)
+            node, made = self._listed(value, None, path, depth + 1, under)
             if set(map(type, made.trees)) == {ListRun}:
                 return node, value
             whole = not any(tree is opaque for tree in made.trees)
@@ -216,10 +235,10 @@ class Splitter:
         elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
             tree = self._cache.trees.copy(value)
             stored = value if tree is opaque else tree
-            return self._value(stored, None, path, depth + 1)[0], tree
+            return self._value(stored, None, path, depth + 1, under)[0], tree
         return self._part(value, path, under)
 
-    def _part(self, value: Any, path: str, under: str | None = None) -> tuple[bytes, Any]:
+    def _part(self, value: Any, path: str, under: str | None) -> tuple[bytes, Any]:
         """The node and the tree of a value that is stored as a whole."""
         if type(value) in _ATOMS:
             return self._serialised(value, path, under), value
@@ -229,6 +248,7 @@ class Splitter:
             and seen.value is value
             and seen.identity is self._coder.identity
             and seen.secret == self._secret
+            and (self._under is None or seen.under == under)
             and self._is_stored(seen.node)
             and self._cache.trees.same(seen.tree, value)
         ):
@@ -241,7 +261,7 @@ class Splitter:
         node = self._serialised(whole, path, under)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             size = self.encoded - encoded
-            memo = Memo(value, tree, node, self._secret, self._coder.identity, size)
+            memo = Memo(value, tree, node, self._secret, self._coder.identity, size, under)
             self._cache.memo.put(id(value), memo, weight=max(size, MEMO_WEIGHT_MIN))
         return node, tree
 

@@ -45,6 +45,8 @@ class Wrapper:
 
     fields: Callable[[Any], list[Any]]
     make: Callable[[list[Any]], Any]
+    content: int = 0
+    """Which field stands for the object: what is said of the object is said of it."""
 
 
 class Coder(Protocol):

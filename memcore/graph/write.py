@@ -27,7 +27,8 @@ from memcore.graph.rows import (
     touch_chunk,
 )
 from memcore.limits import STAGED_BYTES
-from memcore.privacy.redact_packed import OpaqueContent, redact_packed
+from memcore.privacy.redact import inherited
+from memcore.privacy.redact_packed import OpaqueContent, redact_packed, redact_parts
 from memcore.privacy.write_filter import Redacts, ScopeFilter
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased
@@ -519,6 +520,10 @@ class RedactingCoder:
         """As ``encode``, of what stands under a key: that tells ids from numbers."""
         return self._redacted(*self.inner.encode(value), key)
 
+    def key_of(self, around: str | None, key: str) -> str:
+        """The key that says what an entry is, of a dict that stands under another key."""
+        return inherited(around, key)
+
     def holds(self, key: str) -> bool:
         """Whether something is found in the key of an entry."""
         return bool(self.redacts.counted(key)[1])
@@ -543,7 +548,7 @@ class RedactingCoder:
         if kind == _NULL:
             return kind, content
         if kind in _BYTES:
-            return kind, self.redacts.counted_bytes(bytes(content))[0]
+            return kind, redact_parts(self.redacts, bytes(content), under)
         if kind in _JSON:
             return self._redacted_json(kind, content, under)
         why = f"it was written as {kind[:40]!r}"
@@ -562,9 +567,7 @@ class RedactingCoder:
 
     def _redacted_json(self, kind: str, content: bytes, under: str | None) -> Typed:
         found = decode_json(content, _JSON[kind])
-        made = self.redacts.value(found if under is None else {under: found})[0]
-        if under is not None:
-            (made,) = made.values()
+        made = redact_parts(self.redacts, found, under)
         if made is found:
             return kind, content
         body, flags = encode_json(made)

@@ -134,7 +134,7 @@ class KeyValue:
             InvalidItemError: the value is neither bytes nor JSON, holds NaN or is too large.
         """
         if self.gate is not None:
-            value, content = self.gate.value(value, key), self.gate.content(content)
+            value, content = self.gate.value(value, key), self.gate.content(content, key)
         held = checked_content(content)
         if not (isinstance(held, bytes) and is_staged(held)):
             self._write(putting(key, value, ttl_seconds=ttl_seconds, content=held))
@@ -161,7 +161,7 @@ class KeyValue:
             InvalidItemError: above ``BLOB_BYTES_MAX``.
         """
         if self.gate is not None:
-            content = self.gate.content(content)
+            content = self.gate.content(content, None)
         scope, seed = self._scope()
         return blobs.stage(self._store, scope, content, seed=seed)
 

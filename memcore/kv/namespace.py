@@ -471,11 +471,11 @@ class EntryFilter:
             BlockedError: a guard refuses it, or something is found in its key or namespace.
         """
         self._name(key)
+        under = key if isinstance(key, str) else None
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return self._passage.bytes(bytes(value), "kv", name=self._namespace)
+            return self._passage.bytes(bytes(value), "kv", name=self._namespace, under=under)
         with suppress(TypeError, ValueError, RecursionError):
             value = plain_json(value)
-        under = key if isinstance(key, str) else None
         return self._passage.value(value, "kv", name=self._namespace, under=under)
 
     def values(self, entries: Any) -> Any:
@@ -484,11 +484,12 @@ class EntryFilter:
             return entries
         return {key: self.value(value, key) for key, value in entries.items()}
 
-    def content(self, content: Any) -> Any:
-        """A content as it may be stored; raises what ``value`` raises."""
+    def content(self, content: Any, key: Any) -> Any:
+        """A content as it may be stored under a key; raises what ``value`` raises."""
         if isinstance(content, BlobRef) or not isinstance(content, bytes | bytearray | memoryview):
             return content
-        return self._passage.bytes(bytes(content), "kv", name=self._namespace)
+        under = key if isinstance(key, str) else None
+        return self._passage.bytes(bytes(content), "kv", name=self._namespace, under=under)
 
     def change(self, key: Any = None) -> None:
         """Entries are changed otherwise; raises what ``value`` raises. ``key``: one may be made."""
@@ -597,7 +598,7 @@ class KeyValueTxn(KeyValueView):
         first that ``fn`` writes, and whoever gave ``fn`` stages it again.
         """
         if self._gate is not None:
-            value, content = self._gate.value(value, key), self._gate.content(content)
+            value, content = self._gate.value(value, key), self._gate.content(content, key)
         bytes_, ttl_ms = checked_content(content), checked_ttl_ms(ttl_seconds)
         if isinstance(bytes_, bytes) and len(bytes_) > BLOB_INLINE_COMMIT_BYTES_MAX:
             msg = (

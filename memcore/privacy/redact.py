@@ -53,6 +53,9 @@ __all__ = [
     "RedactingFilter",
     "Redaction",
     "ValueWalk",
+    "decoded_text",
+    "encoded_text",
+    "inherited",
     "is_envelope",
     "is_media",
     "is_protected",
@@ -192,17 +195,29 @@ _ENCODINGS: Final = ("utf-8", "gb18030", "latin-1")
 _BOMS: Final = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
-def redact_bytes(how: Handling, content: bytes, found: Counter[str]) -> bytes:
+def redact_bytes(
+    how: Handling, content: bytes, found: Counter[str], under: str | None = None
+) -> bytes:
     """The content with placeholders in its own encoding; the same object if nothing was found."""
-    decoded = _decoded(content)
+    decoded = decoded_text(content)
     if decoded is None:
         return content
-    text, encoding = decoded
-    redacted = redact_text(how, text, found)
-    return content if redacted is text else redacted.encode(encoding)
+    if under is None:
+        redacted = redact_text(how, decoded[0], found)
+    else:
+        (redacted,) = how.value({under: decoded[0]}, found).values()
+    return content if redacted is decoded[0] else encoded_text(redacted, decoded)
 
 
-def _decoded(content: bytes) -> tuple[str, str] | None:
+def encoded_text(text: str, decoded: tuple[str, str] | None) -> bytes:
+    """What stands in the place of a text that ``decoded_text`` gave, in its encoding.
+
+    A placeholder of one's own that this encoding has no characters for is written with escapes.
+    """
+    return text.encode("utf-8" if decoded is None else decoded[1], "backslashreplace")
+
+
+def decoded_text(content: bytes) -> tuple[str, str] | None:
     """The text and its encoding, None for what is no text."""
     for mark, encoding in _BOMS:
         if content.startswith(mark):
@@ -522,6 +537,12 @@ def _said(frame: _Frame, key: Any, entry: Any) -> int | None:
     return frame.context if not context and key in INHERITING_KEYS else context
 
 
+def inherited(around: str | None, key: str) -> str:
+    """The key that says what an entry is: its own, or the one around it if its own says nothing."""
+    says_nothing = key in INHERITING_KEYS and not _context_of(key)
+    return around if says_nothing and around is not None else key
+
+
 def _is_field(key: str) -> bool:
     """Whether a key is too short and too plain to be a value of a built-in class."""
     return len(key) <= _FIELD_CHARS_MAX and key.isascii() and key.isidentifier()
@@ -641,10 +662,15 @@ class PlacedRedaction:
         """
         return self.counted_bytes(content)[0]
 
-    def counted_bytes(self, content: Content) -> tuple[Content, Counter[str]]:
-        """``(content, found)``: as ``bytes``, and how often each class was found."""
+    def counted_bytes(
+        self, content: Content, under: str | None = None
+    ) -> tuple[Content, Counter[str]]:
+        """``(content, found)``: as ``bytes``, and how often each class was found.
+
+        ``under``: the key that the content stands under, which tells what it may be.
+        """
         found: Counter[str] = Counter()
-        return redact_bytes(self._walk, content, found), found
+        return redact_bytes(self._walk, content, found, under), found
 
     def spans(self, text: str) -> list[Span]:
         """What would be redacted in a text, in order; for reports."""

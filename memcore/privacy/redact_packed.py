@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
+from memcore.privacy.redact import decoded_text, encoded_text
 from memcore.privacy.write_filter import Redacts
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Pairs",
     "pack",
     "redact_packed",
+    "redact_parts",
     "unpack",
 ]
 
@@ -66,7 +68,7 @@ class Extension(NamedTuple):
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A map whose keys are not all strings."""
+    """A map whose keys are not all strings, or not all different."""
 
 
 class _Reader:
@@ -131,7 +133,9 @@ class _Reader:
     def _map(self, size: int) -> dict[str, Any] | Pairs:
         pairs = Pairs((self.value(), self.value()) for _ in range(size))
         if all(type(key) is str for key, _ in pairs):
-            return dict(pairs)
+            made = dict(pairs)
+            if len(made) == size:
+                return made
         return pairs
 
 
@@ -219,16 +223,23 @@ def _extended(extension: Extension) -> bytes:
     return _head(len(content), (0, 0), (0xC7, 0xC8, 0xC9)) + bytes((code & 0xFF,)) + content
 
 
-# --- Serialised values of a graph runtime: their leaves are redacted, and they are packed again ---
+# --- Serialised values of a graph runtime: redacted as the JSON that they would be ----------------
+# A value is *told* as JSON: an object by its arguments, bytes by their text, a map whose keys are
+# no strings by its pairs. That is redacted in one walk, so a key says the same of all that stands
+# under it, whatever it is wrapped in; what was replaced is then put in its place.
 
 _ARGUMENT: Final = 2
 """Where the arguments stand behind module and name."""
 _OBJECTS: Final = frozenset(range(6))
 _ARRAY: Final = 6
-_DELTA: Final = 7
 _VALUES: Final = frozenset(("uuid", "datetime", "zoneinfo"))
 """Modules of values that hold no text."""
-_SEND: Final = ("langgraph.types", "Send")
+_SEND: Final = ["langgraph.types", "Send"]
+_NUMERIC: Final = frozenset("?bBiufcmM")
+"""Kinds of arrays that hold no text."""
+_CHAR_BYTES: Final = {"U": 4, "S": 1}
+_CELLS: Final = 3
+"""Where the memory of an array stands, behind its type, shape and order."""
 
 
 class OpaqueContent(ValueError):  # noqa: N818 - said of content, told as an error one layer up
@@ -238,21 +249,18 @@ class OpaqueContent(ValueError):  # noqa: N818 - said of content, told as an err
 def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) -> bytes:
     """A packed value with placeholders; the same object if nothing was found.
 
-    Arrays of numpy are left as they are.
-
     Args:
         redacts: of the place.
         content: msgpack, as LangGraph's serialiser writes it.
         under: the key that the value stands under.
 
     Raises:
-        Opaque: it is no msgpack, or holds an extension that is not known.
+        OpaqueContent: it is no msgpack, or holds what is not known: another extension, an array of
+            records.
     """
     try:
         found = unpack(content)
-        made = _PackedWalk(redacts).value(found if under is None else {under: found})
-        if under is not None:
-            (made,) = made.values()
+        made = redact_parts(redacts, found, under)
         return content if made is found else pack(made)
     except (ValueError, RecursionError) as exc:
         if isinstance(exc, OpaqueContent):
@@ -261,81 +269,189 @@ def redact_packed(redacts: Redacts, content: bytes, under: str | None = None) ->
         raise OpaqueContent(msg) from exc
 
 
-class _PackedWalk:
-    """What is given back is the same object where nothing was found."""
+def redact_parts(redacts: Redacts, value: Any, under: str | None = None) -> Any:
+    """As ``redact_packed``, of what ``unpack`` gave, of JSON, or of bytes.
 
-    __slots__ = ("_redacts",)
-
-    def __init__(self, redacts: Redacts) -> None:
-        self._redacts = redacts
-
-    def value(self, value: Any) -> Any:
-        if _is_json(value):
-            return self._redacts.value(value)[0]
-        if isinstance(value, Extension):
-            return self._extension(value)
-        if isinstance(value, bytes):
-            return self._redacts.counted_bytes(value)[0]
-        if isinstance(value, Pairs):
-            made = Pairs(self._under(key, entry) for key, entry in value)
-            return made if _differs(made, value) else value
-        if isinstance(value, dict):
-            return self._dict(value)
-        row = [self.value(entry) for entry in value]
-        return row if any(a is not b for a, b in zip(row, value, strict=True)) else value
-
-    def _under(self, key: Any, entry: Any) -> tuple[Any, Any]:
-        if type(key) is not str:
-            return (self.value(key) if type(key) is bytes else key), self.value(entry)
-        (made,) = self._dict({key: entry}).items()
-        return made
-
-    def _dict(self, value: dict[str, Any]) -> dict[str, Any]:
-        # What is JSON is redacted with its keys, which tell ids from numbers; of all else the keys.
-        plain = {key: entry if _is_json(entry) else None for key, entry in value.items()}
-        told = self._redacts.value(plain)[0]
-        made = {
-            name: walked if _is_json(entry) else self.value(entry)
-            for (name, walked), entry in zip(told.items(), value.values(), strict=True)
-        }
-        same = told is plain and all(made[key] is entry for key, entry in value.items())
-        return value if same else made
-
-    def _extension(self, extension: Extension) -> Extension:
-        code, content = extension
-        if code == _ARRAY:
-            return extension
-        try:
-            found = unpack(content)
-        except ValueError as exc:
-            msg = f"it holds an extension of type {code} that cannot be looked into"
-            raise OpaqueContent(msg) from exc
-        made = self._object(found) if code in _OBJECTS else self.value(found)
-        return extension if made is found else Extension(code, pack(made))
-
-    def _object(self, found: Any) -> Any:
-        """Module, name, arguments and what follows."""
-        if type(found) is not list or len(found) <= _ARGUMENT or found[0] in _VALUES:
-            return found
-        argument = found[_ARGUMENT]
-        if (found[0], found[1]) == _SEND and type(argument) is list and len(argument) > 1:
-            sent = self.value(argument[1])
-            made = argument if sent is argument[1] else [argument[0], sent, *argument[2:]]
-        else:
-            made = self.value(argument)
-        if made is argument:
-            return found
-        return [*found[:_ARGUMENT], made, *found[_ARGUMENT + 1 :]]
+    Raises:
+        ValueError: it cannot be looked into.
+        RecursionError: nested too deep.
+    """
+    told = _told(value)
+    made = redacts.value(told if under is None else {under: told})[0]
+    if under is not None:
+        (made,) = made.values()
+    return _restored(value, told, made)
 
 
-def _differs(made: Pairs, value: Pairs) -> bool:
-    return any(a[0] is not b[0] or a[1] is not b[1] for a, b in zip(made, value, strict=True))
-
-
-def _is_json(value: Any) -> bool:
+def _told(value: Any) -> Any:
+    """The value as JSON; the same object where it is."""
     kind = type(value)
-    if kind is dict:
-        return all(map(_is_json, value.values()))
     if kind is list:
-        return all(map(_is_json, value))
-    return kind not in (bytes, Extension, Pairs)
+        row = [_told(entry) for entry in value]
+        return row if any(a is not b for a, b in zip(row, value, strict=True)) else value
+    if kind is dict:
+        made = {key: _told(entry) for key, entry in value.items()}
+        return made if any(made[key] is not entry for key, entry in value.items()) else value
+    if kind is bytes:
+        found = decoded_text(value)
+        return None if found is None else found[0]
+    if kind is Extension:
+        return _told(_Opened(value).content)
+    if kind is Pairs:
+        named, odd = _sorted_out(value)
+        pairs = [[_told(key), {_name_of(key): _told(entry)}] for key, entry in odd]
+        return [{key: _told(entry) for key, entry in named.items()}, *pairs]
+    return value
+
+
+def _restored(value: Any, told: Any, made: Any) -> Any:
+    """The value with what ``made`` has in the place of what was told of it."""
+    if made is told:
+        return value
+    kind = type(value)
+    if kind is list:
+        return [_restored(*each) for each in zip(value, told, made, strict=True)]
+    if kind is dict:
+        rows = zip(made, value.values(), told.values(), made.values(), strict=True)
+        return {name: _restored(*each) for name, *each in rows}
+    if kind is bytes:
+        return encoded_text(made, decoded_text(value))
+    if kind is Extension:
+        opened = _Opened(value)
+        return opened.with_content(_restored(opened.content, told, made))
+    return _restored_pairs(value, told, made) if kind is Pairs else made
+
+
+def _sorted_out(pairs: Pairs) -> tuple[dict[str, Any], Pairs]:
+    """The entries whose keys are strings, each for the first time; and all others."""
+    named: dict[str, Any] = {}
+    odd = Pairs()
+    for key, entry in pairs:
+        if type(key) is str and key not in named:
+            named[key] = entry
+        else:
+            odd.append((key, entry))
+    return named, odd
+
+
+def _name_of(key: Any) -> str:
+    """What a key that is no string says: of a tuple, the words in it."""
+    told = _told(key)
+    if isinstance(told, list):
+        return "_".join(filter(None, map(_name_of, told)))
+    return told if isinstance(told, str) else ""
+
+
+def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
+    """The pairs in their order. Of keys that became the same, all but the first are numbered."""
+    named, odd = _sorted_out(value)
+    others = _restored(named, told[0], made[0])
+    keyed = dict(zip(named, others.items(), strict=True))
+    rest = iter(zip(odd, told[1:], made[1:], strict=True))
+    taken = {pack(key) for key in others}
+    taken |= {pack(key) for key, _ in odd if type(key) is not str}
+    result = Pairs()
+    for key, entry in value:
+        if type(key) is str and key in keyed:
+            result.append(keyed.pop(key))
+            continue
+        _, (key_told, under), (key_made, under_made) = next(rest)
+        (entry_told,), (entry_made,) = under.values(), under_made.values()
+        name = _restored(key, key_told, key_made)
+        number = 1
+        while name is not key and pack(name) in taken:
+            number += 1
+            name = _restored(key, key_told, _numbered(key_told, key_made, number))
+        taken.add(pack(name))
+        result.append((name, _restored(entry, entry_told, entry_made)))
+    return result
+
+
+def _numbered(told: Any, made: Any, number: int) -> Any:
+    """A key with a number behind what was replaced first in it."""
+    if isinstance(made, list):
+        at = next(at for at, each in enumerate(made) if each is not told[at])
+        return [*made[:at], _numbered(told[at], made[at], number), *made[at + 1 :]]
+    if isinstance(made, str):
+        return f"{made}_{number}"
+    msg = "two keys of a map become the same"
+    raise OpaqueContent(msg)
+
+
+class _Opened:
+    """An extension, and the one part of it that holds content."""
+
+    __slots__ = ("_code", "_found", "_path", "content")
+
+    def __init__(self, extension: Extension) -> None:
+        self._code = extension.code
+        try:
+            self._found = unpack(extension.content)
+        except ValueError as exc:
+            msg = f"it holds an extension of type {self._code} that cannot be looked into"
+            raise OpaqueContent(msg) from exc
+        self._path: tuple[int, ...] = ()
+        self.content: Any = self._found
+        if self._code == _ARRAY:
+            self.content = _cells_in(self._found)
+        elif self._code in _OBJECTS and type(self._found) is list and len(self._found) > _ARGUMENT:
+            self._go_into(self._found)
+
+    def _go_into(self, found: list[Any]) -> None:
+        """Of module, name, arguments and what follows, the arguments."""
+        argument = found[_ARGUMENT]
+        if found[0] in _VALUES:
+            self.content = None
+        elif found[:_ARGUMENT] == _SEND and type(argument) is list and len(argument) > 1:
+            self._path, self.content = (_ARGUMENT, 1), argument[1]
+        else:
+            self._path, self.content = (_ARGUMENT,), argument
+
+    def with_content(self, content: Any) -> Extension:
+        """The extension with other content."""
+        if self._code == _ARRAY:
+            return Extension(self._code, pack(_with_cells(self._found, content)))
+        for at in reversed(self._path):
+            around = self._found if at == self._path[0] else self._found[self._path[0]]
+            content = [*around[:at], content, *around[at + 1 :]]
+        return Extension(self._code, pack(content))
+
+
+def _cells_in(array: Any) -> list[Any] | None:
+    """The texts of an array of numpy, in the order of its memory; None: it holds numbers.
+
+    Raises:
+        OpaqueContent: it holds neither.
+    """
+    form = array[0] if type(array) is list and len(array) > _CELLS else None
+    if type(form) is str and type(array[_CELLS]) is bytes:
+        kind, content = form[1:2], array[_CELLS]
+        if kind in _NUMERIC:
+            return None
+        if kind in _CHAR_BYTES and form[2:].isdecimal():
+            width = int(form[2:]) * _CHAR_BYTES[kind]
+            cells = range(0, len(content), width) if width else ()
+            return [_cell(form, content[at : at + width]) for at in cells]
+    msg = f"it holds an array of {form!r:.40}, which is neither numbers nor texts"
+    raise OpaqueContent(msg)
+
+
+def _cell(form: str, content: bytes) -> str | bytes:
+    if form[1] == "S":
+        return content.rstrip(b"\0")
+    return content.decode(_wide(form), "surrogatepass").rstrip("\0")
+
+
+def _wide(form: str) -> str:
+    return "utf-32-be" if form[0] == ">" else "utf-32-le"
+
+
+def _with_cells(array: list[Any], cells: list[Any]) -> list[Any]:
+    """The array with other texts, as wide as the longest."""
+    form, width = array[0], max(map(len, cells))
+    if form[1] == "S":
+        content = b"".join(cell.ljust(width, b"\0") for cell in cells)
+    else:
+        text = "".join(cell.ljust(width, "\0") for cell in cells)
+        content = text.encode(_wide(form), "surrogatepass")
+    return [f"{form[:2]}{width}", *array[1:_CELLS], content, *array[_CELLS + 1 :]]

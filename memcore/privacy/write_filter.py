@@ -39,8 +39,10 @@ class Redacts(Protocol):
     def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
         """A text, as ``value``."""
 
-    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
-        """Bytes, as ``value``; those that are no text come back as they are."""
+    def counted_bytes(
+        self, content: bytes, /, under: str | None = None
+    ) -> tuple[bytes, Mapping[str, int]]:
+        """Bytes that stand under a key, as ``value``; those that are no text stay as they are."""
 
 
 class RedactsPlaces(Protocol):
@@ -122,8 +124,10 @@ class _Telling:
     def counted(self, text: str, /) -> tuple[str, Mapping[str, int]]:
         return self._tell(self._redacts.counted(text))
 
-    def counted_bytes(self, content: bytes, /) -> tuple[bytes, Mapping[str, int]]:
-        return self._tell(self._redacts.counted_bytes(content))
+    def counted_bytes(
+        self, content: bytes, /, under: str | None = None
+    ) -> tuple[bytes, Mapping[str, int]]:
+        return self._tell(self._redacts.counted_bytes(content, under))
 
     def _tell(self, made: tuple[T, Mapping[str, int]]) -> tuple[T, Mapping[str, int]]:
         if made[1]:
@@ -217,13 +221,19 @@ class ScopeFilter:
         return made
 
     def bytes(
-        self, content: bytes, kind: str, *, name: str | None = None, source: str = "caller"
+        self,
+        content: bytes,
+        kind: str,
+        *,
+        name: str | None = None,
+        under: str | None = None,
+        source: str = "caller",
     ) -> bytes:
         """Bytes, which are redacted if they are text; raises what ``value`` raises."""
         redacts, write = self._admitted(content, kind, source, name)
         if redacts is None:
             return content
-        made, found = redacts.counted_bytes(content)
+        made, found = redacts.counted_bytes(content, under)
         self._rule(found, write)
         return made
 

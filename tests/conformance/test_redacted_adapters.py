@@ -4,9 +4,11 @@ import asyncio
 import dataclasses
 import json
 import uuid
+from collections import deque
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from agents.memory.session_settings import SessionSettings
 from google.adk.events.event import Event
@@ -18,6 +20,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
+from pydantic import BaseModel, SecretStr
 
 import memcore
 from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
@@ -306,6 +309,119 @@ def test_keys_inside_of_the_values_of_a_graph_are_redacted(named):
         name: len(each) for name, each in values.items()
     }
     assert found.checkpoint["channel_values"]["mixed"]["price"] == Decimal(1)
+
+
+SECRET = "Xq7pelican42zebra"
+
+
+@dataclasses.dataclass
+class Login:
+    password: object
+    note: str = ""
+
+
+class Account(BaseModel):
+    name: str
+    password: SecretStr | list[str]
+
+
+PLACES = {
+    "a long list": lambda s: {"password": ["a", "b", "c", s, "d"]},
+    "a channel": lambda s: [["a", "b", s, "c"]],
+    "a list in a list": lambda s: {"password": [["a", "b", "c", "d", s], "e", "f", "g"]},
+    "a dict that says nothing": lambda s: {"password": {"value": [s, "b", "c", "d"]}},
+    "a set": lambda s: {"password": {s}},
+    "a tuple": lambda s: {"password": (s, 1)},
+    "a deque": lambda s: {"password": deque([s])},
+    "bytes": lambda s: {"password": s.encode()},
+    "a secret": lambda s: {"password": SecretStr(s)},
+    "a secret in a list": lambda s: {"password": [1, 2, 3, SecretStr(s)]},
+    "a model": lambda s: Account(name="a", password=SecretStr(s)),
+    "a model with a list": lambda s: {"deep": [Account(name="a", password=["a", "b", "c", s])]},
+    "a dataclass": lambda s: Login([1, 2, {s}]),
+    "a dict with other keys": lambda s: {"deep": {7: 1, "password": {s}}},
+    "a key of bytes": lambda s: {"deep": {b"password": s, 7: 1}},
+    "a key of two": lambda s: {"deep": {("alice", "password"): s}},
+    "what is sent": lambda s: {"password": [1, 2, 3, Send("node", s)]},
+    "what is sent with a key": lambda s: Send("node", {"password": [1, 2, 3, 4, s]}),
+    "numpy": lambda s: {"a": np.array([f"my password is {s}"])},
+    "bytes in numpy": lambda s: {"a": np.array([b"my password is " + s.encode()])},
+}
+
+
+def _put(saver, step, values):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    checkpoint = {**empty_checkpoint(), "id": step, "channel_values": values}
+    checkpoint["channel_versions"] = dict.fromkeys(values, step)
+    told = {"source": "loop", "step": int(step)}
+    return saver.put(config, checkpoint, told, checkpoint["channel_versions"])
+
+
+def _said_anywhere(folder, text):
+    marks = [text.encode(form) for form in ("utf-8", "utf-16-le", "utf-32-le")]
+    contents = [each.read_bytes() for each in folder.iterdir() if each.is_file()]
+    return any(mark in content for mark in marks for content in contents)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_key_says_holds_for_all_that_stands_under_it_in_a_graph(tmp_path, place):
+    value = PLACES[place](SECRET)
+    with memcore.open(tmp_path / "a.memcore", redact="default") as db:
+        saver = MemcoreSaver(db, allowed_types=[Login, Account])
+        for step in ("1", "2"):
+            after = _put(saver, step, {"password" if type(value) is list else "state": value})
+        saver.put_writes(after, [("password" if type(value) is list else "state", value)], "task")
+        assert type(saver.get_tuple(after).checkpoint["channel_values"].popitem()[1])
+    assert not _said_anywhere(tmp_path, SECRET)
+
+
+def test_one_object_under_two_keys_is_redacted_under_each(tmp_path):
+    shared = [SECRET]
+    with memcore.open(tmp_path / "a.memcore", redact="default") as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": {"note": ["fine"], "password": shared}})
+        after = _put(saver, "2", {"state": {"password": shared, "again": shared}})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+        assert found["again"] == [SECRET]
+        assert found["password"] != [SECRET]
+
+
+def test_keys_of_every_sort_are_redacted_and_none_is_lost(tmp_path):
+    odd = {(MAIL, 1): "a", (MAIL.title(), 1): "b", MAIL: "c", MAIL.upper(): "d", MAIL.encode(): "e",
+           MAIL.title().encode(): "f", 7: "g", (7, (MAIL,)): "h"}  # fmt: skip
+    with memcore.open(tmp_path / "a.memcore", redact="default") as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": {"deep": odd}})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]["deep"]
+        assert list(found.values()) == list("abcdefgh")
+        assert found[7] == "g"
+        assert all(isinstance(key, tuple) for key in list(found)[:2])
+    content = b"".join(each.read_bytes() for each in tmp_path.iterdir()).lower()
+    assert MAIL.encode() not in content
+
+
+def test_arrays_keep_their_shape_and_what_cannot_be_looked_into_is_refused(tmp_path):
+    arrays = {
+        "texts": np.array([["a", MAIL], ["b", "c"]]),
+        "bytes": np.array([b"a", MAIL.encode()]),
+        "numbers": np.arange(6, dtype="<f4").reshape(2, 3),
+        "turned": np.asfortranarray([["a", MAIL], ["b", "c"]]),
+    }
+    with memcore.open(tmp_path / "a.memcore", redact="default") as db:
+        saver = MemcoreSaver(db)
+        found = saver.get_tuple(_put(saver, "1", {"state": arrays}))
+        read = found.checkpoint["channel_values"]["state"]
+        assert (read["numbers"] == arrays["numbers"]).all()
+        assert {name: each.shape for name, each in read.items()} == {
+            name: each.shape for name, each in arrays.items()
+        }
+        assert [row[0] for row in read["texts"].tolist()] == ["a", "b"]
+        assert read["turned"].tolist() == read["texts"].tolist()
+        assert read["texts"][0][1].startswith("[EMAIL_")
+        mixed = np.array([(1, MAIL)], dtype=[("a", "<i4"), ("b", "<U20")])
+        with pytest.raises(InvalidItemError, match="array"):
+            _put(saver, "2", {"state": mixed})
+    assert not _said_anywhere(tmp_path, MAIL)
 
 
 def test_names_that_adk_gives_are_refused_and_authors_redacted(named):

@@ -17,7 +17,7 @@ from memcore import aio
 from memcore.cli.app import app
 from memcore.database.redact import redact_beside, redact_state_of
 from memcore.errors import NotFoundError, StorageError
-from memcore.privacy import Redaction, redaction_policy
+from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
 from memcore.telemetry import Sink
 from planting import Planted
 
@@ -508,9 +508,9 @@ class _Stopping:
         self._count()
         return self._redacts.value(value)
 
-    def counted_bytes(self, content):
+    def counted_bytes(self, content, under=None):
         self._count()
-        return self._redacts.counted_bytes(content)
+        return self._redacts.counted_bytes(content, under)
 
     def _count(self):
         self._left[0] -= 1
@@ -629,6 +629,25 @@ def test_a_key_inside_of_a_value_is_replaced(folder):
         assert len(session.state.get("deep")) == 2
     for name in os.listdir(folder):
         assert MAIL.encode() not in (folder / name).read_bytes()
+
+
+def test_bytes_are_what_the_key_of_their_entry_says(folder):
+    with _open(folder) as db:
+        kv = db.scope().kv("n")
+        kv.put("password", b"Xq7pelican42zebra")
+        kv.put("api", {"a": 1}, content=b"Xq7pelican42zebra")
+        kv.put("my password", {"a": 1}, content=b"Xq8pelican42zebra")
+        assert kv.get("password").startswith(b"[PASSWORD_")
+        assert kv.content("my password").startswith(b"[PASSWORD_")
+        assert kv.content("api") == b"Xq7pelican42zebra"
+
+
+def test_a_placeholder_of_ones_own_fits_every_encoding():
+    policy = RedactionPolicy(placeholders="【{id}】")
+    redacts = Redaction(policy, secret=b"s" * 32).for_place("a", "u", None)
+    made = redacts.bytes(b"\xff\xff caf\xe9\x80 alice@example.com")
+    assert made.startswith(b"\xff\xff caf\xe9\x80 ")
+    assert b"alice" not in made
 
 
 def test_keys_of_a_message_that_nobody_knows_and_names_of_tools_are_redacted(folder):

@@ -70,6 +70,7 @@ _WRAPPERS: Final = {
         Wrapper(
             lambda send: [send.node, send.arg, send.timeout],
             lambda fields: Send(fields[0], fields[1], timeout=fields[2]),
+            content=1,
         ),
     ),
     _DeltaSnapshot: (
