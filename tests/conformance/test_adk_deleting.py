@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
 from memcore.errors import AccessDeniedError, HeldError, InvalidOptionError
 from messages import illegal
 from tests.conformance.adk_events import ME, answered, called, event, labels, said
+from tests.conformance.test_adk_legal import EXAMPLES
 
 AT = {**ME, "session_id": "s"}
 
@@ -216,3 +220,101 @@ def test_an_authorizer_is_asked_before_anything_is_deleted(open_db: Any) -> None
 
     run(work())
     assert "delete_session" in asked
+
+
+# --- rewinds --------------------------------------------------------------------------------------
+
+
+def rewinding(to: str, invocation: str = "e-r", **delta: Any) -> Event:
+    actions = EventActions(rewind_before_invocation_id=to, state_delta=delta)
+    return Event(author="user", invocation_id=invocation, actions=actions)
+
+
+def live(events: list[Event]) -> list[str]:
+    """The ids of the events that ADK shows to models."""
+    return [each.id for each in _apply_rewinds(events)]
+
+
+def test_what_was_rewound_does_not_come_back_when_the_target_goes(
+    service: MemcoreSessionService,
+) -> None:
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"k": 0})
+        for each in (
+            said("one", invocation_id="i1", delta={"k": 1}),
+            said("two", invocation_id="i2", delta={"k": 2}),
+            said("three", invocation_id="i3", delta={"k": 3, "other": 3}),
+            rewinding("i2", k=1, other=None),
+            said("four", invocation_id="i4"),
+        ):
+            await service.append_event(made, each)
+        asked = {**AT, "invocation_id": "i2", "rewind_state": True}
+        assert await service.delete_invocation(**asked) == 3
+        session = await service.get_session(**AT)
+        assert labels(session) == ["one", "four"]
+        assert session.state["k"] == 1
+
+    run(work())
+
+
+def test_values_become_what_the_last_event_that_stays_left(
+    service: MemcoreSessionService,
+) -> None:
+    """Also where invocations take turns."""
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"k": 0, "own": 0})
+        for each in (
+            said("i2 begins", invocation_id="i2", delta={"own": 1}),
+            said("i1", invocation_id="i1", delta={"k": 1}),
+            said("i2 goes on", invocation_id="i2", delta={"k": 2, "own": 2}),
+        ):
+            await service.append_event(made, each)
+        asked = {**AT, "invocation_id": "i2", "rewind_state": True}
+        assert await service.delete_invocation(**asked) == 2
+        assert (await service.get_session(**AT)).state == {"k": 1, "own": 0}
+
+    run(work())
+
+
+STEPS = ["i1", "i2", "i3", "i4", "C1", "C2", "R1", "R2", "Z1", "Z2", "Z3", "Zr0", "Zr1"]
+
+
+@settings(max_examples=EXAMPLES * 2, deadline=None)
+@given(
+    st.lists(st.sampled_from(STEPS), min_size=2, max_size=12), st.sampled_from([*STEPS[:4], "r0"])
+)
+@example(["i1", "i2", "i3", "Z2", "i4"], "i2")
+@example(["i1", "i2", "i3", "Z2", "Z3", "i4"], "i3")
+@example(["i1", "C1", "i2", "R1", "i3", "Z2", "i4"], "i1")
+@example(["i1", "i2", "Z2", "i3"], "r0")
+def test_deleting_shows_and_hides_nothing_else(words: list[str], goal: str) -> None:
+    """What ADK shows of what is left is what it showed before, less what went."""
+
+    async def work() -> None:
+        with MemcoreSessionService(":memory:") as service:
+            made = await service.create_session(**AT)
+            now, rewinds = "i1", 0
+            for word in words:
+                if word[0] == "i":
+                    now, each = word, said("text", invocation_id=word)
+                elif word[0] == "C":
+                    each = called(word[1:], invocation_id=now)
+                elif word[0] == "R":
+                    each = answered(word[1:], invocation_id=now)
+                else:
+                    to = word[1:] if word[1] == "r" else "i" + word[1:]
+                    each = rewinding(to, f"r{rewinds}")
+                    rewinds += 1
+                await service.append_event(made, each)
+            before = (await service.get_session(**AT)).events
+            await service.delete_invocation(**AT, invocation_id=goal)
+            left = (await service.get_session(**AT)).events
+            stayed = {each.id for each in left}
+            assert not any(each.invocation_id == goal for each in left)
+            assert live(left) == [each for each in live(before) if each in stayed]
+            assert {each.id for each in before if each.invocation_id != goal} - stayed <= {
+                each.id for each in before if each.id not in live(before)
+            } | {each.id for each in before if each.get_function_responses()}
+
+    run(work())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from google.genai import types
 import memcore
 from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.errors import InvalidItemError, MemcoreError
-from tests.conformance.adk_events import ME, answered, called, said
+from tests.conformance.adk_events import ME, answered, called, labels, said
 
 AT = {**ME, "session_id": "s"}
 HOSTILE: list[Any] = [
@@ -173,6 +173,57 @@ def test_foreign_rows_of_sessions_are_typed_errors(open_db) -> None:
             run(service.delete_session(**at))
     assert count > 100
     assert failed > 10
+
+
+FOREIGN = {"id": "x", "author": "user", "invocationId": "i", "timestamp": 1.0,
+           "longRunningToolIds": ["c"],
+           "actions": {"stateDelta": {"k": 1}, "rewindBeforeInvocationId": "i"}}  # fmt: skip
+AFTER = {"id": "y", "author": "user", "invocationId": "j", "timestamp": 2.0, "actions": {}}
+ANSWER = {"functionResponse": {"id": "c", "name": "f", "response": {}}}
+CALL = {"functionCall": {"id": "c", "name": "f", "args": {}}}
+
+
+def foreign_rows() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Items, and what their meta says of events, of which one part is of another form."""
+    item = {"role": "user", "parts": [ANSWER]}
+    for wrong in variants(FOREIGN):
+        yield item, wrong
+    for wrong in variants(FOREIGN["actions"]):
+        yield item, {**FOREIGN, "actions": wrong}
+    for wrong in variants(FOREIGN["longRunningToolIds"]):
+        yield item, {**FOREIGN, "longRunningToolIds": wrong}
+    for told in (ANSWER, CALL):
+        for key, part in told.items():
+            for wrong in variants(part):
+                yield {**item, "parts": [{key: wrong}]}, FOREIGN
+    for wrong in HOSTILE:
+        yield {**item, "parts": wrong}, FOREIGN
+        yield {**item, "parts": [wrong]}, FOREIGN
+
+
+def test_foreign_rows_are_typed_errors_where_calls_and_invocations_are_looked_for(open_db) -> None:
+    db = open_db(durability="none")
+    service = MemcoreSessionService(db, pair_safe_recent=True)
+    run(service.create_session(**AT))
+    count = failed = 0
+    for message, told in foreign_rows():
+        if "b'raw'" in str((message, told)):
+            continue
+        native = db.session(f"n{count}", app="shop", user="ann", policy="gemini", orphans="keep")
+        try:
+            native.append(message, meta={"adk": told})
+        except InvalidItemError:
+            continue
+        count += 1
+        native.append({"role": "user", "parts": [{"text": "after"}]}, meta={"adk": AFTER})
+        at = {**ME, "session_id": native.id}
+        last = run(service.get_session(**at, config=GetSessionConfig(num_recent_events=1)))
+        assert labels(last)[-1:] == ["after"]
+        deleting = [service.delete_invocation(**at, invocation_id=each) for each in ("none", "i")]
+        failed += tries(deleting)
+        run(service.delete_session(**at))
+    assert count > 100
+    assert failed > 50
 
 
 # --- half a surrogate pair ------------------------------------------------------------------------

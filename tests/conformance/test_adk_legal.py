@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps.app import App, EventsCompactionConfig
 from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
+from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.models.llm_request import LlmRequest
 from google.adk.runners import Runner
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memcore.adapters.adk import (
@@ -137,6 +140,8 @@ LED_IN = "u:T[The earlier part of this conversation is not shown.]"
         ("u:T m:C1 u:R1 u:R1 m:T", "u:T m:C1 u:R1 m:T"),
         ("u:T m:C1+C1 u:R1+R1 m:T", "u:T m:C1+C1-2 u:R1+R1-2 m:T"),
         ("u:T m:C1+C1 u:R1 m:T", "u:T m:C1+C1-2 u:R1+R1-2! m:T"),
+        ("u:T m:C1+C1+C1-2 u:R1+R1+R1-2 m:T", "u:T m:C1+C1-3+C1-2 u:R1+R1-3+R1-2 m:T"),
+        ("u:T m:C1-2 u:T m:C1+C1 u:R1+R1", "u:T m:C1-2 u:R1-2! u:T m:C1+C1-3 u:R1+R1-3"),
         ("u:T m:C1 u:T2+R1", "u:T m:C1 u:R1 u:T2"),
         ("u:T m:T1 m:T2 u:T3", "u:T m:T1+T2 u:T3"),
         ("u:T m:C1 m:R1 m:T2", "u:T m:C1 u:R1 m:T2"),
@@ -157,7 +162,7 @@ def test_what_is_illegal_is_mended_and_nothing_else_is_touched(given, expected) 
     assert mend_contents(mended, pending=["slow"]) is mended
 
 
-words = st.sampled_from("T C1 C2 R1 R2 cf cg rf rg".split())  # noqa: SIM905 - letters to read
+words = st.sampled_from("T C1 C2 C1-2 R1 R2 R1-2 cf cg rf rg".split())  # noqa: SIM905 - letters to read
 drawn = st.lists(
     st.tuples(st.sampled_from("um"), st.lists(words, max_size=3)), max_size=12
 )  # fmt: skip
@@ -178,6 +183,17 @@ def test_any_list_becomes_legal_and_keeps_what_was_said(drawn) -> None:
     assert calls == told_by(contents)[1]
 
 
+def test_a_request_that_goes_on_with_an_interaction_is_left_as_it_is() -> None:
+    """Its calls lie with the model's server: what is sent are the responses alone."""
+    contents = contents_of("u:R1")
+    request = LlmRequest(contents=contents, previous_interaction_id="earlier")
+    assert mend_request(None, request) is None  # type: ignore[arg-type]
+    assert request.contents == contents_of("u:R1")
+    request.previous_interaction_id = None
+    assert mend_request(None, request) is None  # type: ignore[arg-type]
+    assert request.contents == []
+
+
 def told_by(contents: list[types.Content]) -> tuple[list[str], list[str]]:
     parts = [part for content in contents for part in content.parts]
     calls = [part.function_call.name for part in parts if part.function_call]
@@ -186,15 +202,27 @@ def told_by(contents: list[types.Content]) -> tuple[list[str], list[str]]:
 
 # --- windows --------------------------------------------------------------------------------------
 
-STEPS = "T T A A C1 C1 C2 C1+C2 R1 R2 R1+R2 L1 L1 P1 U1 L2 P2 U2 cf cf+cf rf x - S".split()  # noqa: SIM905
+STEPS = "T T A A C1 C1 C2 C1+C2 R1 R2 R1+R2 L1 L1 P1 U1 L2 P2 U2 cf cf+cf rf x - S Z1 Z3".split()  # noqa: SIM905
 
 
-def event_of(word: str) -> Event:
+def events_of(words: list[str]) -> list[Event]:
+    """Events in words; what the user says begins an invocation."""
+    turns = accumulate(int(word == "T") for word in words)
+    return [event_of(word, str(turn)) for word, turn in zip(words, turns, strict=True)]
+
+
+def event_of(word: str, invocation: str) -> Event:
     """``T`` the user says something, ``A`` the model, ``x`` hands over, ``-`` says nothing.
 
     ``L1`` a call that takes long, ``P1`` the response that it was begun, ``U1`` the user's answer.
+    ``Z2`` rewinds to before the user said something last but one.
     """
-    made = Event(author="agent", invocation_id="i")
+    made = Event(author="agent", invocation_id=invocation)
+    if word[0] == "Z":
+        goal = max(int(invocation) - int(word[1:]) + 1, 0)
+        made.author = "user"
+        made.actions = EventActions(rewind_before_invocation_id=str(goal))
+        return made
     if word == "-":
         made.actions = EventActions(state_delta={"k": 1})
         return made
@@ -222,24 +250,30 @@ def raw(events: list[Event]) -> list[dict[str, Any]]:
     return shown([event.content for event in events if event.content])
 
 
-def waiting_in(words: list[str]) -> set[str]:
-    """The ids of the calls among words that take long and that no user answered."""
-    found: set[str] = set()
-    for word in words:
-        if word[0] == "L":
-            found.add("l" + word[1:])
-        elif word[0] == "U":
-            found.discard("l" + word[1:])
-    return found
+def waiting_in(events: list[Event], start: int) -> set[str]:
+    """The ids of the calls from a place on that take long and that no user answered."""
+    found: dict[str, int] = {}
+    for each in _apply_rewinds(events):
+        at = events.index(each)
+        found.update(dict.fromkeys(each.long_running_tool_ids or (), at))
+        if each.author == "user":
+            for answer in each.get_function_responses():
+                found.pop(answer.id or "", None)
+    return {id_ for id_, at in found.items() if at >= start}
 
 
 @settings(max_examples=EXAMPLES * 2, deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=25), st.integers(1, 12), st.booleans())
+@example(words=["T", "L1", "P1", "T", "A", "Z2", "T", "A"], count=2, warm=True)
+@example(words=["T", "L1", "P1", "T", "U1", "Z1", "T", "A"], count=1, warm=False)
+@example(words=["T", "L1", "P1", "T", "A", "T", "U1", "A", "Z1", "T", "A"], count=1, warm=True)
+@example(words=["C1", "T", "R1", "T"], count=3, warm=False)
+@example(words=["T", "A", "T", "A", "Z1", "A"], count=2, warm=False)
 def test_a_window_is_legal_and_holds_the_calls_that_wait(words, count, warm) -> None:
     async def main() -> None:
         with MemcoreSessionService(":memory:", pair_safe_recent=True, mend=False) as service:
             made = await service.create_session(**APP)
-            events = [event_of(word) for word in words]
+            events = events_of(words)
             for at, event in enumerate(events):
                 await service.append_event(made, event)
                 if warm and not at % 5:
@@ -249,32 +283,42 @@ def test_a_window_is_legal_and_holds_the_calls_that_wait(words, count, warm) -> 
             again = await service.get_session(**APP, config=config)
             whole = await service.get_session(**APP)
         assert whole.events == events
-        judge(words, count, session.events, events)
+        judge(count, session.events, events)
         assert again.events == session.events
 
     asyncio.run(main())
 
 
-def judge(words: list[str], count: int, window: list[Event], events: list[Event]) -> None:
+def judge(count: int, window: list[Event], events: list[Event]) -> None:
     places = [events.index(event) for event in window]
     assert places == sorted(set(places))
     ledger = OracleLedger(start_mask=1 << USER, orphan=2)
     for event in events:
         content = event.content
         ledger.push(shown([content])[0] if content else NoMessage(), 0)
-    starts = ledger.safe_cuts(starts=True)
-    contents = raw(window)
-    if starts and contents:
+    starts, contents = ledger.safe_cuts(starts=True), raw(_apply_rewinds(window))
+    live = _apply_rewinds(events)
+    first = max(len(events) - count, 0)
+    skipped = starts[0] if starts else 0
+    if any(map(is_said, events[first:skipped])):  # what a user said is not left out
+        skipped = 0
+    elif starts and contents and len(live) == len(events):
         assert contents[0]["role"] == "user"
         assert "functionResponse" not in contents[0]["parts"][0]
-    if starts:
-        assert set(range(max(len(events) - count, starts[0]), len(events))) <= set(places)
+    assert set(range(max(first, skipped), len(events))) <= set(places)
     before, after = (
-        Counter(each[1] for each in illegal(found, "gemini")) for found in (raw(events), contents)
+        Counter(each[1] for each in illegal(found, "gemini")) for found in (raw(live), contents)
     )
     assert after <= before
-    calls = {call.id for event in window for call in event.get_function_calls()}
-    assert waiting_in(words[starts[0] :] if starts else []) <= calls
+    assert all(each in live for each in _apply_rewinds(window))
+    calls = {call.id for event in _apply_rewinds(window) for call in event.get_function_calls()}
+    assert waiting_in(events, starts[0] if starts else len(events)) <= calls
+
+
+def is_said(event: Event) -> bool:
+    """Whether it is a text of the user's role."""
+    content = event.content
+    return content is not None and content.role == "user" and bool(content.parts[0].text)
 
 
 # --- runners --------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 import pytest
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import GetSessionConfig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService
+from memcore.adapters.adk.history import Entry, EventCache, Summary, Waiting
 from memcore.errors import InvalidOptionError
 from tests.conformance.adk_events import ME, said
 
@@ -206,6 +208,56 @@ def test_what_is_erased_or_deleted_is_not_remembered(open_db: Open, path: Path, 
             assert remembered(service) == (1 if how == "elsewhere" else before)
 
     run(work())
+
+
+@pytest.mark.parametrize("recent", [None, 200])
+@pytest.mark.parametrize("how", ["erased", "deleted", "an invocation"])
+def test_a_reader_under_way_brings_nothing_back(open_db: Open, recent: Any, how: str) -> None:
+    """It read before its user was erased, and is done with it only afterwards."""
+    writer = MemcoreSessionService(open_db())
+    service = MemcoreSessionService(writer.database, pair_safe_recent=True)
+    at = {**ME, "session_id": "s0"}
+
+    async def fill() -> None:
+        made = await writer.create_session(**at)
+        for number in range(300):
+            await writer.append_event(made, said(f"text {number}", invocation_id="i"))
+
+    async def forget() -> None:
+        if how == "erased":
+            service.database.erase("ann", app="shop")
+        elif how == "deleted":
+            await service.delete_session(**at)
+        else:
+            await service.delete_invocation(**at, invocation_id="i")
+
+    run(fill())
+    config = recent and GetSessionConfig(num_recent_events=recent)
+    reader: Any = service.get_session(**at, config=config)
+    reader.send(None)
+    run(forget())
+    with pytest.raises(StopIteration):
+        while True:
+            reader.send(None)
+    assert remembered(service) == 0
+
+
+def test_what_was_read_before_a_cache_forgot_is_not_kept() -> None:
+    """Also what is kept inside of a read, while another thread erases."""
+    cache, place = EventCache(10_000), (1, 1)
+    entry = Entry(1, said("text"), 1.0, 100)
+    for forget in (cache.clear, lambda: cache.forget(place)):
+        before = cache.generation
+        forget()
+        cache.put(place, 0, 0, [entry], since=before)
+        cache.wait(place, Waiting(0, 1, {}), since=before)
+        cache.summarize(place, Summary(b"", None, (b"", 0), 1.0, ""), since=before)
+        assert cache.suspects() == []
+        now = cache.generation
+        cache.put(place, 0, 0, [entry], since=now)
+        cache.wait(place, Waiting(0, 1, {}), since=now)
+        cache.summarize(place, Summary(b"", None, (b"", 0), 1.0, ""), since=now)
+        assert cache.suspects() == [(place, 0)]
 
 
 def test_a_cache_that_is_gone_listens_no_more(open_db: Open) -> None:

@@ -77,8 +77,9 @@ def test_a_view_that_lost_its_marker_stays_stale_after_a_merge(db) -> None:
     service = MemcoreSessionService(db, on_stale="merge")
 
     async def work() -> None:
-        _, stale = await two_views(service)
-        stale = Session.model_validate_json(stale.model_dump_json())
+        current, _ = await two_views(service)
+        stale = Session.model_validate_json(current.model_dump_json())
+        await service.append_event(current, said("second"))
         await service.append_event(stale, changes(b=2))
         with pytest.raises(StaleSessionError):
             await service.append_event(stale, said("unaware"))
@@ -136,6 +137,26 @@ def test_nothing_is_merged_unless_asked_or_into_another_session(db) -> None:
         with pytest.raises(StaleSessionError):
             await merging.append_event(stale, changes(b=3))
         assert (await merging.get_session(**AT)).state == {"user:u": 1}
+
+    run(work())
+
+
+@pytest.mark.parametrize("events", [0, 2])
+def test_a_view_without_a_marker_is_not_merged_into_a_later_session(db, events) -> None:
+    """Its last event says of which session it is; without events, nothing does."""
+    service = MemcoreSessionService(db, on_stale="merge")
+
+    async def work() -> None:
+        made = await service.create_session(**AT)
+        for number in range(events):
+            await service.append_event(made, said(f"text {number}"))
+        lost = Session.model_validate_json(made.model_dump_json())
+        await service.delete_session(**AT)
+        again = await service.create_session(**AT)
+        await service.append_event(again, said("another"))
+        with pytest.raises(StaleSessionError):
+            await service.append_event(lost, changes(b=2))
+        assert (await service.get_session(**AT)).state == {}
 
     run(work())
 

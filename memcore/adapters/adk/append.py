@@ -10,7 +10,7 @@ import asyncio
 import math
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
@@ -31,10 +31,13 @@ from memcore.adapters.adk.events import (
     REST,
     Copies,
     Encoded,
+    Pairs,
     Stored,
+    Told,
     encode_event,
     marker_in,
     marker_of,
+    rewound_spans,
 )
 from memcore.adapters.adk.history import Entry, EventCache, History, lacks_ids, size_of
 from memcore.adapters.adk.names import fields_of, state_of
@@ -45,7 +48,13 @@ from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.codec.keys import Row
 from memcore.codec.values import FLAG_PLAIN_JSON, encode_json
-from memcore.errors import CorruptValueError, InvalidItemError, OutpacedError, StorageError
+from memcore.errors import (
+    CorruptValueError,
+    DuplicateRequestError,
+    InvalidItemError,
+    OutpacedError,
+    StorageError,
+)
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, META_BYTES_MAX
 from memcore.log import CachedSession, Prepared, find_request, record_request, request_of
 from memcore.log.history import StoredRow, sound
@@ -94,18 +103,28 @@ class _Plan:
     revision: int
     epoch: int
     events: int = 0
-    first: int = 0
-    """The seq of its first row."""
     rows: dict[int, list[Rewriting]] = field(default_factory=lambda: defaultdict(list))
     """By the session that owns them."""
-    own: set[str] = field(default_factory=set)
-    """Keys of the session's state that its events changed last."""
+    own: dict[str, int] = field(default_factory=dict)
+    """Keys of the session's state that events which go changed last, and of each the seq before
+    which nothing that stays changed it."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """An event that may have to go."""
+
+    rows: list[StoredRow]
+    told: Told
+    pairs: Pairs
+    is_doomed: bool
 
 
 def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewinds: bool) -> int:
     """Delete the events of an invocation; how many there were.
 
-    Responses of other invocations to its calls go with it.
+    Responses of other invocations to its calls go with it, and so does what a rewind took back
+    that would be shown again without them.
 
     Args:
         engine: of the open database.
@@ -124,10 +143,8 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         )
         if plan is None or not plan.events:
             return 0
-        before = session.state.before(plan.first) if rewinds and plan.own else {}
-        done = engine.store.transact(
-            _closure(engine, session, plan, before if rewinds else None), makes_room=True
-        )
+        before = _before(session, plan.own) if rewinds else {}
+        done = engine.store.transact(_closure(engine, session, plan, before), makes_room=True)
         if done is not None:
             blobs.finish_leaving(engine.store, done)
             return plan.events
@@ -135,15 +152,24 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
     raise OutpacedError(msg)
 
 
-def _closure(
-    engine: Engine, session: Session, plan: _Plan, before: Mapping[str, Any] | None
-) -> Any:
+def _before(session: Session, own: Mapping[str, int]) -> dict[str, Any]:
+    """The fields of the state as they were before the seqs of their keys."""
+    keys_at: dict[int, list[str]] = defaultdict(list)
+    for key, seq in own.items():
+        keys_at[seq].append(key)
+    found: dict[str, Any] = {}
+    for seq, names in keys_at.items():
+        then = session.state.before(seq)
+        found |= {name: then.get(name, Delete) for name in fields_of(dict.fromkeys(names))}
+    return found
+
+
+def _closure(engine: Engine, session: Session, plan: _Plan, before: Mapping[str, Any]) -> Any:
     """What does it, and returns the contents that are still to go; None: others wrote meanwhile."""
     change = None
-    if before is not None and plan.own:
-        values = fields_of(dict.fromkeys(plan.own))
+    if before:
         change = session.state.plan()
-        change.update({name: before.get(name, Delete) for name in values})
+        change.update(before)
 
     def work(draft: SessionTxn) -> bool:
         # Rows that are rewritten in their place change the epoch alone.
@@ -187,34 +213,69 @@ def _rewrite(txn: Txn, engine: Engine, place: tuple[int, int], rows: list[Rewrit
 def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> _Plan:
     head = head_of(log)
     plan = _Plan(log.scope, log.place[1], head.revision, head.epoch)
-    calls: dict[str, bool] = {}
-    rest: StoredRow | None = None
-    for found in log.rows(txn, 0, log.history.count):
-        row = sound(found)
+    events = _candidates(log, txn, invocation)
+    spans = rewound_spans([(each.told.invocation, each.told.rewinds_to) for each in events])
+    while _doom_answers(events) or _doom_rewound(events, spans):
+        pass
+    for each in events:
+        changed = [key for key in each.told.delta if not key.startswith(_SHARED)]
+        if not each.is_doomed:
+            for key in changed:
+                plan.own.pop(key, None)
+            continue
+        plan.events += 1
+        for key in changed:
+            plan.own.setdefault(key, each.rows[0][1])
+        for row in each.rows:
+            _plan_row(plan, log, txn, seed, row)
+    return plan
+
+
+def _candidates(log: CachedSession, txn: ReadTxn, invocation: str) -> list[_Candidate]:
+    """The events of the log; those of the invocation are doomed."""
+    found: list[_Candidate] = []
+    before: StoredRow | None = None
+    rest: bytes | None = None
+    for each in log.rows(txn, 0, log.history.count):
+        row = sound(each)
         stored = Stored.of(txn, log.scope, row)
         if stored.rest() is not None:
-            rest = row
+            before, rest = row, stored.rest()
             continue
-        if not stored.is_event:
-            rest = None
-            continue
-        told = None if rest is None else Stored.of(txn, log.scope, rest).rest()
-        said, pairs = stored.said(told), stored.pairs()
-        is_doomed = said.get("invocationId") == invocation or (
-            pairs.answers_only and all(calls.get(id_, False) for id_ in pairs.answered)
-        )
-        calls.update(dict.fromkeys(pairs.called, is_doomed))
-        delta = (said.get("actions") or {}).get("stateDelta") or {}
-        changed = {key for key in delta if not key.startswith(_SHARED)}
-        plan.own = plan.own | changed if is_doomed else plan.own - changed
-        if is_doomed:
-            plan.events += 1
-            plan.first = plan.first or (row if rest is None else rest)[1]
-            for each in (rest, row):
-                if each is not None:
-                    _plan_row(plan, log, txn, seed, each)
-        rest = None
-    return plan
+        if stored.is_event:
+            told = stored.told(rest)
+            rows = [row] if before is None else [before, row]
+            is_doomed = told.invocation == invocation
+            found.append(_Candidate(rows, told, stored.pairs(), is_doomed))
+        before = rest = None
+    return found
+
+
+def _doom_answers(events: list[_Candidate]) -> bool:
+    """Doom what only answers calls that go; whether there was any."""
+    calls: dict[str, bool] = {}
+    is_more = False
+    for each in events:
+        answers, answered = each.pairs.answers_only, each.pairs.answered
+        if answers and not each.is_doomed and all(calls.get(id_, False) for id_ in answered):
+            each.is_doomed = is_more = True
+        calls.update(dict.fromkeys(each.pairs.called, each.is_doomed))
+    return is_more
+
+
+def _doom_rewound(events: list[_Candidate], spans: Iterable[tuple[int, int]]) -> bool:
+    """Doom what a rewind took back if it would come back; whether there was any.
+
+    ADK takes back what lies between the first event of an invocation and the rewind before it:
+    nothing, if either of them is gone.
+    """
+    is_more = False
+    for first, last in spans:
+        if events[first].is_doomed or events[last].is_doomed:
+            for each in events[first : last + 1]:
+                is_more |= not each.is_doomed
+                each.is_doomed = True
+    return is_more
 
 
 def _plan_row(plan: _Plan, log: CachedSession, txn: ReadTxn, seed: bytes, row: StoredRow) -> None:
@@ -471,9 +532,20 @@ class View(NamedTuple):
             return self.marker == marker_of(draft.log.place, draft.head.revision)
         return self.last_event_id == _last_event_id(draft)
 
-    def is_of(self, draft: SessionTxn) -> bool:
-        """Whether it is this session's, and not that of another one of the same name."""
-        return self.marker is None or self.marker.startswith(marker_of(draft.log.place, 0)[:-1])
+    def is_of(self, draft: SessionTxn, seed: bytes) -> bool:
+        """Whether it is this session's, and not that of another one of the same name.
+
+        Without a marker the last event that it shows has to be one of this session's.
+        """
+        if self.marker is not None:
+            return self.marker.startswith(marker_of(draft.log.place, 0)[:-1])
+        if not self.last_event_id:
+            return False
+        request = request_of(self.last_event_id, (), seed=seed, ttl_ms=None)
+        try:
+            return find_request(draft, request, now_ms=0) is not None
+        except DuplicateRequestError:  # stored here, with its content
+            return True
 
 
 class Appending:
@@ -513,7 +585,8 @@ class Appending:
         """
         session, rows, encoded = self._session, storing.rows, storing.encoded
         content = [encoded.identity] if encoded.identity else _content(rows)
-        request = request_of(storing.event.id, content, seed=store_of(session).seed, ttl_ms=None)
+        seed = store_of(session).seed
+        request = request_of(storing.event.id, content, seed=seed, ttl_ms=None)
         change = session.state.plan() if encoded.delta else None
         if change is not None:
             change.update(fields_of(encoded.delta))
@@ -523,7 +596,7 @@ class Appending:
             if first is not None:
                 return Unchanged(view.again(draft, first.revision))
             storing.is_stale = not view.is_current(draft)
-            if storing.is_stale and not (storing.merges and view.is_of(draft)):
+            if storing.is_stale and not (storing.merges and view.is_of(draft, seed)):
                 raise StaleSessionError(_STALE)
             if change is not None:
                 session.state.write(change, draft, ahead=len(rows))

@@ -12,7 +12,7 @@ import enum
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
@@ -41,6 +41,7 @@ __all__ = [
     "Copies",
     "Encoded",
     "Stored",
+    "Told",
     "encode_event",
     "json_state",
     "marker_in",
@@ -48,6 +49,7 @@ __all__ = [
     "put_marker",
     "read_event",
     "read_known",
+    "rewound_spans",
 ]
 
 
@@ -207,6 +209,19 @@ class Pairs(NamedTuple):
     """Whether it holds nothing but responses."""
 
 
+class Told(NamedTuple):
+    """What is stored of an event that says where it belongs and what it does to others."""
+
+    invocation: str | None
+    author: str | None
+    delta: dict[str, Any]
+    """What of the state it changes."""
+    rewinds_to: str | None
+    """The invocation before which it rewinds the session."""
+    long_ids: list[str]
+    """The ids of its calls that take long."""
+
+
 class Encoded(NamedTuple):
     """An event as it is stored."""
 
@@ -357,6 +372,9 @@ class Stored(NamedTuple):
             CorruptValueError: that is damaged or missing.
         """
         _, seq, flags, body = row
+        if not body:
+            msg = f"the row of item {seq} is empty; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
         if not flags & codec.FLAG_BLOB:
             return cls(seq, body, flags, None)
         try:
@@ -418,6 +436,32 @@ class Stored(NamedTuple):
             raise self._damaged("its event is no object")
         return found
 
+    def told(self, rest: bytes | None) -> Told:
+        """What is stored of an event that concerns others; ``rest`` is as in ``decode``.
+
+        Raises:
+            CorruptValueError: it is of another form than ADK writes.
+        """
+        said = self.said(rest)
+        actions = self._given(said, "actions", dict) or {}
+        long_ids = self._given(said, "longRunningToolIds", list) or []
+        if not all(isinstance(each, str) for each in long_ids):
+            raise self._damaged("its longRunningToolIds are no strings")
+        return Told(
+            self._given(said, "invocationId", str),
+            self._given(said, "author", str),
+            self._given(actions, "stateDelta", dict) or {},
+            self._given(actions, "rewindBeforeInvocationId", str) or None,
+            long_ids,
+        )
+
+    def _given(self, fields: dict[str, Any], name: str, kind: type[T]) -> T | None:
+        """The value of a field, None if there is none."""
+        found = fields.get(name)
+        if found is not None and not isinstance(found, kind):
+            raise self._damaged(f"its {name} is of type {type(found).__name__}")
+        return found
+
     def whole_time(self) -> float | None:
         """When an event was that is this one row; None: it is another row.
 
@@ -457,18 +501,29 @@ class Stored(NamedTuple):
         return CorruptValueError(msg, key=b"")
 
     def pairs(self) -> Pairs:
-        """The calls that its content makes and answers."""
+        """The calls that its content makes and answers.
+
+        Raises:
+            CorruptValueError: it is of another form than Gemini's.
+        """
         found = Pairs([], [], answers_only=False)
         if self.body[0] == ItemKind.EVENT:
             return found
         _, message = stored_json(self.body, self.flags, self.payload)
+        content = codec.decode_json(message, self.flags)
+        if not isinstance(content, dict):
+            raise self._damaged("its content is no object")
         others = 0
-        for part in codec.decode_json(message, self.flags).get("parts") or ():
-            call, answer = part.get("functionCall"), part.get("functionResponse")
+        for part in self._given(content, "parts", list) or ():
+            if not isinstance(part, dict):
+                raise self._damaged("a part of its content is no object")
+            call = self._given(part, "functionCall", dict)
+            answer = self._given(part, "functionResponse", dict)
             others += answer is None
             for told, keys in ((call, found.called), (answer, found.answered)):
                 if told is not None:
-                    keys.append(told.get("id") or BY_NAME + (told.get("name") or ""))
+                    name = self._given(told, "name", str) or ""
+                    keys.append(self._given(told, "id", str) or BY_NAME + name)
         return found._replace(answers_only=bool(found.answered) and not others)
 
     def timestamp(self) -> float | None:
@@ -486,6 +541,33 @@ class Stored(NamedTuple):
             return None
         _, message = stored_json(self.body, self.flags, self.payload)
         return message[len(_REST_ROW) : -1] if message.startswith(_REST_ROW) else None
+
+
+# --- Rewinds: what ADK shows to nobody any more ---------------------------------------------------
+
+
+def rewound_spans(events: Sequence[tuple[str | None, str | None]]) -> list[tuple[int, int]]:
+    """The indexes of events that rewinds took back: each span ends with its rewind.
+
+    As ADK finds them (``_apply_rewinds``): from the end backwards, so a rewind that was taken back
+    itself takes nothing back.
+
+    Args:
+        events: the invocation of each, and that before which it rewinds, if it is a rewind.
+    """
+    firsts: dict[str, int] = {}
+    for at, (invocation, _) in enumerate(events):
+        if invocation:
+            firsts.setdefault(invocation, at)
+    spans: list[tuple[int, int]] = []
+    at = len(events) - 1
+    while at >= 0:
+        goal = events[at][1]
+        first = firsts.get(goal, at) if goal else at
+        if first < at:
+            spans.append((first, at))
+        at = min(first, at) - 1
+    return spans[::-1]
 
 
 # --- Copies of decoded events: what is handed out is nobody else's --------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
@@ -15,12 +16,11 @@ from weakref import finalize, ref
 
 from google.adk.events.event import Event
 
-from memcore.adapters.adk.events import COVERS, REST, Stored, marker_of
+from memcore.adapters.adk.events import COVERS, REST, Stored, Told, marker_of, rewound_spans
 from memcore.adapters.adk.names import state_of
-from memcore.codec.values import FLAG_BLOB
+from memcore.codec.values import FLAG_BLOB, encode_json
 from memcore.errors import CorruptValueError
 from memcore.log import CachedSession, Head
-from memcore.log.history import StoredRow
 from memcore.model import ItemKind
 from memcore.rows.head import head_key
 from memcore.rows.lifecycle import is_erased
@@ -121,6 +121,8 @@ class Waiting(NamedTuple):
     epoch: int
     stop: int
     calls: dict[str, int]
+    rewound: tuple[Span, ...] = ()
+    """The positions of what rewinds took back: the last of each is that of its rewind."""
 
 
 @dataclass(slots=True)
@@ -148,15 +150,21 @@ class Known(NamedTuple):
 
 
 class EventCache:
-    """Runs of entries, and summaries, by the place of their session. For any thread."""
+    """Runs of entries, and summaries, by the place of their session. For any thread.
+
+    What was read before something was forgotten is not remembered afterwards: readers say which
+    ``generation`` it was before they began.
+    """
 
     __slots__ = (
         "__weakref__", "_lock", "_most_bytes", "_rota", "_runs", "_summaries", "_summary_bytes",
-        "_total_bytes", "_waiting",
+        "_total_bytes", "_waiting", "generation",
     )  # fmt: skip
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
+        self.generation = 0
+        """How often something was forgotten because the file holds it no more."""
         self._runs: OrderedDict[Place, _Run] = OrderedDict()
         self._total_bytes = 0
         self._summaries: OrderedDict[Place, Summary] = OrderedDict()
@@ -187,14 +195,19 @@ class EventCache:
             stop = min(found.start + len(found.entries), count)
             return Known(found.start, stop, found.entries, found.is_odd)
 
-    def put(self, place: Place, epoch: int, start: int, entries: list[Entry]) -> None:
-        """Remember the entries from a position on, or the end of them, unless more is known."""
+    def put(
+        self, place: Place, epoch: int, start: int, entries: list[Entry], *, since: int
+    ) -> None:
+        """Remember the entries from a position on, or the end of them, unless more is known.
+
+        ``since``: the generation before they were read.
+        """
         size = sum(entry.size_bytes for entry in entries)
         compacted = any(entry.is_odd for entry in entries)
         run = _Run(epoch, start, entries, size, compacted)
         with self._lock:
             now = self._runs.get(place)
-            if (
+            if since == self.generation and (
                 now is None
                 or now.epoch != epoch
                 or now.start > run.start
@@ -223,6 +236,7 @@ class EventCache:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
+            self.generation += 1
             self._runs.clear()
             self._summaries.clear()
             self._waiting.clear()
@@ -233,9 +247,11 @@ class EventCache:
         """What was found of a session's calls that wait; whether it holds is for the reader."""
         return self._waiting.get(place)
 
-    def wait(self, place: Place, found: Waiting) -> None:
-        """Remember the calls of a session that wait."""
+    def wait(self, place: Place, found: Waiting, *, since: int) -> None:
+        """Remember the calls of a session that wait; ``since`` is as in ``put``."""
         with self._lock:
+            if since != self.generation:
+                return
             self._waiting.pop(place, None)
             self._waiting[place] = found
             if len(self._waiting) > _WAITING_MAX:
@@ -244,6 +260,7 @@ class EventCache:
     def forget(self, place: Place) -> None:
         """Forget all of a session."""
         with self._lock:
+            self.generation += 1
             self._take(place)
             self._waiting.pop(place, None)
             gone = self._summaries.pop(place, None)
@@ -267,9 +284,14 @@ class EventCache:
         """What was listed of a session last; whether it still holds is for the reader to see."""
         return self._summaries.get(place)
 
-    def summarize(self, place: Place, made: Summary) -> None:
-        """Remember what is listed of a session; summaries have a quarter of the memory."""
+    def summarize(self, place: Place, made: Summary, *, since: int) -> None:
+        """Remember what is listed of a session; summaries have a quarter of the memory.
+
+        ``since`` is as in ``put``.
+        """
         with self._lock:
+            if since != self.generation:
+                return
             gone = self._summaries.pop(place, None)
             self._summary_bytes += made.size_bytes - (gone.size_bytes if gone else 0)
             self._summaries[place] = made
@@ -324,10 +346,15 @@ _PAGE: Final = 128
 _ALL: Final = 2**62
 _WAITING_MAX_HISTORY: Final = 32
 """Calls that take long and wait for an answer: of more, the newest are brought to a window."""
-_LONG: Final = b'"longRunningToolIds":["'
 _ANSWER: Final = b'"functionResponse":'
 _BY_USER: Final = b'"author":"user"'
-_REST: Final = REST.encode()
+_WANTED: Final = (
+    b'"longRunningToolIds":[',
+    b'"rewindBeforeInvocationId":"',
+    REST.encode(),
+)
+_EVENT: Final = bytes([ItemKind.EVENT])
+_INVOCATION: Final = re.compile(rb'"invocationId":("(?:[^"\\]|\\.)*")')
 _Row: TypeAlias = Stored | CorruptValueError
 
 
@@ -342,6 +369,8 @@ class Snapshot:
     """What was remembered of it."""
     start: int
     """The position of the first row or entry that was read."""
+    since: int
+    """The generation of the cache before it was read."""
     parts: list[list[Entry] | list[_Row]] = field(default_factory=list)
     ahead: list[list[_Row]] = field(default_factory=list)
     """What was read of what stands before the start: turns in which calls wait for an answer."""
@@ -388,9 +417,9 @@ class History:
             None if there is no such session.
         """
         least = _ALL if wanted is None else max(wanted, 1)
-        is_safe = pair_safe and bool(wanted)
+        is_safe, since = pair_safe and bool(wanted), self._cache.generation
         return self._session.reading.run(
-            lambda log, txn: self._collect(log, txn, least, pair_safe=is_safe), None
+            lambda log, txn: self._collect(log, txn, least, since, pair_safe=is_safe), None
         )
 
     def page(self, cursor: int | None, size: int, *, newest_first: bool) -> Snapshot | None:
@@ -404,20 +433,21 @@ class History:
         Returns:
             None if there is no such session.
         """
+        since = self._cache.generation
 
         def work(log: CachedSession, txn: ReadTxn) -> Snapshot:
             head, count = head_of(log), log.history.count
             known = self._cache.get(log.place, head.epoch, count)
             if newest_first:
                 stop = count if cursor is None else log.history.position_from(cursor)
-                found = Snapshot(log.place, head.epoch, head.revision, known, stop)
+                found = Snapshot(log.place, head.epoch, head.revision, known, stop, since)
                 wanted = size
                 while found.start and wanted > 0:
                     wanted -= _extend(found, (log, txn), wanted)
                 found.parts.reverse()
                 return found
             start = 0 if cursor is None else log.history.position_from(cursor + 1)
-            found = Snapshot(log.place, head.epoch, head.revision, known, start)
+            found = Snapshot(log.place, head.epoch, head.revision, known, start, since)
             rows: list[_Row] = []
             left = size
             while left > 0 and start < count:
@@ -431,14 +461,14 @@ class History:
         return self._session.reading.run(work, None)
 
     def _collect(
-        self, log: CachedSession, txn: ReadTxn, wanted: int, *, pair_safe: bool
+        self, log: CachedSession, txn: ReadTxn, wanted: int, since: int, *, pair_safe: bool
     ) -> Snapshot:
         head = head_of(log)
         for place, epoch in self._cache.suspects():
             if place != log.place and _is_gone(txn, place, epoch):
                 self._cache.forget(place)
         known = self._cache.get(log.place, head.epoch, log.history.count)
-        found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count)
+        found = Snapshot(log.place, head.epoch, head.revision, known, log.history.count, since)
         while found.start and wanted > 0:
             wanted -= _extend(found, (log, txn), wanted)
         found.parts.reverse()
@@ -451,42 +481,70 @@ class History:
 
     def _make_legal(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> None:
         """Let the window begin with the user, and bring what its last events may have to answer."""
+        known = self._waiting(found, log, txn, head)
         start = _legal_start(log, txn, head, found.start)
+        for first, last in reversed(known.rewound):
+            if first <= start <= last:  # a rewind takes back nothing without its target
+                start = min(_legal_start(log, txn, head, first), first)
+                if start == first and _legal_start(log, txn, head, last + 1) != last + 1:
+                    start = max(first - 1, 0)  # what is shown behind it begins with the model
+                    start = min(_legal_start(log, txn, head, start), start)
         while found.start > start:
             parts = found.parts
             found.parts = []
             _extend(found, (log, txn), found.start - start)
             found.parts += parts
         _leave_out(found, start - found.start)
-        waiting = [at for at in self._waiting(log, txn, head) if at < found.start]
+        waiting = [at for at in sorted(set(known.calls.values())) if at < found.start]
         if not waiting:
             return
         ledger = log.full(txn, head).ledger
         starts, cuts = ledger.safe_cuts(starts=True), ledger.safe_cuts()
         stop = 0
         for at in waiting[-_WAITING_MAX_HISTORY:]:
-            first = bisect_right(starts, at) - 1
-            if at < stop or first < 0:
+            before = bisect_right(starts, at) - 1
+            if at < stop or before < 0:
                 continue
-            start = max(starts[first], stop)
-            stop = min(cuts[bisect_right(cuts, at)], found.start)
+            start, end = starts[before], min(cuts[bisect_right(cuts, at)], found.start)
+            for first, last in reversed(known.rewound):
+                if first <= start <= last:  # what is shown behind it begins with the model
+                    before = bisect_left(starts, first) - 1
+                    start = starts[before] if before >= 0 else first
+                if at < first < end:  # what answered it was taken back
+                    end = first
+            start, stop = max(start, stop), end
             rows = _rows(log, txn, start, stop)
             if _is_split(rows[0]):
                 rows[:0] = _rows(log, txn, start - 1, start)
             found.ahead.append(rows)
 
-    def _waiting(self, log: CachedSession, txn: ReadTxn, head: Head) -> list[int]:
-        """Where the calls are that take long and that no user answered; each row is read once."""
-        known = self._cache.waiting(log.place)
-        if known is None or known.epoch != head.epoch or known.stop > log.history.count:
+    def _waiting(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> Waiting:
+        """Where the calls are that take long and that no user answered; each row is read once.
+
+        All are read anew behind a rewind, which may take calls back, and answers to them.
+        """
+        known, count = self._cache.waiting(log.place), log.history.count
+        if known is None or known.epoch != head.epoch or known.stop > count:
             known = Waiting(head.epoch, 0, {})
-        if known.stop < log.history.count:
-            calls = dict(known.calls)
-            rows = log.rows(txn, known.stop, log.history.count)
-            _follow(calls, rows, (txn, log.scope))
-            known = Waiting(head.epoch, log.history.count, calls)
-            self._cache.wait(log.place, known)
-        return sorted(set(known.calls.values()))
+        if known.stop == count:
+            return known
+        marks = list(_marks((log, txn), known.stop, count))
+        calls, rewound = dict(known.calls), known.rewound
+        if any(mark.told.rewinds_to for mark in marks):
+            calls, rewound = {}, ()
+            goals = {mark.told.rewinds_to or "" for mark in _marks((log, txn), 0, count)}
+            marks = list(_marks((log, txn), 0, count, goals))
+            spans = rewound_spans([(each.told.invocation, each.told.rewinds_to) for each in marks])
+            for first, last in reversed(spans):
+                rewound = ((marks[first].first, marks[last].position), *rewound)
+                del marks[first : last + 1]
+        for mark in marks:
+            calls.update(dict.fromkeys(mark.told.long_ids, mark.position))
+            for id_ in mark.answered:
+                calls.pop(id_, None)
+        known = Waiting(head.epoch, count, calls, rewound)
+        self._cache.wait(log.place, known, since=found.since)
+        return known
 
     async def entries(self, found: Snapshot, *, keep: bool = True) -> list[Entry]:
         """What the rows turned out to be; remembered for the next time if ``keep`` says so.
@@ -512,7 +570,7 @@ class History:
         if found.known.start < start <= found.known.stop:
             start = found.known.start
             run = found.known.between(start, found.start) + entries
-        self._cache.put(found.place, found.epoch, start, run)
+        self._cache.put(found.place, found.epoch, start, run, since=found.since)
         return ahead + entries
 
     async def paged(self, found: Snapshot) -> list[tuple[int, Event]]:
@@ -610,7 +668,7 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
 def _legal_start(log: CachedSession, txn: ReadTxn, head: Head, position: int) -> int:
     """The last place up to a position at which a context may start; else the first behind it.
 
-    Of a history without such a place: the last at which no pair is torn.
+    If that would leave out what a user said, or there is none: the last at which no pair is torn.
     """
     recent = log.covering(txn, head, position)
     ledger, at = recent.ledger, position - recent.offset
@@ -622,8 +680,10 @@ def _legal_start(log: CachedSession, txn: ReadTxn, head: Head, position: int) ->
     is_start = first < len(ledger) and ledger.kind_at(first) == ItemKind.USER
     if first == len(ledger) or (is_start and ledger.is_safe(at) and ledger.is_safe(first)):
         return position
-    if found >= 0 or starts:
-        return recent.offset + starts[max(found, 0)]
+    if found >= 0:
+        return recent.offset + starts[found]
+    if starts and all(ledger.kind_at(each) != ItemKind.USER for each in range(at, starts[0])):
+        return recent.offset + starts[0]
     return recent.offset + max(ledger.cut_at_most(at), 0)
 
 
@@ -644,30 +704,58 @@ def _leave_out(found: Snapshot, count: int) -> None:
         count -= len(part)
 
 
-def _follow(
-    calls: dict[str, int],
-    rows: Iterable[StoredRow | CorruptValueError],
-    at: tuple[ReadTxn, int],
-) -> None:
-    """Note the calls of rows that take long, and take out those that the user answered."""
-    rest: bytes | None = None
-    for row in rows:
+class _Mark(NamedTuple):
+    """What an event says of calls that wait for people."""
+
+    first: int
+    """The position of its first row."""
+    position: int
+    """That of its last."""
+    told: Told
+    answered: list[str]
+    """The calls that a user answers with it."""
+
+
+def _marks(
+    at: tuple[CachedSession, ReadTxn], start: int, stop: int, goals: Collection[str] = ()
+) -> Iterator[_Mark]:
+    """What is said of calls that take long at the positions ``start .. stop``.
+
+    Those that need no decoding to see that they say nothing are left out, and damaged ones, which
+    say nothing either.
+
+    Args:
+        at: the log.
+        start: the first position.
+        stop: the position behind the last.
+        goals: invocations of which each event is wanted.
+    """
+    log, txn = at
+    named = {encode_json(goal)[0] for goal in goals}
+    before: tuple[int, bytes] | None = None
+    for row in log.rows(txn, start, stop):
         if isinstance(row, CorruptValueError):
+            before = None
             continue
         position, _, flags, body = row
         is_large = bool(flags & FLAG_BLOB)
         by_user = _BY_USER in body and (is_large or _ANSWER in body)
-        if rest is None and not (by_user or _LONG in body or _REST in body):
+        is_wanted = by_user or any(each in body for each in _WANTED) or before is not None
+        is_hidden = is_large and body[:1] == _EVENT  # what it says is not in its row
+        is_named = bool(named) and not named.isdisjoint(_INVOCATION.findall(body))
+        if not (is_wanted or is_hidden or is_named):
             continue
-        stored = Stored.of(*at, row)
-        told, rest = rest, stored.rest()
-        if rest is not None or not stored.is_event:
-            continue
-        said = stored.said(told)
-        calls.update(dict.fromkeys(said.get("longRunningToolIds", ()), position))
-        if said.get("author") == "user":
-            for id_ in stored.pairs().answered:
-                calls.pop(id_, None)
+        held, before = before, None
+        with suppress(CorruptValueError):
+            stored = Stored.of(txn, log.scope, row)
+            rest = stored.rest()
+            if rest is not None:
+                before = position, rest
+            elif stored.is_event:
+                told = stored.told(held and held[1])
+                answered = stored.pairs().answered if told.author == "user" else []
+                first = position if held is None or not stored.is_split else held[0]
+                yield _Mark(first, position, told, answered)
 
 
 def _rows(log: CachedSession, txn: ReadTxn, start: int, stop: int) -> list[_Row]:

@@ -8,8 +8,9 @@ obey (``gemini``), and changed only where it breaks them; what is stored stays a
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 from google.adk.agents.callback_context import CallbackContext
@@ -67,12 +68,15 @@ def mend_request(callback_context: CallbackContext, llm_request: LlmRequest) -> 
 
     Args:
         callback_context: not used; ADK hands it to every callback.
-        llm_request: the request. A legal one is not touched.
+        llm_request: the request. A legal one is not touched, nor is one that goes on with an
+            interaction: the calls that it answers are with the server, and not in the request.
 
     Returns:
         None: the model is to be asked.
     """
     del callback_context
+    if llm_request.previous_interaction_id:
+        return None
     slow = [name for name, tool in llm_request.tools_dict.items() if tool.is_long_running]
     llm_request.contents = mend_contents(llm_request.contents, pending=slow)
     return None
@@ -117,7 +121,8 @@ def _entries(
     """
     given: list[types.Content | None] = []
     entries: list[WireItem] = []
-    several: dict[str, int] = {}
+    several: dict[str, list[str]] = {}
+    taken = {told.id for content in contents for told in _told_in(content.parts or ()) if told.id}
     for content in contents:
         parts = content.parts or []
         results = [part for part in parts if part.function_response is not None]
@@ -129,20 +134,34 @@ def _entries(
         for role, run in runs:
             if run:
                 known = "model" if role == "model" else "user"
-                stubs, is_renamed = _stubs(run, several, known)
+                stubs, is_renamed = _stubs(run, (several, taken), known)
                 entries.append(WireItem(len(entries), {"role": known, "parts": stubs}))
                 given.append(None if is_split or is_renamed else content)
     return given, entries
 
 
+def _told_in(
+    parts: Sequence[types.Part],
+) -> Iterator[types.FunctionCall | types.FunctionResponse]:
+    for part in parts:
+        told = part.function_call or part.function_response
+        if told is not None:
+            yield told
+
+
 def _stubs(
-    parts: Sequence[types.Part], several: dict[str, int], role: str
+    parts: Sequence[types.Part], known: tuple[dict[str, list[str]], set[str]], role: str
 ) -> tuple[list[Message], bool]:
     """What is told of parts, and whether an id had to be changed to tell two calls apart.
 
-    ``several`` knows how many calls of one content an id was given to.
+    Args:
+        parts: of one content.
+        known: the ids that the calls have of which one content gave an id to several, and all ids
+            that were given or made.
+        role: of the content.
     """
-    seen: Counter[str] = Counter()
+    several, taken = known
+    seen: defaultdict[str, list[str]] = defaultdict(list)
     found: list[Message] = []
     is_renamed = False
     for part in parts:
@@ -153,12 +172,14 @@ def _stubs(
         name = "functionResponse" if part.function_call is None else "functionCall"
         stub = {"name": told.name or _NAMELESS}
         if told.id:
-            number = seen[told.id]
-            seen[told.id] += 1
+            number = len(seen[told.id])
             if part.function_call is None:
-                number = min(number, several.get(told.id, 1) - 1)
-            stub["id"] = f"{told.id}-{number + 1}" if number else told.id
-            if number:
+                names = several.get(told.id, [told.id])
+                stub["id"] = names[number] if number < len(names) else names[-1]
+            else:
+                stub["id"] = _free(told.id, taken) if number else told.id
+            seen[told.id].append(stub["id"])
+            if stub["id"] != told.id:
                 is_renamed = True
                 field = "function_response" if part.function_call is None else "function_call"
                 renamed = told.model_copy(update={"id": stub["id"]})
@@ -167,6 +188,13 @@ def _stubs(
     if role == "model":
         several.update(seen)
     return found, is_renamed
+
+
+def _free(id_: str, taken: set[str]) -> str:
+    """An id that nothing has, made of one that several calls have."""
+    made = next(name for at in count(2) if (name := f"{id_}-{at}") not in taken)
+    taken.add(made)
+    return made
 
 
 def _content(message: Message, pending: Collection[str]) -> types.Content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import Lock
@@ -37,6 +38,7 @@ __all__ = [
 # --- What the services stand on: the file, the memcore sessions behind ADK's, and names -----------
 
 _HANDLES_MAX: Final = 1024
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*")
 _ESCAPE: Final = "\0"
 
 
@@ -57,6 +59,7 @@ def located(
 
     A URI is what ADK's ``services.yaml`` knows of a service. As in ADK's own for SQLite, one slash
     stands before the path: ``memcore:///agent.memcore`` is relative, ``memcore:////data/x`` is not.
+    A ``#`` or ``?`` of a path is ``%23`` or ``%3F``.
 
     Args:
         source: where the service was given a database or a path.
@@ -74,12 +77,17 @@ def located(
     if not isinstance(uri, str):
         msg = f"uri: expected a string, got {type(uri).__name__}"
         raise InvalidOptionError(msg)
-    parts = urlsplit(uri)
-    path = unquote(parts.netloc + parts.path if parts.netloc else parts.path[1:])
-    if not parts.scheme or not path:
-        msg = f"uri: expected scheme:///path, got {uri!r:.80}"
+    scheme, separator, rest = uri.partition("://")
+    place, _, told = rest.partition("?")
+    try:
+        urlsplit(uri)  # ADK does so, too; but it leaves out what would lead to another file
+        path = unquote(place.removeprefix("/"), errors="strict").encode().decode()
+    except ValueError:
+        path = ""
+    if not (_SCHEME.fullmatch(scheme) and separator and path) or "#" in uri or "\0" in path:
+        msg = f"uri: expected scheme:///path in UTF-8, with %23 for '#', got {uri!r:.80}"
         raise InvalidOptionError(msg)
-    query = parse_qsl(parts.query, keep_blank_values=True)
+    query = parse_qsl(told, keep_blank_values=True)
     given = {name: _value(said) for name, said in query}
     need_known("the query of uri", given, options)
     return path, {**options, **given}
@@ -89,7 +97,7 @@ def _value(said: str) -> Any:
     """What stands in a query: true, false, a number, or a text."""
     try:
         found = json.loads(said)
-    except ValueError:
+    except (ValueError, RecursionError):
         return said
     return found if isinstance(found, bool | int) else said
 

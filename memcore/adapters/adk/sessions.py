@@ -206,11 +206,12 @@ def listed(
             _ = scope.state, scope.app_state  # the authorizer is asked
     store, waiting = database.engine.store, list(users)
     while waiting:
+        since = cache.generation
 
         def read(
-            txn: ReadTxn, after: str | None = after
+            txn: ReadTxn, after: str | None = after, since: int = since
         ) -> tuple[list[SessionListing], int, str | None]:
-            return _page(txn, (app, waiting), after, (count, cache))
+            return _page(txn, (app, waiting), after, (count, cache, since))
 
         page, done, after = store.read(read)
         del waiting[:done]
@@ -221,10 +222,10 @@ def _page(
     txn: ReadTxn,
     owners: tuple[str, Sequence[str]],
     after: str | None,
-    options: tuple[int, EventCache],
+    options: tuple[int, EventCache, int],
 ) -> tuple[list[SessionListing], int, str | None]:
     """A page, how many users are done with it, and the name behind which the next one goes on."""
-    (app, users), (count, cache) = owners, options
+    (app, users), (count, cache, since) = owners, options
     found: list[SessionListing] = []
     app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
     shared = _NOTHING if app_scope is None else json_fields(txn, app_scope, 0, prefix=APP)
@@ -240,7 +241,7 @@ def _page(
         for name, session in names.sessions(txn, number, after):
             if len(found) == count:
                 return found, done, found[-1].id
-            summary = _summary(txn, (number, session), name, cache)
+            summary = _summary(txn, (number, session), name, (cache, since))
             if summary is None:
                 continue
             made = SessionListing(
@@ -265,8 +266,11 @@ def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
     return state_of(decode_json(b"{" + body + b"}", flags))
 
 
-def _summary(txn: ReadTxn, place: tuple[int, int], name: str, cache: EventCache) -> Summary | None:
+def _summary(
+    txn: ReadTxn, place: tuple[int, int], name: str, kept: tuple[EventCache, int]
+) -> Summary | None:
     """What is listed of a session; None if it has no head."""
+    cache, since = kept
     key = head_key(*place)
     stored, header = txn.get(key), txn.get(header_key(*place))
     if stored is None:
@@ -283,7 +287,7 @@ def _summary(txn: ReadTxn, place: tuple[int, int], name: str, cache: EventCache)
         logger.warning("the last event of session %s is damaged: %s", name, exc)
         return Summary(stored, header, state, head.updated_ms / 1000, marker)
     made = Summary(stored, header, state, last, marker)
-    cache.summarize(place, made)
+    cache.summarize(place, made, since=since)
     return made
 
 
