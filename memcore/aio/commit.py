@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from memcore.session import Session
-from memcore.session.append import Closure
+from memcore.session.change import Change
 from memcore.session.session import store_of
 from memcore.store.interface import Stale, Steps, Store, Txn
 
@@ -34,11 +34,10 @@ class CommitFuture(asyncio.Future[T]):
         return False
 
 
-async def commit(
-    session: Session, closure: Closure[T], *, makes_room: bool = False, large: bool = False
-) -> T:
+async def commit(session: Session, change: Change[T], *, large: bool = False) -> T:
     """``commit_to`` the session's store."""
-    return await commit_to(store_of(session), closure, makes_room=makes_room, large=large)
+    makes_room = change.makes_room
+    return await commit_to(store_of(session), change, makes_room=makes_room, large=large)
 
 
 async def commit_to(

@@ -58,7 +58,7 @@ async def recorded(session: Session, draft: CompactionDraft) -> CompactionResult
     """
     if draft.is_empty:
         return draft.nothing()
-    return draft.recorded(await commit(session, session.compacting.closure(draft)))
+    return draft.recorded(await commit(session, session.compacting.change(draft)))
 
 
 async def run_due(

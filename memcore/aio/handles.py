@@ -33,7 +33,6 @@ from memcore.database.database import KeyStatus, Rotation
 from memcore.database.stats import Branch, Difference
 from memcore.errors import StorageError
 from memcore.limits import ITEMS_PAGE
-from memcore.log import Prepared
 from memcore.model import (
     Calibration,
     CallRecord,
@@ -55,12 +54,14 @@ from memcore.privacy import RedactingFilter
 from memcore.privacy.keyring import Key
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
 from memcore.session import ChangeBatch, Lease, Session
-from memcore.session.append import STAGE_ATTEMPTS, Closure
-from memcore.session.checkpoints import Position
+from memcore.session.append import STAGE_ATTEMPTS, abandon, append_items, record_event, stage
+from memcore.session.change import Change, Uncompact, Undo
+from memcore.session.checkpoints import DeleteCheckpoint, Position, Rewind, SaveCheckpoint
 from memcore.session.compact import AnySummarizer, checked_summarizer
 from memcore.session.compactor import Attempts
 from memcore.session.content_filter import Redact
 from memcore.session.engine import Accessed
+from memcore.session.lease import TakeLease
 from memcore.session.recovery import Recovery
 from memcore.session.retry import (
     FATAL,
@@ -182,12 +183,12 @@ class AsyncLease:
 
     async def renew(self, ttl_seconds: float | None = None) -> None:
         """As ``Lease.renew``."""
-        self.sync.settle(await commit(self._session, self.sync.renewing(ttl_seconds)))
+        self.sync.settle(await commit(self._session, self.sync.renewal(ttl_seconds)))
 
     async def release(self) -> bool:
         """As ``Lease.release``."""
         try:
-            return await commit(self._session, self.sync.releasing())
+            return await commit(self._session, self.sync.release_change())
         finally:
             self.sync.drop()
 
@@ -215,10 +216,10 @@ class AsyncLeaseContext:
         return self._take().__await__()
 
     async def _take(self) -> AsyncLease:
-        leasing, (owner, ttl_seconds, force) = self._session.leasing, self._asked
-        closure, ttl_ms = leasing.taking(owner, ttl_seconds, force=force)
-        row = await commit(self._session, closure)
-        return AsyncLease(self._session, leasing.taken(row, ttl_ms))
+        ref, (owner, ttl_seconds, force) = self._session.ref, self._asked
+        change = TakeLease(ref, owner, ttl_seconds, force=force)
+        row = await commit(self._session, change)
+        return AsyncLease(self._session, Lease(ref, row, change.ttl_ms))
 
     async def __aenter__(self) -> AsyncLease:
         self._lease = await self._take()
@@ -340,22 +341,22 @@ class AsyncSession:
     async def append(self, item: Mapping[str, Any], **options: Any) -> Receipt:
         """As ``Session.append``."""
         await self._ready()
-        return await self.store(*self._session.appending.extend([item], **options))
+        return await self.store(append_items(self._session.ref, [item], **options))
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""
         await self._ready()
-        return await self.store(*self._session.appending.extend(items, **options))
+        return await self.store(append_items(self._session.ref, items, **options))
 
     async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
         """As ``Session.record``."""
         await self._ready()
-        return await self.store(*self._session.appending.record(type, payload, **options))
+        return await self.store(record_event(self._session.ref, type, payload, **options))
 
     async def abandon(self, call_id: str) -> Receipt:
         """As ``Session.abandon``."""
         await self._ready()
-        return await self.store(*self._session.appending.abandon(call_id))
+        return await self.store(abandon(self._session.ref, call_id))
 
     async def report_usage(
         self, input_tokens: int, *, model: str | None = None, counted_tokens: int | None = None
@@ -374,7 +375,7 @@ class AsyncSession:
         await self._ready()
         batch = self._session.plan_batch(expected_revision, idempotency_key)
         yield batch
-        batch.settle(await self.store(batch.prepared, batch.closure()))
+        batch.settle(await self.store(batch.change()))
 
     async def begin(
         self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None
@@ -383,14 +384,14 @@ class AsyncSession:
         await self._ready()
         batch = self._session.plan_batch(None)
         batch.begin_state(values, meta=meta)
-        batch.settle(receipt := await self.store(batch.prepared, batch.closure()))
+        batch.settle(receipt := await self.store(batch.change()))
         return receipt
 
     async def apply(self, command: Command, **options: Any) -> Receipt:
         """As ``Session.apply``."""
         await self._ready()
         batch = self._session.plan_command(command, **options)
-        batch.settle(receipt := await self.store(batch.prepared, batch.closure()))
+        batch.settle(receipt := await self.store(batch.change()))
         return receipt
 
     def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> AsyncLeaseContext:
@@ -440,7 +441,7 @@ class AsyncSession:
     async def uncompact(self) -> bool:
         """As ``Session.uncompact``."""
         await self._ready()
-        return await self._commit(self._session.changes.uncompact(), makes_room=True)
+        return await self._commit(Uncompact(self._session.ref))
 
     async def recount(
         self,
@@ -454,9 +455,9 @@ class AsyncSession:
         """
         return await asyncio.to_thread(self._session.recount, counter, progress=progress)
 
-    async def store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
-        """Commit a closure that appends ``prepared``; then compact, if the handle was made so."""
-        found = await self._store(prepared, closure)
+    async def store(self, change: Change[T]) -> T:
+        """Commit a change that appends; then compact, if the handle was made so."""
+        found = await self._store(change)
         if self._summarize is not None:
             self._appends += 1
             # A task that finds another one compacting leaves it to that one, which looks again.
@@ -480,16 +481,15 @@ class AsyncSession:
             # The append is stored. Not the error itself: its text may hold content.
             _log.error("session %r was not compacted: %s", self.id, type(exc).__name__)
 
-    async def _store(self, prepared: list[Prepared], closure: Closure[T]) -> T:
+    async def _store(self, change: Change[T]) -> T:
         """Commit; large items are staged ahead in a thread."""
-        stage = self._session.appending.stage
-        if not any(item.payload for item in prepared):
-            large = len(prepared) > _FEW
-            return await self._commit(closure, large=large)
+        items = change.items
+        if not any(item.payload for item in items):
+            return await self._commit(change, large=len(items) > _FEW)
         for _ in range(STAGE_ATTEMPTS):
-            await asyncio.to_thread(stage, prepared)
+            await asyncio.to_thread(stage, change.ref, items)
             with suppress(StagedBlobLost):
-                return await self._commit(closure, large=True)
+                return await self._commit(change, large=True)
         msg = "a large item was collected again and again before it could be referred to; try again"
         raise StorageError(msg)
 
@@ -589,8 +589,8 @@ class AsyncSession:
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """As ``Session.undo``."""
         await self._ready()
-        closure = self._session.changes.undo(count, expected_revision=expected_revision)
-        return await self._commit(closure, makes_room=True)
+        change = Undo(self._session.ref, count, expected_revision=expected_revision)
+        return await self._commit(change)
 
     async def hold(self, *, reason: str) -> bool:
         """As ``Session.hold``."""
@@ -605,10 +605,9 @@ class AsyncSession:
     ) -> Receipt:
         """As ``Session.rewind``."""
         await self._ready()
-        closure = self._session.checkpointing.rewind(
-            to, state=state, expected_revision=expected_revision
-        )
-        return await self._commit(closure, makes_room=True)
+        ref = self._session.ref
+        change = Rewind(ref, to, state=state, expected_revision=expected_revision)
+        return await self._commit(change)
 
     async def fork(
         self,
@@ -621,10 +620,10 @@ class AsyncSession:
     ) -> Self:
         """As ``Session.fork``."""
         await self._ready()
-        closure, target = self._session.plan_fork(
+        change, target = self._session.plan_fork(
             session_id, at=at, policy=policy, state=state, expected_revision=expected_revision
         )
-        await self._commit(closure)
+        await self._commit(change)
         return type(self)(target)
 
     async def checkpoint(
@@ -637,16 +636,19 @@ class AsyncSession:
     ) -> Checkpoint:
         """As ``Session.checkpoint``."""
         await self._ready()
-        closure = self._session.checkpointing.save(
-            name, meta, expected_revision=expected_revision, idempotency_key=idempotency_key
+        change = SaveCheckpoint(
+            self._session.ref,
+            name,
+            meta,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
         )
-        return await self._commit(closure)
+        return await self._commit(change)
 
     async def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """As ``Session.delete_checkpoint``."""
         await self._ready()
-        closure = self._session.checkpointing.delete(which)
-        return await self._commit(closure, makes_room=True)
+        return await self._commit(DeleteCheckpoint(self._session.ref, which))
 
     async def checkpoints(self) -> AsyncIterator[Checkpoint]:
         """As ``Session.checkpoints``; lets other tasks run after every page."""
@@ -666,10 +668,8 @@ class AsyncSession:
         if self._session.recounting.is_due:
             await asyncio.to_thread(self._session.recounting.touch)
 
-    async def _commit(
-        self, closure: Closure[T], *, makes_room: bool = False, large: bool = False
-    ) -> T:
-        return await commit(self._session, closure, makes_room=makes_room, large=large)
+    async def _commit(self, change: Change[T], *, large: bool = False) -> T:
+        return await commit(self._session, change, large=large)
 
     # --- agents, people, bundles ------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
 from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
-from memcore.session.append import PLAIN, Appending
+from memcore.session.append import PLAIN, Append, encode_items, stage, store
 from memcore.session.content_filter import admitted_item, admitted_line, told
 from memcore.session.read import SessionReader
 from memcore.store.interface import ReadTxn, Txn
@@ -157,9 +157,7 @@ class Incoming:
         self.counter = counter
         self.seed = engine.seed
         self._engine = engine
-        self.appending = Appending(
-            SessionRef(engine, title.app, title.user, title.session, options)
-        )
+        self.ref = SessionRef(engine, title.app, title.user, title.session, options)
         self.entries: list[LoadedItem] = []
         """What was read and is not stored yet."""
         self.views: list[View] = []
@@ -686,7 +684,7 @@ class _Import:
         # What is there may be of another policy: then it is another session, which is no error yet.
         rules = SessionOptions(None, options.counter, options.orphans)
         address = SessionRef(engine, title.app, title.user, title.session, rules)
-        prepared = Appending(address).prepare(said.messages, PLAIN)
+        prepared = encode_items(address, said.messages, PLAIN)
         free = self._free(title, line, lambda title: self._holds(title, prepared))
         if free is None:
             return
@@ -698,8 +696,7 @@ class _Import:
         """Add what a session that exists lacks of a conversation, in a commit of its own."""
         rules = SessionOptions(self.options.policy, self.options.counter, self.options.orphans)
         address = SessionRef(self.engine, title.app, title.user, title.session, rules)
-        appending = Appending(address)
-        prepared = appending.prepare(messages, PLAIN)
+        prepared = encode_items(address, messages, PLAIN)
         head = address.peek()
         stored = [
             item.message for item in SessionReader(address).items(1, None, skip_corrupt=False)
@@ -711,7 +708,7 @@ class _Import:
             self.done.skipped += 1
             return
         revision = None if head is None else head.revision
-        receipt = appending.store(fresh, appending.append(fresh, expected_revision=revision))
+        receipt = store(Append(address, fresh, expected_revision=revision))
         self.done.conversations += 1
         self.done.items += len(fresh)
         self.done.calls += _calls(fresh)
@@ -819,7 +816,7 @@ class _Import:
         while attempts:
             parts = [part for part in parts if not part.session.is_given_up]
             for part in parts:
-                part.session.appending.stage(entry.item for entry in part.entries)
+                stage(part.session.ref, [entry.item for entry in part.entries])
             try:
                 self.engine.store.transact(lambda txn, parts=parts: self._write(txn, parts))  # type: ignore[misc]
             except StagedBlobLost:

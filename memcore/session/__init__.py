@@ -1,7 +1,7 @@
 """Session: one append-only conversation in a scope."""
 
-from memcore.session.append import Changes
 from memcore.session.batch import ChangeBatch
+from memcore.session.change import Change
 from memcore.session.compactor import Compactor
 from memcore.session.delete import (
     check_removals,
@@ -17,8 +17,8 @@ from memcore.session.session import Session
 from memcore.session.state import SessionState
 
 __all__ = [
+    "Change",
     "ChangeBatch",
-    "Changes",
     "Compactor",
     "Engine",
     "Lease",

@@ -13,21 +13,23 @@ from memcore.model import Checkpoint, Item, Receipt
 from memcore.options import checked_idempotency_key, checked_int, checked_optional_int
 from memcore.session.append import (
     AnyEnvelope,
-    Appending,
-    Changes,
-    Closure,
-    Unchanged,
+    AppendNothing,
+    encode_event,
+    encode_items,
     options_of,
-    take_back,
+    split_large,
 )
-from memcore.session.checkpoints import Checkpointing, Position
+from memcore.session.change import Change, Unchanged, take_back
+from memcore.session.checkpoints import Position, rewinding, saving
 from memcore.session.engine import SessionRef
 from memcore.state import Command, ScopedChange, Trace, Update, prefix_of
 from memcore.state.update import content_of, fields_of
 from memcore.store.interface import Txn
 
 __all__ = [
+    "BatchContext",
     "ChangeBatch",
+    "CommitBatch",
 ]
 
 
@@ -51,10 +53,7 @@ class ChangeBatch:
         self._content: list[bytes] = []
         """What the steps beside the items were asked for as, if there is a key."""
         self._address = address
-        self._appending = Appending(address)
-        self._changes = Changes(address)
         self._revision = checked_optional_int("expected_revision", expected_revision)
-        self._checkpointing = Checkpointing(address)
         self._steps: list[Callable[[SessionTxn], bool]] = []
         """Each tells whether it changed the log."""
         self._changed: list[bool] = []
@@ -104,7 +103,7 @@ class ChangeBatch:
             InvalidItemError: one of them is no JSON object; nothing of the batch is stored if the
                 error leaves the block.
         """
-        prepared = self._appending.prepare(items, options_of(meta, request_id, envelope))
+        prepared = encode_items(self._address, items, options_of(meta, request_id, envelope))
         orphans = self._address.options.orphans
         if prepared:  # no items would make a segment without items
             self._append(prepared, orphans)
@@ -120,8 +119,8 @@ class ChangeBatch:
     ) -> None:
         """Append an event."""
         options = options_of(meta, request_id, envelope)
-        event = self._appending.prepare_event(type, payload, options)
-        prepared = self._appending.guarded([event])
+        event = encode_event(self._address, type, payload, options)
+        prepared = split_large(self._address, [event])
         self._append(prepared, "keep")
 
     def _say(self, *parts: object) -> None:
@@ -156,7 +155,7 @@ class ChangeBatch:
         Raises:
             InvalidOptionError, InvalidItemError: as ``Session.checkpoint``.
         """
-        save = self._checkpointing.saving(name, meta)
+        save = saving(self._address, name, meta)
         self._say("checkpoint", name)
         made, changed = self._checkpoints, self._changed
 
@@ -170,10 +169,10 @@ class ChangeBatch:
 
     def rewind(self, to: Position, *, state: bool = True) -> None:
         """Go back to a live seq or to a checkpoint, as ``Session.rewind``."""
-        rewinding = self._checkpointing.rewinding(to, state=state)
+        step = rewinding(self._address, to, state=state)
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
-        self._steps.append(rewinding)
+        self._steps.append(step)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -263,43 +262,23 @@ class ChangeBatch:
         address = self._address
         return ScopedChange(address.options.state, address.temporary, address.passage)
 
-    def closure(self) -> Closure[Receipt]:
-        """The batch as one closure; an empty batch writes nothing."""
+    def change(self) -> Change[Receipt]:
+        """The batch as one change; an empty batch writes nothing."""
         self._settle_state()
         if not self._steps:
-            return self._appending.nothing(expected_revision=self._revision)
-
-        changed, request, now_ms = self._changed, self._request(), self._address.engine.now_ms
-        appends = bool(self.prepared)
-
-        def work(draft: SessionTxn) -> Unchanged | None:
-            self._undone.clear()  # the closure may be run again
-            self._checkpoints.clear()
-            if request is not None:
-                first = find_request(draft, request, now_ms=now_ms(), is_live=appends)
-                if first is not None:
-                    return Unchanged(first)
-            draft.expect(self._revision)
-            changed.clear()
-            for step in self._steps:
-                changed.append(step(draft))
-            is_idle = not any(changed) and not self._checkpoints and len(self._states) == 1
-            return Unchanged(draft.receipt(0)) if is_idle else None
-
-        def after(draft: SessionTxn) -> Receipt:
-            receipt = draft.receipt(len(self.prepared))
-            if request is not None:
-                record_request(draft, request, receipt, now_ms=now_ms())
-            return receipt
-
-        store: Closure[Receipt] = self._changes.change(
-            work,
-            create=self._creates,
-            revised=lambda: any(changed),
-            after=after,
-            missing=lambda: Receipt(0, 0, 0, 0, 0),
+            return AppendNothing(self._address, expected_revision=self._revision)
+        return CommitBatch(
+            self._address,
+            self._steps,
+            self.prepared,
+            self._changed,
+            (self._undone, self._checkpoints),
+            expected_revision=self._revision,
+            request=self._request(),
+            creates=self._creates,
+            begins=self._begins,
+            has_states=len(self._states) > 1,
         )
-        return self._beginning(store) if self._begins else store
 
     def _request(self) -> IdempotentRequest | None:
         if self._key is None:
@@ -308,23 +287,104 @@ class ChangeBatch:
         seed = self._address.engine.seed
         return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
 
-    def _beginning(self, store: Closure[Receipt]) -> Closure[Receipt]:
-        """The batch of a session that must not be there yet."""
-
-        def closure(txn: Txn) -> Receipt:
-            draft = self._address.draft(txn, create=False)
-            if draft is not None:
-                msg = f"session {self._address.name!r} exists already: it cannot begin once more"
-                raise RevisionConflict(msg, expected=0, current=draft.head.revision)
-            return store(txn)
-
-        return closure
-
     def settle(self, receipt: Receipt) -> None:
         """Take the receipt of the commit; the traces of reducers are told now."""
         self.receipt = receipt
         for change in self._states:
             change.tell()
+
+
+class CommitBatch(Change[Receipt]):
+    """Carry out the steps of a batch in one commit; the result is the receipt of the whole.
+
+    Args:
+        ref: the session.
+        steps: each tells whether it changed the log.
+        items: what they append.
+        changed: filled with what they tell; a step may look at those before it.
+        results: the lists that steps fill with undone items and with checkpoints.
+        expected_revision: only if the session is at this revision.
+        request: done once; a second try gets the first receipt.
+        creates: whether a session that is missing comes into being.
+        begins: whether it must be missing.
+        has_states: whether steps change the state.
+    """
+
+    __slots__ = (
+        "begins",
+        "changed",
+        "creates",
+        "expected_revision",
+        "has_states",
+        "items",
+        "request",
+        "results",
+        "revised",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        ref: SessionRef,
+        steps: list[Callable[[SessionTxn], bool]],
+        items: list[Prepared],
+        changed: list[bool],
+        results: tuple[list[Item], list[Checkpoint]],
+        *,
+        expected_revision: int | None,
+        request: IdempotentRequest | None,
+        creates: bool,
+        begins: bool,
+        has_states: bool,
+    ) -> None:
+        self.steps, self.items, self.changed, self.results = steps, items, changed, results
+        self.expected_revision, self.request = expected_revision, request
+        self.creates, self.begins, self.has_states = creates, begins, has_states
+        self.revised = True
+        super().__init__(ref)
+
+    def __call__(self, txn: Txn) -> Receipt:
+        """Carry the batch out; refuse one that begins a session which is there.
+
+        Raises:
+            RevisionConflict: it is there.
+        """
+        if self.begins:
+            session = self.ref.draft(txn, create=False)
+            if session is not None:
+                msg = f"session {self.ref.name!r} exists already: it cannot begin once more"
+                raise RevisionConflict(msg, expected=0, current=session.head.revision)
+        return super().__call__(txn)
+
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Run the steps, unless the request was carried out before."""
+        for found in self.results:  # an earlier run of this change may have filled them
+            found.clear()
+        self.changed.clear()
+        if self.request is not None:
+            now_ms, appends = self.ref.engine.now_ms(), bool(self.items)
+            first = find_request(session, self.request, now_ms=now_ms, is_live=appends)
+            if first is not None:
+                return Unchanged(first)
+        session.expect(self.expected_revision)
+        for step in self.steps:
+            self.changed.append(step(session))
+        self.revised = any(self.changed)
+        is_idle = not (self.revised or self.has_states or self.results[1])
+        return Unchanged(session.receipt(0)) if is_idle else None
+
+    def done(self, session: SessionTxn, result: Any) -> Receipt:
+        """Make the receipt, and remember it under the request's key."""
+        del result
+        receipt = session.receipt(len(self.items))
+        if self.request is not None:
+            now_ms = self.ref.engine.now_ms()
+            record_request(session, self.request, receipt, now_ms=now_ms)
+        return receipt
+
+    def missing(self) -> Receipt:
+        """Give the receipt of a session without items."""
+        return Receipt(0, 0, 0, 0, 0)
 
 
 class BatchContext:

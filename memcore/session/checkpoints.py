@@ -29,15 +29,23 @@ from memcore.model import Checkpoint, Receipt
 from memcore.options import checked_bool, checked_int, checked_optional_int
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.session.append import Changes, Closure, Unchanged, restore_state_at
+from memcore.session.change import Change, Unchanged, live_count, restore_state_at
 from memcore.session.engine import SessionRef
 from memcore.session.read import SessionReader
 from memcore.state import restore, state_counter
 from memcore.store.interface import ReadTxn
 
 __all__ = [
-    "Checkpointing",
+    "DeleteCheckpoint",
     "Position",
+    "Rewind",
+    "SaveCheckpoint",
+    "checkpoints_of",
+    "fork_point",
+    "get_checkpoint",
+    "history_at",
+    "rewinding",
+    "saving",
 ]
 
 
@@ -50,252 +58,289 @@ _FIXED: Final = ("number", "name", "seq", "revision", "items", "created_at")
 """What tells a checkpoint of the session from another one of the same number."""
 
 
-class Checkpointing:
-    """The checkpoints of one session."""
+# --- Saving ---------------------------------------------------------------------------------------
 
-    __slots__ = ("_address", "_changes", "_reading")
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._changes = Changes(address)
-        self._reading = SessionReader(address)
+class SaveCheckpoint(Change[Checkpoint]):
+    """Save the present position.
 
-    # --- saving -----------------------------------------------------------------------------------
+    Args:
+        ref: the session.
+        name: of the checkpoint, if it has one.
+        meta: a JSON object kept with it.
+        expected_revision: only if the session is at this revision.
+        idempotency_key: saved once; a second try gets the first checkpoint.
 
-    def save(
+    Raises:
+        InvalidOptionError: the name is empty or no str, ``meta`` no mapping.
+        InvalidItemError: ``meta`` cannot be written as JSON, or is too large.
+    """
+
+    __slots__ = ("expected_revision", "request", "step")
+    revised = False
+
+    def __init__(
         self,
+        ref: SessionRef,
         name: str | None,
         meta: Mapping[str, Any] | None,
         *,
         expected_revision: int | None = None,
         idempotency_key: str | None = None,
-    ) -> Closure[Checkpoint]:
-        """Save the present position."""
-        step = self.saving(name, meta)
-        revision = checked_optional_int("expected_revision", expected_revision)
-        now_ms, seed = self._address.engine.now_ms, self._address.engine.seed
-        request = None
+    ) -> None:
+        self.step = saving(ref, name, meta)
+        self.expected_revision = checked_optional_int("expected_revision", expected_revision)
+        self.request = None
         if idempotency_key is not None:
             content = (repr(name).encode("utf-8", "surrogatepass"), _encoded(meta))
-            request = request_of(idempotency_key, content, seed=seed, about=_ABOUT)
+            seed = ref.engine.seed
+            self.request = request_of(idempotency_key, content, seed=seed, about=_ABOUT)
+        super().__init__(ref)
 
-        def work(draft: SessionTxn) -> Any:
-            first = None
-            if request is not None:
-                first = find_request(draft, request, now_ms=now_ms(), is_live=False)
-            saved = first and read_checkpoint(draft.txn, *draft.log.place, first.seq)
-            if saved:  # else it was deleted since
-                return Unchanged(saved.checkpoint)
-            draft.expect(revision)
-            made = step(draft)
-            if request is not None:
-                told = draft.receipt(0)._replace(seq=made.number)
-                record_request(draft, request, told, now_ms=now_ms())
-            return made
+    def run(self, session: SessionTxn) -> Checkpoint | Unchanged:
+        """Write the checkpoint, unless the request was carried out before."""
+        now_ms, first = self.ref.engine.now_ms(), None
+        if self.request is not None:
+            first = find_request(session, self.request, now_ms=now_ms, is_live=False)
+        saved = first and read_checkpoint(session.txn, *session.log.place, first.seq)
+        if saved:  # else it was deleted since
+            return Unchanged(saved.checkpoint)
+        session.expect(self.expected_revision)
+        made = self.step(session)
+        if self.request is not None:
+            receipt = session.receipt(0)._replace(seq=made.number)
+            record_request(session, self.request, receipt, now_ms=now_ms)
+        return made
 
-        return self._changes.change(work, revised=False)
 
-    def saving(self, name: str | None, meta: Mapping[str, Any] | None) -> Callable[..., Checkpoint]:
-        """What saves the position of a draft, at its revision or ``ahead`` of it.
+def saving(
+    ref: SessionRef, name: str | None, meta: Mapping[str, Any] | None
+) -> Callable[..., Checkpoint]:
+    """What saves the position of a session, at its revision or ``ahead`` of it.
 
-        Raises:
-            InvalidOptionError: the name is empty or no str, ``meta`` no mapping.
-            InvalidItemError: ``meta`` cannot be written as JSON, or is too large.
-        """
-        if name is not None:
-            names.check_name(name, "checkpoint")
-        kept, passage = _checked_meta(meta), self._address.passage
-        if passage is not None:
-            name = self._admitted_name(name)
-            kept = None if kept is None else passage.value(kept, "checkpoint")
-        now_ms = self._address.engine.now_ms()
+    Raises:
+        InvalidOptionError, InvalidItemError: as ``SaveCheckpoint``.
+    """
+    if name is not None:
+        names.check_name(name, "checkpoint")
+    kept, passage = _checked_meta(meta), ref.passage
+    if passage is not None:  # people write what they like into a name, too
+        name = None if name is None else passage.text(name, "checkpoint")
+        kept = None if kept is None else passage.value(kept, "checkpoint")
+    now_ms = ref.engine.now_ms()
 
-        def step(draft: SessionTxn, ahead: int = 0) -> Checkpoint:
-            draft.flush()
-            txn, log, head = draft.txn, draft.log, draft.head
-            checkpoint = Checkpoint(
-                number=last_number(txn, log.scope, log.session) + 1,
-                name=name,
-                seq=draft.last_seq,
-                revision=head.revision + ahead,
-                items=draft.count,
-                tokens=draft.tokens,
-                counter=head.counter,
-                view=head.view_number,
-                state=state_counter(txn, *log.place),
-                created_at=now_ms / 1000,
-                meta=kept,
-            )
-            write_checkpoint(txn, log.scope, log.session, CheckpointRow.of(head, checkpoint))
-            return checkpoint
-
-        return step
-
-    def _admitted_name(self, name: str | None) -> str | None:
-        """A checkpoint's name as it is stored: people write what they like into it."""
-        passage = self._address.passage
-        return name if name is None or passage is None else passage.text(name, "checkpoint")
-
-    def delete(self, which: Checkpoint | int | str) -> Closure[bool]:
-        """Delete a checkpoint; whether there was one."""
-        _checked(which, "checkpoint")
-
-        def work(draft: SessionTxn) -> Any:
-            txn, (scope, session) = draft.txn, draft.log.place
-            number = self._number_of(txn, scope, session, which)
-            if not number:
-                return Unchanged(result=False)
-            drop_checkpoint(txn, scope, session, number)
-            return Unchanged(result=True)
-
-        return self._changes.change(work, create=False, missing=bool)
-
-    # --- going back -------------------------------------------------------------------------------
-
-    def rewind(
-        self, to: Position, *, state: bool = True, expected_revision: int | None = None
-    ) -> Closure[Receipt]:
-        """Make a live item the last one, or a checkpoint the live history."""
-        step = self.rewinding(to, state=state)
-        revision = checked_optional_int("expected_revision", expected_revision)
-
-        def work(draft: SessionTxn) -> Unchanged | None:
-            draft.expect(revision)
-            return None if step(draft) else Unchanged(draft.receipt(0))
-
-        return self._changes.change(work, create=False, after=lambda draft: draft.receipt(0))
-
-    def rewinding(self, to: Position, *, state: bool = True) -> Callable[[SessionTxn], bool]:
-        """What takes a draft back; it tells whether that changed the log."""
-        _checked(to, "rewind")
-        checked_bool("state", state)
-        if isinstance(to, int):
-            seq = checked_int("rewind", to)
-
-            def cut(draft: SessionTxn) -> bool:
-                count, before = self._changes.live_count(draft, seq), draft.count
-                if state and count != before:
-                    restore_state_at(draft, seq)
-                draft.cut_to(count)
-                return count != before
-
-            return cut
-
-        def step(draft: SessionTxn) -> bool:
-            before = draft.head.view_session, draft.head.view_number
-            saved = self.saved_in(draft, to)
-            moved = draft.move_to(saved) or before != saved.view
-            if state and saved.checkpoint.state is not None:
-                place, counter = draft.log.place, saved.checkpoint.state
-                restore(draft.txn, *place, counter, seq=draft.head.next_seq)
-            return moved
-
-        return step
-
-    def point(self, at: Position | None) -> int | Callable[[SessionTxn], CheckpointRow] | None:
-        """What ``Changes.fork`` is to share."""
-        if at is None:
-            return None
-        _checked(at, "at")
-        return at if isinstance(at, int) else lambda draft: self.saved_in(draft, at)
-
-    def saved_in(self, draft: SessionTxn, which: Checkpoint | str) -> CheckpointRow:
-        """A checkpoint as a draft's transaction sees it.
-
-        Raises:
-            NotFoundError: the session has no such checkpoint.
-            CorruptValueError: its row is damaged.
-        """
-        return self._find(draft.txn, *draft.log.place, which)
-
-    # --- reading ----------------------------------------------------------------------------------
-
-    def get(self, which: Checkpoint | int | str) -> Checkpoint:
-        """One checkpoint, by its number, or the newest of a name."""
-        _checked(which, "checkpoint")
-        found = self._reading.run(lambda log, txn: self._find(txn, *log.place, which), None)
-        if found is None:
-            raise self._missing(which)
-        return found.checkpoint
-
-    def place(self, txn: ReadTxn) -> tuple[int, int]:
-        """Scope and number of the session, as a transaction sees it.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        place = self._address.find(txn)
-        if place is None:
-            msg = f"there is no session {self._address.name!r}"
-            raise NotFoundError(msg)
-        return place
-
-    def history(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
-        """Scope and history of a position; None: the live history."""
-        place = self.place(txn)
-        if at is not None:
-            _checked(at, "at")
-        if not isinstance(at, int | None):
-            return place[0], self._find(txn, *place, at).history(txn, place[0])
-        key = head_key(*place)
-        value = txn.get(key)
-        if value is None:
-            raise self._address.headless(*place)
-        history = History(Head.unpack(key, value).all_segments(txn, place[0]))
-        if at is None:
-            return place[0], history
-        position = history.position_of(at) if at else -1
-        if position is None:
-            msg = f"item {at} is not in the live history of session {self._address.name!r}"
-            raise NotFoundError(msg)
-        return place[0], history.first(position + 1)
-
-    def all(self) -> Iterator[Checkpoint]:
-        """All checkpoints, oldest first, a page a read transaction."""
-        last = 0
-        while True:
-            page = self._page(last)
-            yield from page
-            if len(page) < _PAGE:
-                return
-            last = page[-1].number
-
-    def _page(self, last: int) -> list[Checkpoint]:
-        def collect(log: CachedSession, txn: ReadTxn) -> list[Checkpoint]:
-            scope, session = log.place
-            numbers = list(checkpoint_numbers(txn, scope, session, after=last, limit=_PAGE))
-            found = (read_checkpoint(txn, scope, session, number) for number in numbers)
-            return [saved.checkpoint for saved in found if saved is not None]
-
-        empty: list[Checkpoint] = []
-        return self._reading.run(collect, empty)
-
-    def _find(
-        self, txn: ReadTxn, scope: int, session: int, which: Checkpoint | int | str
-    ) -> CheckpointRow:
-        number = self._number_of(txn, scope, session, which)
-        found = read_checkpoint(txn, scope, session, number)
-        if found is None:
-            raise self._missing(which)
-        return found
-
-    def _number_of(self, txn: ReadTxn, scope: int, session: int, which: Position) -> int:
-        number = _number_of(txn, scope, session, which)
-        if number or not isinstance(which, str) or self._address.passage is None:
-            return number
-        return _number_of(txn, scope, session, self._address.passage.again(which))
-
-    def _missing(self, which: Checkpoint | int | str) -> NotFoundError:
-        told = which
-        if isinstance(which, Checkpoint):
-            told = f"{which.number} ({which.name!r:.40}) like this one"
-        elif isinstance(which, str):
-            told = f"{which!r:.60}"
-        msg = (
-            f"session {self._address.name!r} has no checkpoint {told}; session.checkpoints() "
-            "lists them"
+    def step(session: SessionTxn, ahead: int = 0) -> Checkpoint:
+        session.flush()
+        txn, log, head = session.txn, session.log, session.head
+        checkpoint = Checkpoint(
+            number=last_number(txn, log.scope, log.session) + 1,
+            name=name,
+            seq=session.last_seq,
+            revision=head.revision + ahead,
+            items=session.count,
+            tokens=session.tokens,
+            counter=head.counter,
+            view=head.view_number,
+            state=state_counter(txn, *log.place),
+            created_at=now_ms / 1000,
+            meta=kept,
         )
-        return NotFoundError(msg)
+        write_checkpoint(txn, log.scope, log.session, CheckpointRow.of(head, checkpoint))
+        return checkpoint
+
+    return step
+
+
+class DeleteCheckpoint(Change[bool]):
+    """Delete a checkpoint; the result is whether there was one."""
+
+    __slots__ = ("which",)
+    creates = False
+    makes_room = True
+
+    def __init__(self, ref: SessionRef, which: Position) -> None:
+        _checked(which, "checkpoint")
+        self.which = which
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Remove its row; the log and the head stay."""
+        txn, place = session.txn, session.log.place
+        number = _stored_number_of(self.ref, txn, place, self.which)
+        if number:
+            drop_checkpoint(txn, *place, number)
+        return Unchanged(result=number != 0)
+
+    def missing(self) -> bool:
+        """There is no checkpoint."""
+        return False
+
+
+# --- Going back -----------------------------------------------------------------------------------
+
+
+class Rewind(Change[Receipt]):
+    """Make a live item the last one, or a checkpoint the live history."""
+
+    __slots__ = ("expected_revision", "step")
+    creates = False
+    makes_room = True
+
+    def __init__(
+        self,
+        ref: SessionRef,
+        to: Position,
+        *,
+        state: bool = True,
+        expected_revision: int | None = None,
+    ) -> None:
+        self.step = rewinding(ref, to, state=state)
+        self.expected_revision = checked_optional_int("expected_revision", expected_revision)
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Go back, if that changes anything."""
+        session.expect(self.expected_revision)
+        return None if self.step(session) else Unchanged(session.receipt(0))
+
+    def done(self, session: SessionTxn, result: Any) -> Receipt:
+        """Make the receipt."""
+        del result
+        return session.receipt(0)
+
+
+def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[[SessionTxn], bool]:
+    """What takes a session back; it tells whether that changed the log."""
+    _checked(to, "rewind")
+    checked_bool("state", state)
+    if isinstance(to, int):
+        seq = checked_int("rewind", to)
+
+        def cut(session: SessionTxn) -> bool:
+            count, before = live_count(session, seq, ref.name), session.count
+            if state and count != before:
+                restore_state_at(session, seq)
+            session.cut_to(count)
+            return count != before
+
+        return cut
+
+    def step(session: SessionTxn) -> bool:
+        before = session.head.view_session, session.head.view_number
+        saved = _find(ref, session.txn, session.log.place, to)
+        moved = session.move_to(saved) or before != saved.view
+        if state and saved.checkpoint.state is not None:
+            place, counter = session.log.place, saved.checkpoint.state
+            restore(session.txn, *place, counter, seq=session.head.next_seq)
+        return moved
+
+    return step
+
+
+def fork_point(
+    ref: SessionRef, at: Position | None
+) -> int | Callable[[SessionTxn], CheckpointRow] | None:
+    """What ``Fork`` is to share."""
+    if at is None:
+        return None
+    _checked(at, "at")
+    if isinstance(at, int):
+        return at
+    return lambda session: _find(ref, session.txn, session.log.place, at)
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def get_checkpoint(ref: SessionRef, which: Position) -> Checkpoint:
+    """One checkpoint, by its number, or the newest of a name.
+
+    Raises:
+        NotFoundError: the session has no such checkpoint.
+        CorruptValueError: its row is damaged.
+    """
+    _checked(which, "checkpoint")
+    found = SessionReader(ref).run(lambda log, txn: _find(ref, txn, log.place, which), None)
+    if found is None:
+        raise _missing(ref, which)
+    return found.checkpoint
+
+
+def history_at(ref: SessionRef, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
+    """Scope and history of a position; None: the live history.
+
+    Raises:
+        NotFoundError: there is no session, no such live item, or no such checkpoint.
+        CorruptValueError: a row is damaged.
+    """
+    place = ref.find(txn)
+    if place is None:
+        msg = f"there is no session {ref.name!r}"
+        raise NotFoundError(msg)
+    if at is not None:
+        _checked(at, "at")
+    if not isinstance(at, int | None):
+        return place[0], _find(ref, txn, place, at).history(txn, place[0])
+    key = head_key(*place)
+    value = txn.get(key)
+    if value is None:
+        raise ref.headless(*place)
+    history = History(Head.unpack(key, value).all_segments(txn, place[0]))
+    if at is None:
+        return place[0], history
+    position = history.position_of(at) if at else -1
+    if position is None:
+        msg = f"item {at} is not in the live history of session {ref.name!r}"
+        raise NotFoundError(msg)
+    return place[0], history.first(position + 1)
+
+
+def checkpoints_of(ref: SessionRef) -> Iterator[Checkpoint]:
+    """All checkpoints, oldest first, a page a read transaction."""
+    last = 0
+    while True:
+        page = _page(ref, last)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        last = page[-1].number
+
+
+def _page(ref: SessionRef, last: int) -> list[Checkpoint]:
+    def collect(log: CachedSession, txn: ReadTxn) -> list[Checkpoint]:
+        scope, session = log.place
+        numbers = list(checkpoint_numbers(txn, scope, session, after=last, limit=_PAGE))
+        found = (read_checkpoint(txn, scope, session, number) for number in numbers)
+        return [saved.checkpoint for saved in found if saved is not None]
+
+    empty: list[Checkpoint] = []
+    return SessionReader(ref).run(collect, empty)
+
+
+def _find(ref: SessionRef, txn: ReadTxn, place: tuple[int, int], which: Position) -> CheckpointRow:
+    found = read_checkpoint(txn, *place, _stored_number_of(ref, txn, place, which))
+    if found is None:
+        raise _missing(ref, which)
+    return found
+
+
+def _stored_number_of(
+    ref: SessionRef, txn: ReadTxn, place: tuple[int, int], which: Position
+) -> int:
+    number = _number_of(txn, *place, which)
+    if number or not isinstance(which, str) or ref.passage is None:
+        return number
+    return _number_of(txn, *place, ref.passage.again(which))  # the name was redacted when saved
+
+
+def _missing(ref: SessionRef, which: Position) -> NotFoundError:
+    told = which
+    if isinstance(which, Checkpoint):
+        told = f"{which.number} ({which.name!r:.40}) like this one"
+    elif isinstance(which, str):
+        told = f"{which!r:.60}"
+    msg = f"session {ref.name!r} has no checkpoint {told}; session.checkpoints() lists them"
+    return NotFoundError(msg)
 
 
 def _number_of(txn: ReadTxn, scope: int, session: int, which: Checkpoint | int | str) -> int:

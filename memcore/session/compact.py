@@ -37,7 +37,7 @@ from memcore.errors import ClosedError, InvalidOptionError, StorageError
 from memcore.log import CachedSession, SessionTxn
 from memcore.model import CompactionResult, Item, ItemKind, Message, Plan, SummaryRequest, View
 from memcore.options import checked_bool, checked_callable
-from memcore.session.append import Changes, Closure
+from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome, admitted_summary
 from memcore.session.context import ContextSelector, Window, seen_item
 from memcore.session.engine import SessionRef
@@ -471,11 +471,10 @@ class CompactionDraft:
 class Compacting:
     """The compaction of one session."""
 
-    __slots__ = ("_address", "_changes", "_picking", "_reading")
+    __slots__ = ("_address", "_picking", "_reading")
 
     def __init__(self, address: SessionRef) -> None:
         self._address = address
-        self._changes = Changes(address)
         self._reading = SessionReader(address)
         self._picking = ContextSelector(self._reading)
 
@@ -706,11 +705,10 @@ class Compacting:
 
     # --- commit -----------------------------------------------------------------------------------
 
-    def closure(self, draft: CompactionDraft) -> Closure[View]:
-        """Record the view, if the plan still applies."""
+    def change(self, draft: CompactionDraft) -> RecordCompaction:
+        """The change that records the view."""
         planned, plan = draft.planned, draft.plan
         assert planned is not None  # noqa: S101 - no empty draft gets here
-        now_ms = self._address.engine.now_ms()
         outcome = PlanOutcome(
             plan,
             draft.status,
@@ -724,16 +722,9 @@ class Compacting:
             repair=draft.policy.repair or planned.repair,
             repairs=draft.work.repairs,
         )
-        outcome = admitted_outcome(self._address, outcome)
         pinned = frozenset(plan.pinned)
         inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
-
-        def work(working: SessionTxn) -> View:
-            return record_view(
-                working, outcome, based_on=planned.base, inherits=inherits, now_ms=now_ms
-            )
-
-        return self._changes.change(work, create=False, revised=False)
+        return RecordCompaction(self._address, outcome, planned.base, inherits=inherits)
 
     def recorded(self, draft: CompactionDraft) -> CompactionResult:
         """Record what there is to record.
@@ -743,7 +734,41 @@ class Compacting:
         """
         if draft.is_empty:
             return draft.nothing()
-        return draft.recorded(self._address.engine.store.transact(self.closure(draft)))
+        return draft.recorded(self._address.engine.store.transact(self.change(draft)))
+
+
+class RecordCompaction(Change[View]):
+    """Record the view of a compaction, if the plan still applies.
+
+    Raises (when it is run):
+        PlanStaleError: it does not.
+    """
+
+    __slots__ = ("base", "inherits", "now_ms", "outcome")
+    creates = False
+    revised = False
+
+    def __init__(
+        self,
+        ref: SessionRef,
+        outcome: PlanOutcome,
+        base: tuple[int, int, int],
+        *,
+        inherits: bool,
+    ) -> None:
+        self.base, self.inherits, self.now_ms = base, inherits, ref.engine.now_ms()
+        self.outcome = admitted_outcome(ref, outcome)
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> View:
+        """Write the view."""
+        return record_view(
+            session,
+            self.outcome,
+            based_on=self.base,
+            inherits=self.inherits,
+            now_ms=self.now_ms,
+        )
 
 
 def checked_summarizer(summarize: object, *, awaits: bool = False) -> bool:

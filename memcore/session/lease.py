@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from memcore.errors import InvalidOptionError
 from memcore.limits import LEASE_OWNER_CHARS_MAX, LEASE_SECONDS_MAX
@@ -11,20 +11,20 @@ from memcore.log import SessionTxn
 from memcore.options import checked_bool
 from memcore.rows.head import FLAG_LEASED
 from memcore.rows.lifecycle import LeaseRow, read_lease, write_lease
+from memcore.session.change import Change, Unchanged
 from memcore.session.engine import LeaseToken, fenced, held
-from memcore.store.interface import Txn
 
 if TYPE_CHECKING:
-    from memcore.session.append import Closure
     from memcore.session.engine import SessionRef
 
 __all__ = [
     "Lease",
-    "Leasing",
+    "ReleaseLease",
+    "RenewLease",
+    "TakeLease",
 ]
 
 
-T = TypeVar("T")
 _LATEST_MS: Final = 2**63
 
 
@@ -35,10 +35,10 @@ class Lease:
     others write through other handles is refused meanwhile.
     """
 
-    def __init__(self, leasing: Leasing, row: LeaseRow, ttl_ms: int) -> None:
-        self._leasing = leasing
+    def __init__(self, ref: SessionRef, row: LeaseRow, ttl_ms: int) -> None:
+        self._ref = ref
         self._row = row
-        self._tenure = LeaseToken(row.owner, row.epoch)
+        self._tenure = ref.lease = LeaseToken(row.owner, row.epoch)
         self.ttl_ms = ttl_ms
         """How long it lasts from when it is taken or renewed."""
 
@@ -69,14 +69,14 @@ class Lease:
             FencedError: it is over.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        closure = self.renewing(ttl_seconds)
-        self.settle(self._leasing.store(closure))
+        change = self.renewal(ttl_seconds)
+        self.settle(self._ref.engine.store.transact(change))
 
-    def renewing(self, ttl_seconds: float | None = None) -> Closure[LeaseRow]:
-        """The closure of ``renew``; ``settle`` takes what it returns."""
+    def renewal(self, ttl_seconds: float | None = None) -> RenewLease:
+        """The change of ``renew``; ``settle`` takes what it returns."""
         if ttl_seconds is not None:
             self.ttl_ms = checked_ttl_ms(ttl_seconds)
-        return self._leasing.renewing(self.tenure, self.ttl_ms)
+        return RenewLease(self._ref, self.tenure, self.ttl_ms)
 
     def release(self) -> bool:
         """Give it up; False if it was over already. The handle may write as any other then.
@@ -84,13 +84,13 @@ class Lease:
         Raises:
             ReadOnlyError, ClosedError, StorageError
         """
-        done = self._leasing.store(self.releasing())
+        done = self._ref.engine.store.transact(self.release_change())
         self.drop()
         return done
 
-    def releasing(self) -> Closure[bool]:
-        """The closure of ``release``; ``drop`` follows it."""
-        return self._leasing.releasing(self.tenure)
+    def release_change(self) -> ReleaseLease:
+        """The change of ``release``; ``drop`` follows it."""
+        return ReleaseLease(self._ref, self.tenure)
 
     def settle(self, row: LeaseRow) -> None:
         """Take what was stored."""
@@ -98,7 +98,8 @@ class Lease:
 
     def drop(self) -> None:
         """The handle claims it no more."""
-        self._leasing.dropped(self.tenure)
+        if self._ref.lease == self.tenure:
+            self._ref.lease = None
 
     @property
     def tenure(self) -> LeaseToken:
@@ -117,107 +118,121 @@ class Lease:
         self.release()
 
 
-class Leasing:
-    """Makes the closures that take, renew and give up the lease of one session."""
+class TakeLease(Change[LeaseRow]):
+    """Take the lease of a session, which comes into being if it is missing.
 
-    __slots__ = ("_address",)
+    Args:
+        ref: the session.
+        owner: 1 to 1,024 characters.
+        ttl_seconds: how long it lasts unless it is renewed.
+        force: take it even if another owner holds it.
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
+    Raises:
+        InvalidOptionError: the owner or the time is out of range.
+        LeaseHeldError (when it is run): another owner holds it.
+    """
 
-    def take(self, owner: str, ttl_seconds: float, *, force: bool = False) -> Lease:
-        """What ``Session.lease`` does."""
-        closure, ttl_ms = self.taking(owner, ttl_seconds, force=force)
-        return self.taken(self.store(closure), ttl_ms)
+    __slots__ = ("force", "owner", "ttl_ms")
+    atomic = True
+    guarded = False
 
-    def store(self, closure: Closure[T]) -> T:
-        """Commit a closure."""
-        return self._address.engine.store.transact(closure)
-
-    def taking(
-        self, owner: str, ttl_seconds: float, *, force: bool = False
-    ) -> tuple[Closure[LeaseRow], int]:
-        """The closure that takes the lease, and how long that lasts; ``taken`` follows it."""
+    def __init__(
+        self, ref: SessionRef, owner: str, ttl_seconds: float, *, force: bool = False
+    ) -> None:
         if not isinstance(owner, str) or not 0 < len(owner) <= LEASE_OWNER_CHARS_MAX:
             msg = f"owner: expected 1 to {LEASE_OWNER_CHARS_MAX} characters, got {owner!r:.80}"
             raise InvalidOptionError(msg)
-        ttl_ms, by_force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
-        self._address.need_writable()
-        if self._address.passage is not None:
-            self._address.passage.name(owner, "owner of a lease")
+        self.owner = owner
+        self.ttl_ms, self.force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
+        super().__init__(ref)
+        if ref.passage is not None:
+            ref.passage.name(owner, "owner of a lease")
 
-        def closure(txn: Txn) -> LeaseRow:
-            now_ms = self._address.engine.now_ms()
-            draft = self._address.unguarded(txn, create=True)
-            assert draft is not None  # noqa: S101 - it was to be created
-            row = read_lease(txn, *draft.log.place)
-            mine = row is not None and draft.head.leased and row.owner == owner
-            if row is not None and not (mine or by_force) and row.is_held(now_ms):
-                raise held(row, now_ms, self._address.name)
-            epoch = 0 if row is None else row.epoch
-            new = LeaseRow(
-                epoch if mine and not by_force else epoch + 1, _end(now_ms, ttl_ms), owner
-            )
-            write_lease(txn, *draft.log.place, new)
-            _mark(txn, draft, leased=True)
-            return new
-
-        return closure, ttl_ms
-
-    def taken(self, row: LeaseRow, ttl_ms: int) -> Lease:
-        """The lease that was stored; the handle has it from now on."""
-        lease = Lease(self, row, ttl_ms)
-        self._address.lease = lease.tenure
-        return lease
-
-    def dropped(self, tenure: LeaseToken) -> None:
-        """The handle does not claim a lease any more."""
-        if self._address.lease == tenure:
-            self._address.lease = None
-
-    def renewing(self, tenure: LeaseToken, ttl_ms: int) -> Closure[LeaseRow]:
-        """The closure that renews a lease."""
-        self._address.need_writable()
-
-        def closure(txn: Txn) -> LeaseRow:
-            draft = self._address.unguarded(txn, create=False)
-            row = None if draft is None else read_lease(txn, *draft.log.place)
-            if draft is None or not draft.head.leased or not tenure.is_of(row):
-                raise fenced(tenure, row, self._address.name)
-            now_ms = self._address.engine.now_ms()
-            new = LeaseRow(tenure.epoch, _end(now_ms, ttl_ms), tenure.owner)
-            write_lease(txn, *draft.log.place, new)
-            return new
-
-        return closure
-
-    def releasing(self, tenure: LeaseToken) -> Closure[bool]:
-        """The closure that gives a lease up; whether it was still held."""
-        self._address.refuse_read_only()
-
-        def closure(txn: Txn) -> bool:
-            draft = self._address.unguarded(txn, create=False)
-            row = None if draft is None else read_lease(txn, *draft.log.place)
-            if draft is None or row is None or not draft.head.leased or not tenure.is_of(row):
-                return False
-            write_lease(txn, *draft.log.place, row.vacant())
-            _mark(txn, draft, leased=False)
-            return True
-
-        return closure
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Write the lease's row, with the next epoch if the owner is another one."""
+        place, now_ms = session.log.place, self.ref.engine.now_ms()
+        row = read_lease(session.txn, *place)
+        mine = row is not None and session.head.leased and row.owner == self.owner
+        if row is not None and not (mine or self.force) and row.is_held(now_ms):
+            raise held(row, now_ms, self.ref.name)
+        epoch = 0 if row is None else row.epoch
+        epoch = epoch if mine and not self.force else epoch + 1
+        new = LeaseRow(epoch, _end(now_ms, self.ttl_ms), self.owner)
+        write_lease(session.txn, *place, new)
+        _mark(session, leased=True)
+        return Unchanged(new)
 
 
-def _mark(txn: Txn, draft: SessionTxn, *, leased: bool) -> None:
+class RenewLease(Change[LeaseRow]):
+    """Hold a lease for some time from now on.
+
+    Raises (when it is run):
+        FencedError: it is over.
+    """
+
+    __slots__ = ("token", "ttl_ms")
+    creates = False
+    atomic = True
+    guarded = False
+
+    def __init__(self, ref: SessionRef, token: LeaseToken, ttl_ms: int) -> None:
+        self.token, self.ttl_ms = token, ttl_ms
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Write the lease's row with a later end."""
+        row = read_lease(session.txn, *session.log.place)
+        if not session.head.leased or not self.token.is_of(row):
+            raise fenced(self.token, row, self.ref.name)
+        now_ms = self.ref.engine.now_ms()
+        new = LeaseRow(self.token.epoch, _end(now_ms, self.ttl_ms), self.token.owner)
+        write_lease(session.txn, *session.log.place, new)
+        return Unchanged(new)
+
+    def missing(self) -> LeaseRow:
+        """Refuse to renew it: the session is gone."""
+        raise fenced(self.token, None, self.ref.name)
+
+
+class ReleaseLease(Change[bool]):
+    """Give a lease up; the result is whether it was still held."""
+
+    __slots__ = ("token",)
+    creates = False
+    atomic = True
+    guarded = False
+
+    def __init__(self, ref: SessionRef, token: LeaseToken) -> None:
+        self.token = token
+        # Not need_writable: what is due at the handle's first use is no matter of who leaves.
+        ref.refuse_read_only()
+        self.ref = ref
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Write the lease's row without an owner; its epoch stays."""
+        row = read_lease(session.txn, *session.log.place)
+        if row is None or not session.head.leased or not self.token.is_of(row):
+            return Unchanged(result=False)
+        write_lease(session.txn, *session.log.place, row.vacant())
+        _mark(session, leased=False)
+        return Unchanged(result=True)
+
+    def missing(self) -> bool:
+        """Give up nothing."""
+        return False
+
+
+def _mark(session: SessionTxn, *, leased: bool) -> None:
     """Say in the head whether the lease's row is to be looked at; the session is as it was."""
-    head = draft.head
-    draft.is_vacated = False
+    head = session.head
+    session.is_vacated = False
     if head.leased == leased:
         return
     try:
         head.flags = head.flags | FLAG_LEASED if leased else head.flags & ~FLAG_LEASED
-        draft.finish(now_ms=head.updated_ms, revised=False)
+        session.finish(now_ms=head.updated_ms, revised=False)
     except BaseException:
-        txn.spoil()
+        session.txn.spoil()
         raise
 
 

@@ -11,10 +11,11 @@ from memcore.compaction.plan import NOTHING
 from memcore.context import Selection, fixed_cost
 from memcore.errors import InvalidOptionError
 from memcore.log import CachedSession, SessionTxn
-from memcore.model import Mask, OpenCall, Plan, Receipt, Repair, RepairResult, View
+from memcore.model import Mask, OpenCall, Plan, Repair, RepairResult, View
 from memcore.options import checked_bool
 from memcore.rows.views import StoredView, is_known, view_chain
-from memcore.session.append import Appending, Changes, Closure
+from memcore.session.append import Append, abandon_event
+from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome
 from memcore.session.context import WHOLE, ContextSelector
 from memcore.session.engine import SessionRef
@@ -24,6 +25,7 @@ from memcore.wire import MODES
 
 __all__ = [
     "REPAIR_ATTEMPTS",
+    "RecordRepair",
     "RepairDraft",
     "Repairing",
 ]
@@ -90,12 +92,10 @@ class _Seen(NamedTuple):
 class Repairing:
     """The repair of one session."""
 
-    __slots__ = ("_address", "_appending", "_changes", "_picking", "_reading")
+    __slots__ = ("_address", "_picking", "_reading")
 
     def __init__(self, address: SessionRef) -> None:
         self._address = address
-        self._appending = Appending(address)
-        self._changes = Changes(address)
         self._reading = SessionReader(address)
         self._picking = ContextSelector(self._reading)
 
@@ -193,19 +193,26 @@ class Repairing:
 
     # --- commit -----------------------------------------------------------------------------------
 
-    def give_up(self, draft: RepairDraft) -> Closure[Receipt]:
-        """The events that give up the draft's open calls."""
+    def give_up(self, draft: RepairDraft) -> Append:
+        """Append the events that give up the draft's open calls."""
         keys = [key for key, call in self._reading.open_calls() if call in draft.open_calls]
-        events = [self._appending.abandon_event(key) for key in keys]
-        return self._appending.append(events, create=False)
+        events = [abandon_event(self._address, key) for key in keys]
+        return Append(self._address, events, creates=False)
 
-    def closure(self, draft: RepairDraft) -> Closure[View]:
-        """Record the view, if the session is as it was.
 
-        Raises:
-            RevisionConflict: it is not: plan again.
-        """
-        now_ms = self._address.engine.now_ms()
+class RecordRepair(Change[View]):
+    """Record the view of a repair, if the session is as it was.
+
+    Raises (when it is run):
+        RevisionConflict: it is not: plan again.
+    """
+
+    __slots__ = ("draft", "now_ms", "outcome")
+    creates = False
+    revised = False
+
+    def __init__(self, ref: SessionRef, draft: RepairDraft) -> None:
+        self.draft, self.now_ms = draft, ref.engine.now_ms()
         outcome = PlanOutcome(
             draft.plan,
             "repaired",
@@ -219,12 +226,17 @@ class Repairing:
             repair=draft.mode,
             repairs=draft.work.repairs,
         )
-        outcome = admitted_outcome(self._address, outcome)
+        self.outcome = admitted_outcome(ref, outcome)
+        super().__init__(ref)
 
-        def work(working: SessionTxn) -> View:
-            working.expect(draft.plan.revision)
-            return record_view(
-                working, outcome, based_on=draft.base, inherits=draft.inherits, now_ms=now_ms
-            )
-
-        return self._changes.change(work, create=False, revised=False)
+    def run(self, session: SessionTxn) -> View:
+        """Write the view."""
+        draft = self.draft
+        session.expect(draft.plan.revision)
+        return record_view(
+            session,
+            self.outcome,
+            based_on=draft.base,
+            inherits=draft.inherits,
+            now_ms=self.now_ms,
+        )

@@ -29,22 +29,24 @@ from memcore.log import (
     SessionTxn,
     decode_item,
     find_request,
-    record_request,
     request_of,
 )
+from memcore.log.idempotency import IdempotentRequest
 from memcore.model import Envelope, Item, ItemKind, Receipt
 from memcore.options import checked_bool, checked_int
 from memcore.rows.item import split_body
 from memcore.session.append import (
     AnyEnvelope,
-    Appending,
-    Changes,
-    Closure,
+    Append,
     ItemOptions,
-    Unchanged,
+    encode_event,
+    encode_items,
     options_of,
+    split_large,
+    store,
 )
 from memcore.session.bundle import make_bundle
+from memcore.session.change import Change, Unchanged
 from memcore.session.engine import SessionRef
 from memcore.session.read import SessionReader, decoded
 from memcore.store.interface import ReadTxn
@@ -63,8 +65,8 @@ __all__ = [
     "Step",
     "Tried",
     "Watch",
+    "append_once",
     "checked_rules",
-    "once",
 ]
 
 
@@ -92,13 +94,11 @@ class Escalation:
 class Escalations:
     """What waits in one session."""
 
-    __slots__ = ("_address", "_appending", "_changes", "_reading")
+    __slots__ = ("_address", "_reading")
 
     def __init__(self, address: SessionRef) -> None:
         self._address = address
         self._reading = SessionReader(address)
-        self._appending = Appending(address)
-        self._changes = Changes(address)
 
     def pending(self) -> list[Escalation]:
         """Those without a decision, oldest first. Looks at the rows of all live items.
@@ -132,8 +132,8 @@ class Escalations:
 
     def resolve(
         self, seq: int, decision: Any, *, by: str | None, meta: Mapping[str, Any] | None
-    ) -> tuple[list[Prepared], Closure[Receipt]]:
-        """The event with a decision, and its closure. The same decision twice is stored once.
+    ) -> Append:
+        """Append an event with a decision. The same decision twice is stored once.
 
         Raises:
             NotFoundError: no live item ``seq`` waits for a decision.
@@ -154,36 +154,40 @@ class Escalations:
         said = {"resolves": seq, "decision": decision}
         if by is not None:
             said["by"] = by
-        event = self._appending.prepare_event(HITL, said, ItemOptions(meta, item.request_id))
+        event = encode_event(self._address, HITL, said, ItemOptions(meta, item.request_id))
         key = f"memcore:hitl:{seq}"
         content = split_body(event.body)[3] if event.payload is None else event.payload
-        return [event], once(self._address, self._changes, key, [event], content=content)
+        return append_once(self._address, key, [event], content=content)
 
 
-def once(
-    address: SessionRef, changes: Changes, key: str, items: list[Prepared], *, content: bytes = b""
-) -> Closure[Receipt]:
+def append_once(
+    ref: SessionRef, key: str, items: list[Prepared], *, content: bytes = b""
+) -> Append:
     """Append items unless it was done under this key while they are live; then its first receipt.
 
     ``content`` is what must be the same, nothing by default: a second try may say it otherwise.
     """
-    engine = address.engine
-    request = request_of(key, [content], seed=engine.seed, ttl_ms=None)
-    orphans = address.options.orphans
+    request = request_of(key, [content], seed=ref.engine.seed, ttl_ms=None)
+    return Append(ref, items, request=request)
 
-    def work(draft: SessionTxn) -> Unchanged | None:
-        first = find_request(draft, request, now_ms=0)
-        if first is not None:
-            return Unchanged(first)
-        draft.append(items, orphans=orphans)
-        return None
 
-    def after(draft: SessionTxn) -> Receipt:
-        receipt = draft.receipt(len(items))
-        record_request(draft, request, receipt, now_ms=0)
-        return receipt
+class FindReceipt(Change[Receipt | None]):
+    """Find the receipt of a request that was carried out; writes nothing."""
 
-    return changes.change(work, after=after, atomic=True)
+    __slots__ = ("request",)
+    creates = False
+
+    def __init__(self, ref: SessionRef, request: IdempotentRequest) -> None:
+        self.request = request
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Look the request up in the transaction."""
+        now_ms = self.ref.engine.now_ms()
+        return Unchanged(find_request(session, self.request, now_ms=now_ms))
+
+    def missing(self) -> None:
+        """Find nothing."""
 
 
 def _may_be_hitl(body: bytes) -> bool:
@@ -389,8 +393,8 @@ FATAL: Final = (ClosedError, ReadOnlyError, StorageError, InternalError)
 class Attempt:
     """One try of a step: what it is told, and what it wants to append if it succeeds."""
 
-    def __init__(self, appending: Appending, request_id: str, number: int, level: int) -> None:
-        self._appending = appending
+    def __init__(self, ref: SessionRef, request_id: str, number: int, level: int) -> None:
+        self._address = ref
         self.request_id = request_id
         """The same in every attempt: for idempotency keys of what the step calls."""
         self.number = number
@@ -408,7 +412,7 @@ class Attempt:
     ) -> None:
         """Append an item once the attempt has succeeded. Errors as ``Session.append``."""
         options = options_of(meta, self.request_id, envelope)
-        self.prepared += self._appending.prepare([item], options)
+        self.prepared += encode_items(self._address, [item], options)
 
     def record(
         self,
@@ -420,8 +424,8 @@ class Attempt:
     ) -> None:
         """Append an event once the attempt has succeeded; the rules look at it at once."""
         options = options_of(meta, self.request_id, envelope)
-        event = self._appending.prepare_event(type, payload, options)
-        self.prepared += self._appending.guarded([event])
+        event = encode_event(self._address, type, payload, options)
+        self.prepared += split_large(self._address, [event])
 
     def key(self, label: str) -> str:
         """An idempotency key that is the same in every attempt of the request."""
@@ -473,8 +477,6 @@ class Ladder:
         self.rules = rules
         self._address = address
         self._reading = SessionReader(address)
-        self._appending = Appending(address)
-        self._changes = Changes(address)
         self._watch = Watch(rules)
         self._seen = 0
         """The last seq that the rules saw."""
@@ -549,7 +551,7 @@ class Ladder:
         self.due()  # what went wrong before is no failure of this request
         failures: list[tuple[tuple[Cause, ...], Exception | None]] = []
         for number, rung in enumerate(rungs, 1):
-            attempt = Attempt(self._appending, request_id, number, rung.level)
+            attempt = Attempt(self._address, request_id, number, rung.level)
             value, error = yield attempt, rung.step
             causes = self._judge(attempt, error)
             if not causes:
@@ -574,9 +576,8 @@ class Ladder:
         prepared = attempt.prepared
         if not prepared:
             options = ItemOptions(None, attempt.request_id, Envelope(status="ok"))
-            prepared = [self._appending.prepare_event("x-done", None, options)]
-        closure = once(self._address, self._changes, _done_key(attempt.request_id), prepared)
-        receipt = self._appending.store(prepared, closure)
+            prepared = [encode_event(self._address, "x-done", None, options)]
+        receipt = store(append_once(self._address, _done_key(attempt.request_id), prepared))
         self.due()
         return receipt
 
@@ -589,9 +590,9 @@ class Ladder:
             "error": None if error is None else _said(error),
         }
         options = ItemOptions(None, attempt.request_id, Envelope(type="error", status="error"))
-        event = [self._appending.prepare_event("error", payload, options)]
+        event = [encode_event(self._address, "error", payload, options)]
         key = f"{_KEY}{attempt.request_id}:attempt:{attempt.number}"
-        self._appending.store(event, once(self._address, self._changes, key, event))
+        store(append_once(self._address, key, event))
 
     def _escalate(
         self,
@@ -611,9 +612,8 @@ class Ladder:
             "bundle": json.loads(bundle),
         }
         options = ItemOptions(None, request_id, Envelope(type=HITL, status="pending"))
-        event = [self._appending.prepare_event(HITL, payload, options)]
-        closure = once(self._address, self._changes, _done_key(request_id), event)
-        receipt = self._appending.store(event, closure)
+        event = [encode_event(self._address, HITL, payload, options)]
+        receipt = store(append_once(self._address, _done_key(request_id), event))
         self.due()
         return LadderOutcome(
             HITL,
@@ -631,14 +631,7 @@ class Ladder:
         request = request_of(
             _done_key(request_id), [b""], seed=self._address.engine.seed, ttl_ms=None
         )
-
-        def work(draft: SessionTxn) -> Unchanged:
-            return Unchanged(find_request(draft, request, now_ms=0))
-
-        look: Closure[Receipt | None] = self._changes.change(
-            work, create=False, missing=lambda: None
-        )
-        receipt = self._address.engine.store.transact(look)
+        receipt = self._address.engine.store.transact(FindReceipt(self._address, request))
         if receipt is None:
             return None
         is_hitl = self._reading.get(receipt.seq).type == HITL

@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 from memcore.compaction import CompactionPolicy, Pressure
 from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError, RevisionConflict
-from memcore.log import History, Prepared
+from memcore.log import History
 from memcore.model import (
     RESULT_TYPES,
     Calibration,
@@ -31,24 +31,49 @@ from memcore.model import (
 )
 from memcore.options import checked_int, checked_optional_int, checked_optional_seconds
 from memcore.privacy import RedactionPolicy
-from memcore.session.append import AnyEnvelope, Appending, Changes, Closure, ItemOptions
+from memcore.session.append import (
+    AnyEnvelope,
+    Append,
+    ItemOptions,
+    abandon,
+    append_items,
+    encode_items,
+    record_event,
+    store,
+)
 from memcore.session.batch import BatchContext, ChangeBatch
 from memcore.session.bundle import BUNDLE_BYTES, make_bundle
-from memcore.session.checkpoints import Checkpointing, Position
+from memcore.session.change import Change, Fork, SetPolicy, Uncompact, Undo
+from memcore.session.checkpoints import (
+    DeleteCheckpoint,
+    Position,
+    Rewind,
+    SaveCheckpoint,
+    checkpoints_of,
+    fork_point,
+    get_checkpoint,
+    history_at,
+)
 from memcore.session.compact import Compacting
 from memcore.session.content_filter import Redact, shown_context, shown_items
 from memcore.session.context import checked_voices
 from memcore.session.delete import hold, release
 from memcore.session.engine import Accessed, SessionRef, read_uses
-from memcore.session.lease import Lease, Leasing
+from memcore.session.lease import Lease, TakeLease
 from memcore.session.oversize import REFERENCE
 from memcore.session.read import SessionReader, head_of, read_offloaded
 from memcore.session.recount import Progress, Recounting
 from memcore.session.recovery import RECOVERY_STEPS, Recovering, Recovery
-from memcore.session.repair import REPAIR_ATTEMPTS, Repairing
-from memcore.session.retry import Escalation, Escalations, Ladder, LadderRules, checked_rules, once
+from memcore.session.repair import REPAIR_ATTEMPTS, RecordRepair, Repairing
+from memcore.session.retry import (
+    Escalation,
+    Escalations,
+    Ladder,
+    LadderRules,
+    append_once,
+    checked_rules,
+)
 from memcore.session.state import SessionState
-from memcore.session.tail import TailEditor
 from memcore.session.usage import Metering
 from memcore.state import Command, Trace
 from memcore.store import LmdbStore
@@ -88,9 +113,9 @@ _LOOK_PAGE: Final = 64
 
 
 _INTERNAL: Final = frozenset((
-    "after_append", "appending", "changes", "checkpointing", "compacting", "ending", "history_at",
-    "is_admitting", "leasing", "metering", "plan_batch", "plan_command", "plan_fork", "plan_share",
-    "reading", "recounting", "recovering", "repairing", "seen_revision",
+    "after_append", "compacting", "history_at", "is_admitting", "metering", "plan_batch",
+    "plan_command", "plan_fork", "plan_share", "reading", "recounting", "recovering", "ref",
+    "repairing", "seen_revision",
 ))  # fmt: skip
 """What memcore's own facades and adapters use of a session: no part of the public surface."""
 
@@ -107,17 +132,11 @@ class Session:
         self._reading = SessionReader(address)
         self.metering = Metering(address)
         # The asynchronous facade commits what these plan.
-        self.changes = Changes(address)
         self.compacting = Compacting(address)
         self.repairing = Repairing(address)
-        self.checkpointing = Checkpointing(address)  # the asynchronous facade commits what it plans
         self.recovering = Recovering(address)
-        self.appending = Appending(address)  # the asynchronous facade commits what it plans, too
         self.escalations = Escalations(address)
         self.recounting = Recounting(address)
-        self.leasing = Leasing(address)
-        self.ending = TailEditor(address)
-        """The end of the history, raw; for memcore's own adapters."""
         self.state = SessionState(address)
         """Fields and values beside the log; see ``SessionState``."""
         self.after_append: Callable[[], object] | None = None
@@ -195,8 +214,13 @@ class Session:
 
     # --- appending --------------------------------------------------------------------------------
 
-    def _stored(self, prepared: list[Prepared], closure: Closure[T]) -> T:
-        found = self.appending.store(prepared, closure)
+    @property
+    def ref(self) -> SessionRef:
+        """What changes of the session are made with (for memcore's own facades and adapters)."""
+        return self._address
+
+    def _append(self, change: Change[T]) -> T:
+        found = store(change)
         if self.after_append is not None:
             self.after_append()
         return found
@@ -226,16 +250,16 @@ class Session:
             InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
-        return self._stored(
-            *self.appending.extend(
-                [item],
-                expected_revision=expected_revision,
-                idempotency_key=idempotency_key,
-                request_id=request_id,
-                meta=meta,
-                envelope=envelope,
-            )
+        change = append_items(
+            self._address,
+            [item],
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
         )
+        return self._append(change)
 
     def extend(
         self,
@@ -248,16 +272,16 @@ class Session:
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
-        return self._stored(
-            *self.appending.extend(
-                items,
-                expected_revision=expected_revision,
-                idempotency_key=idempotency_key,
-                request_id=request_id,
-                meta=meta,
-                envelope=envelope,
-            )
+        change = append_items(
+            self._address,
+            items,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
         )
+        return self._append(change)
 
     def record(
         self,
@@ -271,17 +295,17 @@ class Session:
         envelope: AnyEnvelope | None = None,
     ) -> Receipt:
         """Append an event (planner, reflection, error, ...): in the log, never in a context."""
-        return self._stored(
-            *self.appending.record(
-                type,
-                payload,
-                expected_revision=expected_revision,
-                idempotency_key=idempotency_key,
-                request_id=request_id,
-                meta=meta,
-                envelope=envelope,
-            )
+        change = record_event(
+            self._address,
+            type,
+            payload,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
         )
+        return self._append(change)
 
     def abandon(self, call_id: str) -> Receipt:
         """Give up an open call: it blocks nothing any more, contexts answer it synthetically.
@@ -289,7 +313,7 @@ class Session:
         Raises:
             NotFoundError: there is no open call with this id.
         """
-        return self._stored(*self.appending.abandon(call_id))
+        return self._append(abandon(self._address, call_id))
 
     def begin(self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None) -> Receipt:
         """Make the session with the first values of its state; an event ``state`` records them.
@@ -319,7 +343,7 @@ class Session:
         """
         return BatchContext(
             self.plan_batch(expected_revision, idempotency_key),
-            lambda batch: self._stored(batch.prepared, batch.closure()),
+            lambda batch: self._append(batch.change()),
         )
 
     def plan_batch(
@@ -353,7 +377,7 @@ class Session:
             trace=trace,
             idempotency_key=idempotency_key,
         )
-        receipt = self._stored(batch.prepared, batch.closure())
+        receipt = self._append(batch.change())
         batch.settle(receipt)
         return receipt
 
@@ -390,13 +414,14 @@ class Session:
             LeaseHeldError: another owner holds it.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        return self.leasing.take(owner, ttl_seconds, force=force)
+        change = TakeLease(self._address, owner, ttl_seconds, force=force)
+        return Lease(self._address, self._commit(change), change.ttl_ms)
 
     # --- settings ---------------------------------------------------------------------------------
 
     def set_policy(self, policy: str) -> None:
         """Hold the session to another pair policy; the log stays, the ledger is built anew."""
-        self._commit(self.changes.set_policy(policy))
+        self._commit(SetPolicy(self._address, policy))
         self._address.allow_policy(policy)
 
     def recount(
@@ -492,8 +517,8 @@ class Session:
             NotFoundError: there is no such session (any more).
             ReadOnlyError, ClosedError, StorageError
         """
-        closure = self.metering.report(input_tokens, model=model, counted_tokens=counted_tokens)
-        return self._address.engine.store.transact(closure)
+        report = self.metering.report(input_tokens, model=model, counted_tokens=counted_tokens)
+        return self._commit(report)
 
     @property
     def estimated_tokens(self) -> int:
@@ -518,8 +543,8 @@ class Session:
 
     # --- compaction -------------------------------------------------------------------------------
 
-    def _commit(self, closure: Closure[T], *, makes_room: bool = False) -> T:
-        return self._address.engine.store.transact(closure, makes_room=makes_room)
+    def _commit(self, change: Change[T]) -> T:
+        return self._address.engine.store.transact(change, makes_room=change.makes_room)
 
     # --- when -------------------------------------------------------------------------------------
 
@@ -648,7 +673,7 @@ class Session:
             if draft.is_empty:
                 break
             try:
-                return draft.result(self._commit(repairing.closure(draft)))
+                return draft.result(self._commit(RecordRepair(self._address, draft)))
             except (RevisionConflict, PlanStaleError):
                 if left == 1:
                     raise
@@ -663,7 +688,7 @@ class Session:
 
     def uncompact(self) -> bool:
         """Take the last compaction back; whether there was one."""
-        return self._commit(self.changes.uncompact(), makes_room=True)
+        return self._commit(Uncompact(self._address))
 
     def masks(self) -> list[Mask]:
         """What contexts show in place of items at present, in the order of the items."""
@@ -713,8 +738,7 @@ class Session:
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """Take the last ``count`` items off the live history and return them, oldest first."""
-        closure = self.changes.undo(count, expected_revision=expected_revision)
-        return self._commit(closure, makes_room=True)
+        return self._commit(Undo(self._address, count, expected_revision=expected_revision))
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -740,14 +764,14 @@ class Session:
             DuplicateRequestError: the key was used for another name or ``meta``.
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
-        return self._commit(
-            self.checkpointing.save(
-                name,
-                meta,
-                expected_revision=expected_revision,
-                idempotency_key=idempotency_key,
-            )
+        change = SaveCheckpoint(
+            self._address,
+            name,
+            meta,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
         )
+        return self._commit(change)
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """The checkpoints, newest last; lazy, a page at a time.
@@ -755,7 +779,7 @@ class Session:
         Raises:
             CorruptValueError: one of them is damaged.
         """
-        return self.checkpointing.all()
+        return checkpoints_of(self._address)
 
     def get_checkpoint(self, which: str | int) -> Checkpoint:
         """A checkpoint by its number, or the newest of a name.
@@ -764,14 +788,14 @@ class Session:
             NotFoundError: there is none.
             CorruptValueError: it is damaged.
         """
-        return self.checkpointing.get(which)
+        return get_checkpoint(self._address, which)
 
     def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
 
         The items that it refers to stay, as all items do.
         """
-        return self._commit(self.checkpointing.delete(which), makes_room=True)
+        return self._commit(DeleteCheckpoint(self._address, which))
 
     # --- going back -------------------------------------------------------------------------------
 
@@ -795,8 +819,8 @@ class Session:
                 values of then were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
-        closure = self.checkpointing.rewind(to, state=state, expected_revision=expected_revision)
-        return self._commit(closure, makes_room=True)
+        change = Rewind(self._address, to, state=state, expected_revision=expected_revision)
+        return self._commit(change)
 
     def fork(
         self,
@@ -820,10 +844,10 @@ class Session:
         Raises:
             NotFoundError, RevisionConflict, InvalidOptionError
         """
-        closure, target = self.plan_fork(
+        change, target = self.plan_fork(
             session_id, at=at, policy=policy, state=state, expected_revision=expected_revision
         )
-        self._commit(closure)
+        self._commit(change)
         return target
 
     def plan_fork(
@@ -834,12 +858,18 @@ class Session:
         policy: str | None,
         state: bool = True,
         expected_revision: int | None = None,
-    ) -> tuple[Closure[None], Self]:
-        """The closure of ``fork`` and the handle of the new session."""
-        target = self._address.beside(session_id, policy=policy)
-        point = self.checkpointing.point(at)
-        closure = self.changes.fork(target, point, state=state, expected_revision=expected_revision)
-        return closure, type(self)(target)
+    ) -> tuple[Fork, Self]:
+        """The change of ``fork`` and the handle of the new session."""
+        ref = self._address
+        target = ref.beside(session_id, policy=policy)
+        change = Fork(
+            ref,
+            target,
+            fork_point(ref, at),
+            state=state,
+            expected_revision=expected_revision,
+        )
+        return change, type(self)(target)
 
     def history_at(self, txn: ReadTxn, at: Position | None) -> tuple[int, History]:
         """Scope and history of a position as a transaction sees it; None: the live history.
@@ -848,7 +878,7 @@ class Session:
             NotFoundError: there is no session, no such live item, or no such checkpoint.
             CorruptValueError: a row is damaged.
         """
-        return self.checkpointing.history(txn, at)
+        return history_at(self._address, txn, at)
 
     # --- recovery ---------------------------------------------------------------------------------
 
@@ -908,11 +938,10 @@ class Session:
             InvalidOptionError: ``child`` is a session of another scope, or this one, or the item
                 calls tools or answers a call.
         """
-        prepared, closure = self.plan_share(child, seq)
-        return self.appending.store(prepared, closure)
+        return store(self.plan_share(child, seq))
 
-    def plan_share(self, child: Session, seq: int | None) -> tuple[list[Any], Closure[Receipt]]:
-        """What ``share`` stores."""
+    def plan_share(self, child: Session, seq: int | None) -> Append:
+        """The change of ``share``."""
         checked_optional_int("seq", seq, least=1)
         address, its = self._address, child._address
         place = (its.engine.store.path, its.app, its.user)
@@ -932,10 +961,10 @@ class Session:
         meta = {**(item.meta or {}), "shared": {"session": its.name, "seq": item.seq}}
         envelope = replace(told, author=author, type=kind)
         options = ItemOptions(meta, item.request_id, envelope)
-        prepared = self.appending.prepare([item.message], options)
+        prepared = encode_items(address, [item.message], options)
         number = 0 if its.log is None else its.log.session
         key = f"memcore:share:{number}:{item.seq}"
-        return prepared, once(address, self.changes, key, prepared)
+        return append_once(address, key, prepared)
 
     def _newest_result(self) -> Item:
         stop = None
@@ -989,7 +1018,7 @@ class Session:
             DuplicateRequestError: it was decided otherwise before.
             InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
-        return self.appending.store(*self.escalations.resolve(seq, decision, by=by, meta=meta))
+        return store(self.escalations.resolve(seq, decision, by=by, meta=meta))
 
     def bundle(
         self,

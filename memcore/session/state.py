@@ -10,7 +10,7 @@ from memcore.log import Head, History, SessionTxn, find_request, record_request,
 from memcore.log.checkpoint import checkpoint_states
 from memcore.options import checked_bool, checked_int
 from memcore.rows.head import head_key
-from memcore.session.append import Changes, Closure, Unchanged, state_at, state_before
+from memcore.session.change import Change, Unchanged, state_at, state_before
 from memcore.session.engine import SessionRef
 from memcore.state import (
     APP,
@@ -34,6 +34,7 @@ from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "SessionState",
+    "UpdateState",
 ]
 
 
@@ -200,47 +201,11 @@ class SessionState(Fields[ScopedChange]):
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, expected: int | None = None) -> ScopedChange:
-        """A change that is to be filled, then stored by ``closure``."""
+        """A change that is to be filled, then stored by ``UpdateState``."""
         address = self._address
         change = ScopedChange(self.schema, address.temporary, address.passage)
         change.expect(expected)
         return change
-
-    def closure(self, change: ScopedChange) -> Closure[int]:
-        """What stores a change; without fields of its own the session need not exist."""
-        address = self._address
-
-        if change.request is not None:
-            return self._closure_once(change, *change.request)
-        own: Closure[int] = Changes(address).change(
-            lambda draft: self.write(change, draft), create=change.writes, revised=False
-        )
-
-        def closure(txn: Txn) -> int:
-            place = address.find(txn)
-            if change.writes or (place is not None and not change.own.is_empty):
-                return own(txn)
-            if place is None:
-                change.check(0)
-            change.run(txn, None, address)
-            return 0 if place is None else read_header(txn, *place).counter
-
-        return closure
-
-    def _closure_once(self, change: ScopedChange, key: str, content: bytes) -> Closure[int]:
-        engine = self._address.engine
-        request = request_of(key, (content,), seed=engine.seed, about=_ABOUT)
-
-        def work(draft: SessionTxn) -> Any:
-            first = find_request(draft, request, now_ms=engine.now_ms(), is_live=False)
-            if first is not None:
-                return Unchanged(first.seq)
-            counter = self.write(change, draft)
-            told = draft.receipt(0)._replace(seq=counter)
-            record_request(draft, request, told, now_ms=engine.now_ms())
-            return counter
-
-        return Changes(self._address).change(work, revised=False)
 
     def write(self, change: ScopedChange, draft: SessionTxn, *, ahead: int = 0) -> int:
         """Store a change with others of the session, in their transaction; the counter after it.
@@ -255,7 +220,7 @@ class SessionState(Fields[ScopedChange]):
         if change.is_temporary:
             counter = self.counter
         else:
-            counter = self._address.engine.store.transact(self.closure(change))
+            counter = self._address.engine.store.transact(UpdateState(self._address, change))
         change.tell()
         return counter
 
@@ -300,6 +265,56 @@ class SessionState(Fields[ScopedChange]):
             return Trimmed(0, None)
         self._address.admit(txn, place)
         return trim_piece(txn, *place, start)
+
+
+class UpdateState(Change[int]):
+    """Store a filled change of the state; the result is the counter after it.
+
+    Without fields of the session's own the session need not exist.
+    """
+
+    __slots__ = ("change", "creates", "request")
+    revised = False
+
+    def __init__(self, ref: SessionRef, change: ScopedChange) -> None:
+        self.change, self.request = change, None
+        self.creates = True
+        if change.request is not None:
+            key, content = change.request
+            self.request = request_of(key, (content,), seed=ref.engine.seed, about=_ABOUT)
+        else:
+            self.creates = change.writes
+        super().__init__(ref)
+
+    def __call__(self, txn: Txn) -> int:
+        """Change the session's fields, and with them those of the user and the application."""
+        ref, change = self.ref, self.change
+        place = ref.find(txn)
+        is_own = change.writes or (place is not None and not change.own.is_empty)
+        if is_own or self.request is not None:
+            return super().__call__(txn)
+        if place is None:
+            change.check(0)
+        change.run(txn, None, ref)
+        return 0 if place is None else read_header(txn, *place).counter
+
+    def run(self, session: SessionTxn) -> int | Unchanged:
+        """Write the fields, unless the request was carried out before."""
+        request = self.request
+        if request is None:
+            return self._write(session)
+        now_ms = self.ref.engine.now_ms()
+        first = find_request(session, request, now_ms=now_ms, is_live=False)
+        if first is not None:
+            return Unchanged(first.seq)
+        counter = self._write(session)
+        receipt = session.receipt(0)._replace(seq=counter)
+        record_request(session, request, receipt, now_ms=now_ms)
+        return counter
+
+    def _write(self, session: SessionTxn) -> int:
+        place, seq = session.log.place, session.head.next_seq
+        return self.change.run(session.txn, place, self.ref, seq=seq)
 
 
 def _decoded(found: Mapping[str, FieldVersion], prefix: str = "") -> dict[str, Any]:

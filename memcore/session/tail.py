@@ -27,7 +27,7 @@ from memcore.rows.head import FLAG_LEASED
 from memcore.rows.item import decode_message, split_body
 from memcore.rows.lifecycle import is_held, move_terms, read_lease, write_lease
 from memcore.rows.usage import inherit_usage
-from memcore.session.append import Changes, Closure, Unchanged
+from memcore.session.change import Change, Unchanged
 from memcore.session.delete import remove_nameless
 from memcore.session.engine import SessionRef, move_uses
 from memcore.session.read import SessionReader, head_of
@@ -35,16 +35,22 @@ from memcore.state import inherit
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
+    "ExpireItems",
+    "Overwrite",
     "RawItem",
     "Renewal",
     "Renewed",
+    "ReplaceTail",
     "Seen",
     "Tail",
-    "TailEditor",
+    "TakeLast",
+    "encode_again",
     "mark_of",
     "marked",
     "message_of",
+    "read_tail",
     "renew",
+    "seen_now",
 ]
 
 
@@ -154,184 +160,221 @@ class Seen(NamedTuple):
     revision: int = 0
 
 
-class TailEditor:
-    """Reads and changes the end of one session's history."""
+def read_tail(ref: SessionRef, count: int | None = None, *, since_us: int = 0) -> Tail:
+    """Read the last ``count`` live items, all without it; decode them with ``message_of``.
 
-    __slots__ = ("_address", "_changes", "reading")
+    Args:
+        ref: the session.
+        count: at most so many.
+        since_us: without those at the beginning that are older than this time, in microseconds
+            since 1970; a call stays as long as its result.
+    """
 
-    def __init__(self, address: SessionRef) -> None:
-        self._address = address
-        self._changes = Changes(address)
-        self.reading = SessionReader(address)
+    def collect(log: CachedSession, txn: ReadTxn) -> Tail:
+        stop, scope, first = log.history.count, log.scope, 0
+        if since_us:
+            first = _old(log.history, txn, scope, since_us, lambda: log.load(txn))
+        start = first if count is None else max(stop - count, first)
+        rows: list[RawItem | CorruptValueError] = []
+        for row in log.rows(txn, start, stop):
+            if isinstance(row, CorruptValueError):
+                rows.append(row)
+                continue
+            _, seq, flags, body = row
+            try:
+                rows.append((seq, flags, body, payload_of(txn, scope, flags, body)))
+            except CorruptValueError as exc:
+                rows.append(exc)
+        return Tail(log.place, rows, start == first, first, stop - first)
 
-    def read(self, count: int | None = None, *, since_us: int = 0) -> Tail:
-        """The last ``count`` live items, all without it; decode them with ``message_of``.
+    return SessionReader(ref).run(collect, Tail(None, [], complete=True))
 
-        Args:
-            count: at most so many.
-            since_us: without those at the beginning that are older than this time, in microseconds
-                since 1970; a call stays as long as its result.
-        """
 
-        def collect(log: CachedSession, txn: ReadTxn) -> Tail:
-            stop, scope, first = log.history.count, log.scope, 0
-            if since_us:
-                first = _old(log.history, txn, scope, since_us, lambda: log.load(txn))
-            start = first if count is None else max(stop - count, first)
-            rows: list[RawItem | CorruptValueError] = []
-            for row in log.rows(txn, start, stop):
-                if isinstance(row, CorruptValueError):
-                    rows.append(row)
-                    continue
-                _, seq, flags, body = row
-                try:
-                    rows.append((seq, flags, body, payload_of(txn, scope, flags, body)))
-                except CorruptValueError as exc:
-                    rows.append(exc)
-            return Tail(log.place, rows, start == first, first, stop - first)
+def seen_now(ref: SessionRef) -> Seen:
+    """The session as it is now."""
+    return SessionReader(ref).run(lambda log, _: Seen(log.session, head_of(log).revision), Seen())
 
-        return self.reading.run(collect, Tail(None, [], complete=True))
 
-    def seen(self) -> Seen:
-        """The session as it is now."""
-        return self.reading.run(lambda log, _: Seen(log.session, head_of(log).revision), Seen())
+class TakeLast(Change[Message | None]):
+    """Take the last item off, and all damaged ones and events behind it; its message.
 
-    def take(self, check: Check | None = None) -> Closure[Message | None]:
-        """Take the last item off, and all damaged ones and events behind it; its message.
+    Args:
+        ref: the session.
+        check: sees the message inside the transaction; what it raises leaves all as it was.
+    """
 
-        Args:
-            check: sees the message inside the transaction; what it raises leaves all as it was.
-        """
+    __slots__ = ("check",)
+    creates = False
 
-        def work(draft: SessionTxn) -> Any:
-            found = _last_message(draft)
-            if found is None:
-                return Unchanged(None)
-            position, message = found
-            if message is not None and check is not None:
-                check(message)
-            draft.cut_to(position)
-            return message
+    def __init__(self, ref: SessionRef, check: Check | None = None) -> None:
+        self.check = check
+        super().__init__(ref)
 
-        return self._changes.change(work, create=False, missing=lambda: None)
+    def run(self, session: SessionTxn) -> Message | Unchanged | None:
+        """Cut the history before the last item that can be read."""
+        found = _last_message(session)
+        if found is None:
+            return Unchanged(None)
+        position, message = found
+        if message is not None and self.check is not None:
+            self.check(message)
+        session.cut_to(position)
+        return message
 
-    def replace(
+    def missing(self) -> None:
+        """Take nothing off."""
+
+
+class ReplaceTail(Change[tuple[bool, list[bytes]]]):
+    """Put items in the place of ``tail.rows[start:]`` if the history still ends with these.
+
+    Args:
+        ref: the session.
+        tail: what was read.
+        start: the first of its rows to replace.
+        items: encoded ones.
+        expired: tells of the messages from the beginning of the history on which are to go for
+            good, up to the first that is not. The session is then written anew.
+        renewed: told when that was done.
+
+    The result says whether it was done, and what is left to remove, for ``resume_removals``.
+    """
+
+    __slots__ = ("expired", "items", "renewed", "seqs", "tail")
+    creates = False
+
+    def __init__(
         self,
+        ref: SessionRef,
         tail: Tail,
         start: int,
         items: Sequence[Prepared],
         *,
         expired: Callable[[Message], bool] | None = None,
         renewed: Renewed | None = None,
-    ) -> Closure[tuple[bool, list[bytes]]]:
-        """Put items in the place of ``tail.rows[start:]`` if the history still ends with these.
-
-        Args:
-            tail: what was read.
-            start: the first of its rows to replace.
-            items: prepared ones.
-            expired: tells of the messages from the beginning of the history on which are to go for
-                good, up to the first that is not. The session is then written anew.
-            renewed: told when that was done.
-
-        Returns:
-            Whether it was done; and what is left to remove, for ``resume_removals``.
-        """
+    ) -> None:
         seqs = [row[0] for row in tail.rows[start:] if type(row) is tuple]
-        whole = len(seqs) == len(tail.rows) - start
-        self._address.need_writable()
-        change = self._changes.change(
-            lambda draft: self._swap(draft, len(seqs), items), create=False
-        )
+        self.seqs = seqs if len(seqs) == len(tail.rows) - start else []  # damaged ones tell nothing
+        self.tail, self.items, self.expired, self.renewed = tail, items, expired, renewed
+        super().__init__(ref)
 
-        def closure(txn: Txn) -> tuple[bool, list[bytes]]:
-            draft = self._address.draft(txn, create=False)
-            if draft is None or draft.log.place != tail.place or not seqs or not whole:
-                return False, []
-            if draft.count < len(seqs) or _last_seqs(draft, len(seqs)) != seqs:
-                return False, []
-            held = is_held(txn, *draft.log.place)
-            gone = 0 if expired is None or held else _leading(draft, len(seqs), expired)
-            if not gone:
-                return change(txn), []
-            kept = self.again(draft, gone, draft.count - len(seqs))
-            try:
-                return True, renew(txn, self._address, draft, [*kept, *items], renewed)
-            except BaseException:
-                txn.spoil()
-                raise
+    def run(self, session: SessionTxn) -> tuple[bool, list[bytes]] | Unchanged:
+        """Replace them in the history, or in a session that takes the place of this one."""
+        seqs, last = self.seqs, len(self.seqs)
+        if session.log.place != self.tail.place or not seqs:
+            return Unchanged((False, []))
+        if session.count < last or _last_seqs(session, last) != seqs:
+            return Unchanged((False, []))
+        gone = 0
+        if self.expired is not None and not is_held(session.txn, *session.log.place):
+            gone = _leading(session, last, self.expired)
+        if not gone:
+            _swap(session, last, self.items)
+            return True, []
+        kept = encode_again(session, gone, session.count - last, seed=self.ref.engine.seed)
+        rest = _renewed(self.ref, session, [*kept, *self.items], self.renewed)
+        return Unchanged((True, rest))
 
-        return closure
+    def missing(self) -> tuple[bool, list[bytes]]:
+        """Replace nothing."""
+        return False, []
 
-    def overwrite(self, items: Sequence[Prepared], *, seen: Seen | None = None) -> Closure[None]:
-        """Put items in the place of the whole history, damaged or not.
 
-        Args:
-            items: prepared ones.
-            seen: what the caller knows of the history; None: it does not matter what is lost.
+class Overwrite(Change[None]):
+    """Put items in the place of the whole history, damaged or not.
 
-        Raises:
-            RevisionConflict: somebody changed the session since; it is as it was.
-        """
+    Args:
+        ref: the session.
+        items: encoded ones.
+        seen: what the caller knows of the history; None: it does not matter what is lost.
 
-        def work(draft: SessionTxn) -> Any:
-            if seen is not None:
-                if seen.session not in (0, draft.log.session):
-                    raise revision_conflict(seen.revision, draft.head.revision)
-                draft.expect(seen.revision)
-            if not draft.count and not items:
-                return Unchanged(None)
-            self._swap(draft, draft.count, items)
-            return None
+    Raises (when it is run):
+        RevisionConflict: somebody changed the session since; it is as it was.
+    """
 
-        return self._changes.change(work, create=bool(items), missing=lambda: None)
+    __slots__ = ("creates", "items", "seen")
 
-    def expire(
-        self, since_us: int, *, renewed: Renewed | None = None
-    ) -> Closure[tuple[int, list[bytes]]]:
-        """Remove the items at the beginning that ``read`` leaves out at a time.
+    def __init__(
+        self, ref: SessionRef, items: Sequence[Prepared], *, seen: Seen | None = None
+    ) -> None:
+        self.items, self.seen, self.creates = items, seen, bool(items)
+        super().__init__(ref)
 
-        The session is written anew, so that they are gone from the file; ``renewed`` is told then.
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Compare the session with what was seen, then replace all of it."""
+        seen = self.seen
+        if seen is not None:
+            if seen.session not in (0, session.log.session):
+                raise revision_conflict(seen.revision, session.head.revision)
+            session.expect(seen.revision)
+        if not session.count and not self.items:
+            return Unchanged(None)
+        _swap(session, session.count, self.items)
+        return None
 
-        Returns:
-            How many went; and what is left to remove, for ``resume_removals``.
-        """
-        self._address.need_writable()
+    def missing(self) -> None:
+        """There is nothing to replace, and nothing to put there."""
 
-        def closure(txn: Txn) -> tuple[int, list[bytes]]:
-            draft = self._address.draft(txn, create=False)
-            if draft is None or is_held(txn, *draft.log.place):
-                return 0, []  # a legal hold covers them
-            draft.flush()
-            history = _history(draft, draft.count)
-            load = partial(draft.log.load, txn, history=history)
-            gone = _old(history, txn, draft.log.scope, since_us, load)
-            if not gone:
-                return 0, []
-            kept = self.again(draft, gone, draft.count)
-            try:
-                return gone, renew(txn, self._address, draft, kept, renewed)
-            except BaseException:
-                txn.spoil()
-                raise
 
-        return closure
+class ExpireItems(Change[tuple[int, list[bytes]]]):
+    """Remove the items at the beginning that ``read_tail`` leaves out at a time.
 
-    def _swap(self, draft: SessionTxn, count: int, items: Sequence[Prepared]) -> bool:
-        draft.cut_to(draft.count - count)
-        if items:
-            draft.append(items, orphans="keep")
-        return True
+    The session is written anew, so that they are gone from the file; ``renewed`` is told then. The
+    result says how many went, and what is left to remove, for ``resume_removals``.
+    """
 
-    def again(self, draft: SessionTxn, start: int, stop: int) -> list[Prepared]:
-        """The items at positions ``start .. stop``, ready to be appended once more; whole ones."""
-        counter, seed = draft.log.counter, self._address.engine.seed
-        found: list[Prepared] = []
-        for row in draft.last_found(draft.count - start)[: stop - start]:
-            if not isinstance(row, CorruptValueError):
-                with suppress(CorruptValueError):  # its large content is what is damaged
-                    found.append(again(draft.txn, draft.log.scope, row, counter, seed))
-        return found
+    __slots__ = ("renewed", "since_us")
+    creates = False
+
+    def __init__(self, ref: SessionRef, since_us: int, *, renewed: Renewed | None = None) -> None:
+        self.since_us, self.renewed = since_us, renewed
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Put a session of what stays in the place of this one."""
+        if is_held(session.txn, *session.log.place):
+            return Unchanged((0, []))  # a legal hold covers them
+        session.flush()
+        history = _history(session, session.count)
+        load = partial(session.log.load, session.txn, history=history)
+        gone = _old(history, session.txn, session.log.scope, self.since_us, load)
+        if not gone:
+            return Unchanged((0, []))
+        kept = encode_again(session, gone, session.count, seed=self.ref.engine.seed)
+        return Unchanged((gone, _renewed(self.ref, session, kept, self.renewed)))
+
+    def missing(self) -> tuple[int, list[bytes]]:
+        """Remove nothing."""
+        return 0, []
+
+
+def _renewed(
+    ref: SessionRef, session: SessionTxn, kept: Sequence[Prepared], renewed: Renewed | None
+) -> list[bytes]:
+    """As ``renew``; whatever fails in it, the transaction has to be run again for the others."""
+    txn = session.txn
+    try:
+        return renew(txn, ref, session, kept, renewed)
+    except BaseException:
+        txn.spoil()
+        raise
+
+
+def _swap(session: SessionTxn, count: int, items: Sequence[Prepared]) -> None:
+    session.cut_to(session.count - count)
+    if items:
+        session.append(items, orphans="keep")
+
+
+def encode_again(session: SessionTxn, start: int, stop: int, *, seed: bytes) -> list[Prepared]:
+    """The items at positions ``start .. stop``, ready to be appended once more; whole ones."""
+    counter = session.log.counter
+    found: list[Prepared] = []
+    for row in session.last_found(session.count - start)[: stop - start]:
+        if not isinstance(row, CorruptValueError):
+            with suppress(CorruptValueError):  # its large content is what is damaged
+                found.append(again(session.txn, session.log.scope, row, counter, seed))
+    return found
 
 
 def message_of(row: RawItem) -> Message | None:

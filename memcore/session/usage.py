@@ -18,7 +18,7 @@ from memcore.log import CachedSession, Head, SessionTxn
 from memcore.model import Calibration, Context, View
 from memcore.options import checked_bool, checked_int
 from memcore.rows.usage import MILLION, Anchor, Learned, Scale, read_usage, write_usage
-from memcore.session.append import Closure
+from memcore.session.change import Change, Unchanged
 from memcore.session.context import (
     AuthorContexts,
     AuthorFilter,
@@ -28,10 +28,11 @@ from memcore.session.context import (
 )
 from memcore.session.engine import SessionRef, spans_of
 from memcore.session.read import SessionReader, head_of
-from memcore.store.interface import ReadTxn, Txn
+from memcore.store.interface import ReadTxn
 
 __all__ = [
     "Metering",
+    "ReportUsage",
 ]
 
 
@@ -145,23 +146,14 @@ class Metering:
 
     def report(
         self, input_tokens: int, *, model: str | None, counted_tokens: int | None
-    ) -> Closure[Calibration]:
-        """Take a report in."""
+    ) -> ReportUsage:
+        """The change that takes a report in."""
         billed = _checked_tokens("input_tokens", input_tokens, least=1)
         name = checked_model(model)
         if counted_tokens is not None:
             _checked_tokens("counted_tokens", counted_tokens, least=0)
         self._address.need_writable()
-        sent = self._meant(counted_tokens)
-
-        def closure(txn: Txn) -> Calibration:
-            draft = self._address.draft(txn, create=False)
-            if draft is None or draft.log.session != sent.session:
-                msg = f"session {self._address.name!r}: what the report is about was deleted"
-                raise NotFoundError(msg)
-            return _take_in(draft, name, sent, billed)
-
-        return closure
+        return ReportUsage(self._address, name, self._meant(counted_tokens), billed)
 
     def _meant(self, counted_tokens: int | None) -> Sent:
         """What a report is about.
@@ -229,6 +221,33 @@ class Metering:
 
         nothing: list[Calibration] = []
         return self._reading.run(collect, nothing)
+
+
+class ReportUsage(Change[Calibration]):
+    """Take in what a provider billed for a context."""
+
+    __slots__ = ("billed", "model", "sent")
+    creates = False
+    atomic = True
+
+    def __init__(self, ref: SessionRef, model: str | None, sent: Sent, billed: int) -> None:
+        self.model, self.sent, self.billed = model, sent, billed
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> Unchanged:
+        """Write what was learned of the model; the log and the head stay."""
+        if session.log.session != self.sent.session:
+            return Unchanged(self.missing())
+        return Unchanged(_take_in(session, self.model, self.sent, self.billed))
+
+    def missing(self) -> Calibration:
+        """Refuse the report.
+
+        Raises:
+            NotFoundError: always.
+        """
+        msg = f"session {self.ref.name!r}: what the report is about was deleted"
+        raise NotFoundError(msg)
 
 
 def checked_model(model: object) -> str | None:

@@ -31,7 +31,6 @@ __all__ = [
     "adopt",
     "bound",
     "counted",
-    "note_stored",
     "noting",
     "observe",
     "observed",
@@ -219,7 +218,7 @@ class Operation(NamedTuple):
     shape: str = "value"
     """What the method returns: a ``value``, an ``iterator``, a ``block`` for ``with``. What gives a
     ``handle`` (or is a property that does) or a ``pair`` of which the second is one is no
-    operation, nor what is ``noted`` for the operation under way."""
+    operation."""
     measure: str = "nothing"
     """What its result tells; see ``measures``."""
     names_session: bool = False
@@ -378,8 +377,7 @@ SURFACE: Final[dict[str, dict[str, Operation]]] = {
         "expire_checkpoint retention.expire . . session",
         "expire_thread retention.expire . . session",
     ),
-    "Appending": _ops("store . noted"),
-    "AsyncSession": _ops(*_CHANGES, "lease", "store . noted"),
+    "AsyncSession": _ops(*_CHANGES, "lease"),
     "SessionState": _ops(
         *_STATE,
         "at state.at . count",
@@ -593,23 +591,22 @@ def _text(name: object) -> str | None:
     return name if type(name) is str else None
 
 
-def note_stored(prepared: Any) -> None:
-    """Items were prepared that the operation under way is about to store."""
-    figures = noting.get()
-    if figures is not None:
-        figures.stored(prepared)
+def counted(change: Any) -> Any:
+    """A change as the store is given it: counts what it appends, and how often it is run.
 
-
-def counted(closure: Any) -> Any:
-    """The closure of a transaction; its runs are counted for the operation under way."""
+    Both for the operation under way.
+    """
     figures = noting.get()
     if figures is None:
-        return closure
+        return change
     figures.transactions += 1
+    items = getattr(change, "items", None)  # what changes no session is a plain function
+    if items:
+        figures.stored(items)
 
     def run(txn: Any) -> Any:
         figures.runs += 1
-        return closure(txn)
+        return change(txn)
 
     return run
 
@@ -1063,8 +1060,6 @@ def _method(method: Any, operation: Operation) -> Any:
     if isinstance(method, property):
         find: Any = method.fget
         return property(lambda self: observe(find(plain(self)), self.observer))
-    if operation.shape == "noted":
-        return _noted(method)
     if operation.shape in ("handle", "pair"):
         return _giving(method, of_plain=True, second=operation.shape == "pair")
     run = observed(method, operation)
@@ -1098,16 +1093,5 @@ def _giving(
         if observer is None:
             return found
         return (found[0], observe(found[1], observer)) if second else observe(found, observer)
-
-    return run
-
-
-def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that stores prepared items, for the operation under way."""
-
-    @wraps(method)
-    def run(self: Any, prepared: Any, *args: Any) -> Any:
-        note_stored(prepared)
-        return method(self, prepared, *args)
 
     return run

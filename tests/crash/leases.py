@@ -69,5 +69,5 @@ def give_up(place: Place, step: Step) -> None:
 
 def lease_of(session: memcore.Session) -> tuple[str, int] | None:
     """The owner and the epoch of a session's lease, as a state has them."""
-    row = store_of(session).read(lambda txn: read_lease(txn, *session.checkpointing.place(txn)))
+    row = store_of(session).read(lambda txn: read_lease(txn, *session.ref.find(txn)))
     return None if row is None else (row.owner, row.epoch)

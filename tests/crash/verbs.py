@@ -604,7 +604,7 @@ def _position(
     items = db.compare(session, session, at=saved, other_at=0).only_a
 
     def told(txn: Any) -> tuple[str, ...]:
-        scope, number = session.checkpointing.place(txn)
+        scope, number = session.ref.find(txn)
         found = read_checkpoint(txn, scope, number, saved.number)
         chain = view_chain(txn, scope, *found.view) if found is not None else ()
         return tuple(_told(stored.view) for stored in chain)[::-1]

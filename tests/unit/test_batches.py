@@ -9,6 +9,7 @@ import pytest
 import memcore
 from memcore.blobs import StagedBlobLost
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.session.append import append_items, stage
 from memcore.store.commit import Leader
 from memcore.store.interface import MapMovedError
 from messages import call, result, user
@@ -19,12 +20,12 @@ def test_a_lost_blob_is_its_own_callers_trouble(db):
     session = db.session("s")
     session.append(user())
     large = [user("x" * (BLOB_INLINE_COMMIT_BYTES_MAX + 1))]
-    prepared, closure = session.appending.extend(large)
-    session.appending.stage(prepared)
+    change = append_items(session.ref, large)
+    stage(session.ref, change.items)
     db.scope().blobs.collect()
     lost, small, back = together(
         db,
-        lambda: db.engine.store.transact(closure),
+        lambda: db.engine.store.transact(change),
         lambda: session.append(user("small")),
         lambda: session.rewind(1),
     )

@@ -15,6 +15,7 @@ import memcore.aio
 import raw
 from memcore.codec import keys
 from memcore.codec.values import seal_value
+from memcore.session.checkpoints import Rewind
 from memcore.session.session import store_of
 from messages import assistant, call, messages_of, result, texts, turns, user
 
@@ -371,7 +372,7 @@ def test_counts_are_those_of_the_items_and_not_of_their_places(session):
     fork = session.fork("fork", at=long)
     assert fork.tokens == sum(item.tokens for item in fork) > session.tokens
     short = session.checkpoint()
-    closure = session.checkpointing.rewind(long)
+    closure = Rewind(session.ref, long)
 
     def change(txn: Any) -> None:
         closure(txn)
@@ -390,7 +391,7 @@ def test_a_batch_may_be_run_again(branched):
     batch = branched.plan_batch(None)
     batch.checkpoint("once")
     batch.append(user("6"))
-    closure = batch.closure()
+    closure = batch.change()
 
     def fail(txn: Any) -> None:
         closure(txn)

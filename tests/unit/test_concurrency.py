@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import memcore
+from memcore.session.change import SetPolicy
 from memcore.session.session import store_of
 from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, texts, turns, user
@@ -606,7 +607,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds(db, session):
 def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(session):
     """It reads the old head into the log that the change has begun anew."""
     session.extend(turns(2))
-    closure = session.changes.set_policy("langchain")
+    closure = SetPolicy(session.ref, "langchain")
     seen: list[str] = []
 
     def change(txn: Any) -> None:

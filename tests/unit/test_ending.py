@@ -16,10 +16,17 @@ from memcore.codec.keys import Row
 from memcore.errors import ReadOnlyError
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.session import resume_removals
-from memcore.session.append import PLAIN
+from memcore.session.append import PLAIN, encode_items, store
 from memcore.session.read import DecodedCache
 from memcore.session.session import store_of
-from memcore.session.tail import message_of
+from memcore.session.tail import (
+    ExpireItems,
+    Overwrite,
+    ReplaceTail,
+    TakeLast,
+    message_of,
+    read_tail,
+)
 from messages import user
 from raw import rows
 from together import together
@@ -54,20 +61,20 @@ def damage(session: memcore.Session, *seqs: int) -> None:
 
 
 def contents(session: memcore.Session) -> list[Any]:
-    found = session.ending.read()
+    found = read_tail(session.ref)
     return [message_of(row) for row in found.rows if type(row) is tuple]
 
 
 def prepared(session: memcore.Session, *messages: dict[str, Any]) -> list[Any]:
-    return session.appending.prepare(list(messages), PLAIN)
+    return encode_items(session.ref, list(messages), PLAIN)
 
 
 def take(session: memcore.Session, check: Any = None) -> Any:
-    return store_of(session).transact(session.ending.take(check))
+    return store_of(session).transact(TakeLast(session.ref, check))
 
 
 def replace(session: memcore.Session, tail: Any, start: int, *messages: Any, **options: Any) -> Any:
-    closure = session.ending.replace(tail, start, prepared(session, *messages), **options)
+    closure = ReplaceTail(session.ref, tail, start, prepared(session, *messages), **options)
     done, rest = store_of(session).transact(closure)
     if rest:
         resume_removals(store_of(session))
@@ -79,12 +86,12 @@ def replace(session: memcore.Session, tail: Any, start: int, *messages: Any, **o
 
 def test_a_tail_says_whether_it_is_all(db):
     session = kept(db)
-    assert session.ending.read() == (None, [], True, 0, 0)
+    assert read_tail(session.ref) == (None, [], True, 0, 0)
     session.extend([user("a"), user("b"), user("c")])
-    assert [message_of(row)["content"] for row in session.ending.read(2).rows] == ["b", "c"]
-    assert not session.ending.read(2).complete
-    assert session.ending.read(3).complete
-    assert session.ending.read(9).complete
+    assert [message_of(row)["content"] for row in read_tail(session.ref, 2).rows] == ["b", "c"]
+    assert not read_tail(session.ref, 2).complete
+    assert read_tail(session.ref, 3).complete
+    assert read_tail(session.ref, 9).complete
 
 
 def test_damaged_rows_stand_among_the_others_as_errors(db, open_db, tmp_path):
@@ -92,14 +99,14 @@ def test_damaged_rows_stand_among_the_others_as_errors(db, open_db, tmp_path):
     session = kept(other)
     session.extend([user("a"), user("b"), user("c")])
     damage(session, 2)
-    kinds = [type(row) for row in session.ending.read().rows]
+    kinds = [type(row) for row in read_tail(session.ref).rows]
     assert kinds == [tuple, memcore.CorruptValueError, tuple]
 
 
 def test_large_items_are_read_with_their_content(db):
     session = kept(db)
     session.append(user(LARGE))
-    (row,) = session.ending.read().rows
+    (row,) = read_tail(session.ref).rows
     assert message_of(row) == user(LARGE)
 
 
@@ -159,10 +166,10 @@ def test_a_suffix_is_replaced_in_one_revision(db):
     session = kept(db)
     session.extend([user(c) for c in "abcd"])
     revision = session.revision
-    assert replace(session, session.ending.read(3), 1, user("x"), user("y"))
+    assert replace(session, read_tail(session.ref, 3), 1, user("x"), user("y"))
     assert contents(session) == [user(c) for c in "abxy"]
     assert session.revision == revision + 1
-    assert replace(session, session.ending.read(), 0)
+    assert replace(session, read_tail(session.ref), 0)
     assert contents(session) == []
 
 
@@ -179,7 +186,7 @@ def test_a_suffix_is_replaced_in_one_revision(db):
 def test_who_wrote_meanwhile_keeps_what_he_wrote(db, between):
     session = kept(db)
     session.extend([user(c) for c in "abcd"])
-    tail = session.ending.read(2)
+    tail = read_tail(session.ref, 2)
     between(kept(db))
     before = contents(session)
     assert not replace(session, tail, 0, user("x"))
@@ -189,7 +196,7 @@ def test_who_wrote_meanwhile_keeps_what_he_wrote(db, between):
 def test_a_session_that_was_deleted_and_made_anew_is_another_one(db):
     session = kept(db)
     session.extend([user(c) for c in "ab"])
-    tail = session.ending.read(1)
+    tail = read_tail(session.ref, 1)
     db.delete_session("s")
     assert not replace(session, tail, 0, user("x"))
     session.extend([user(c) for c in "ab"])
@@ -201,17 +208,17 @@ def test_nothing_read_and_damage_are_no_suffix(open_db, tmp_path):
     db = open_db(path=tmp_path / "damaged")
     session = kept(db)
     session.extend([user(c) for c in "abc"])
-    tail = session.ending.read()
+    tail = read_tail(session.ref)
     assert not replace(session, tail, 3, user("x"))
     damage(session, 2)
-    assert not replace(session, session.ending.read(), 0, user("x"))
-    assert replace(session, session.ending.read(), 2, user("x"))
+    assert not replace(session, read_tail(session.ref), 0, user("x"))
+    assert replace(session, read_tail(session.ref), 2, user("x"))
 
 
 def test_of_two_who_replace_the_same_suffix_one_wins(db):
     session = kept(db)
     session.extend([user(c) for c in "abc"])
-    tail = session.ending.read()
+    tail = read_tail(session.ref)
     done = together(
         db,
         lambda: replace(session, tail, 1, user("one")),
@@ -226,7 +233,7 @@ def test_a_whole_history_is_overwritten_whatever_it_is(open_db, tmp_path):
     session = kept(db)
 
     def overwrite(*messages: dict[str, Any]) -> None:
-        store_of(session).transact(session.ending.overwrite(prepared(session, *messages)))
+        store_of(session).transact(Overwrite(session.ref, prepared(session, *messages)))
 
     overwrite()
     assert not session.exists()
@@ -250,7 +257,7 @@ def test_what_is_expired_at_the_beginning_goes_for_good(db):
     session.record("note", {})
     session.append(user("e"))
     revision = session.revision
-    tail = session.ending.read(1)
+    tail = read_tail(session.ref, 1)
 
     def expired(message: Any) -> bool:
         return "secret" in message["content"]
@@ -267,7 +274,7 @@ def test_a_fork_keeps_what_its_parent_lost(db):
     session = kept(db)
     session.extend([user("old"), user("b")])
     fork = session.fork("other")
-    assert replace(session, session.ending.read(1), 0, expired=lambda _: True)
+    assert replace(session, read_tail(session.ref, 1), 0, expired=lambda _: True)
     assert contents(session) == []
     assert contents(fork) == [user("old"), user("b")]
     db.delete_session("other")
@@ -284,7 +291,7 @@ class Clock:
 
 
 def expire(session: memcore.Session, since_us: int) -> int:
-    gone, _ = store_of(session).transact(session.ending.expire(since_us))
+    gone, _ = store_of(session).transact(ExpireItems(session.ref, since_us))
     resume_removals(store_of(session))
     return gone
 
@@ -296,10 +303,10 @@ def test_old_items_are_left_out_and_removed(db):
     clock.us += 10
     session.extend([fo("1"), user("new")])
     since = clock.us
-    tail = session.ending.read(since_us=since)
+    tail = read_tail(session.ref, since_us=since)
     assert [message_of(row) for row in tail.rows] == [fc("1"), fo("1"), user("new")]
     assert (tail.expired, tail.live, tail.complete) == (1, 3, True)
-    assert not session.ending.read(2, since_us=since).complete
+    assert not read_tail(session.ref, 2, since_us=since).complete
     assert expire(session, since) == 1
     assert expire(session, since) == 0
     assert contents(session) == [fc("1"), fo("1"), user("new")]
@@ -312,7 +319,7 @@ def test_everything_may_be_old(db):
     session = kept(db)
     session.extend([user("a"), fc("open")])
     since = clock.us + 1
-    assert session.ending.read(since_us=since).rows == []
+    assert read_tail(session.ref, since_us=since).rows == []
     assert expire(session, since) == 2
     assert contents(session) == []
     assert expire(kept(db, "none"), since) == 0
@@ -326,7 +333,7 @@ def test_old_ones_behind_younger_ones_stay(db):
     since = clock.us
     clock.us -= 10
     session.append(user("the clock was set back"))
-    assert len(session.ending.read(since_us=since).rows) == 2
+    assert len(read_tail(session.ref, since_us=since).rows) == 2
     assert expire(session, since) == 0
 
 
@@ -335,11 +342,11 @@ def test_nothing_is_replaced_read_only(db, path):
     with memcore.open(path, read_only=True) as reader:
         session = kept(reader)
         with pytest.raises(ReadOnlyError):
-            session.ending.replace(session.ending.read(), 0, [])
+            ReplaceTail(session.ref, read_tail(session.ref), 0, [])
         with pytest.raises(ReadOnlyError):
-            session.ending.expire(1)
+            ExpireItems(session.ref, 1)
         with pytest.raises(ReadOnlyError):
-            session.ending.take()
+            TakeLast(session.ref)
 
 
 # --- many at once ---------------------------------------------------------------------------------
@@ -347,7 +354,7 @@ def test_nothing_is_replaced_read_only(db, path):
 
 def recalled(session: memcore.Session, **options: Any) -> DecodedCache:
     given: dict[str, Any] = {"most_bytes": 1 << 20, **options}
-    return DecodedCache(session.ending.reading, lambda messages: messages, **given)
+    return DecodedCache(session.reading, lambda messages: messages, **given)
 
 
 def last(recall: DecodedCache, count: int | None = None) -> Any:
@@ -390,7 +397,7 @@ def test_what_is_remembered_is_what_is_stored(steps, most_bytes):
             elif step == "delete":
                 db.delete_session(session.id)
             elif step == "read":
-                session.ending.read(size)
+                read_tail(session.ref, size)
             stored = list(session)
             found, complete = asyncio.run(recall.last(size))
             assert complete == (size >= len(stored))
@@ -463,8 +470,8 @@ def test_blobs_beyond_a_commit_are_replaced_too(db):
     huge = user("x" * (BLOB_INLINE_COMMIT_BYTES_MAX + 1))
     session.append(user("a"))
     ready = prepared(session, huge)
-    closure = session.ending.replace(session.ending.read(), 0, ready)
-    done, _ = session.appending.store(ready, closure)
+    closure = ReplaceTail(session.ref, read_tail(session.ref), 0, ready)
+    done, _ = store(closure)
     assert done
     assert contents(session) == [huge]
 

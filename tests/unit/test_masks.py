@@ -223,7 +223,7 @@ def test_a_sealed_view_that_makes_no_sense_is_a_damaged_one(name: str, value: An
         session = db.session("s")
         fill(session, 0, 6)
         session.compact(policy=rule(), force=True)
-        log = session.changes._address.resolve()
+        log = session.ref.resolve()
         assert log is not None
         key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)
 

@@ -65,8 +65,15 @@ from memcore.model import Envelope, ItemKind
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import need_free
 from memcore.session import Session
-from memcore.session.append import STAGE_ATTEMPTS, Closure, ItemOptions, Unchanged
-from memcore.session.engine import Engine
+from memcore.session.append import (
+    STAGE_ATTEMPTS,
+    ItemOptions,
+    encode_items,
+    stage,
+)
+from memcore.session.append import encode_event as encode_event_row
+from memcore.session.change import Change, Unchanged
+from memcore.session.engine import Engine, SessionRef
 from memcore.session.read import head_of
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import store_of
@@ -76,7 +83,8 @@ from memcore.wire.expire import expired_event, expired_message
 
 __all__ = [
     "Appended",
-    "Appending",
+    "DeleteEvents",
+    "StoreEvent",
     "Storing",
     "Turn",
     "Turns",
@@ -144,7 +152,7 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         if plan is None or not plan.events:
             return 0
         before = _before(session, plan.own) if rewinds else {}
-        done = engine.store.transact(_closure(engine, session, plan, before), makes_room=True)
+        done = engine.store.transact(DeleteEvents(session, plan, before), makes_room=True)
         if done is not None:
             blobs.finish_leaving(engine.store, done)
             return plan.events
@@ -164,37 +172,45 @@ def _before(session: Session, own: Mapping[str, int]) -> dict[str, Any]:
     return found
 
 
-def _closure(engine: Engine, session: Session, plan: _Plan, before: Mapping[str, Any]) -> Any:
-    """What does it, and returns the contents that are still to go; None: others wrote meanwhile."""
-    change = None
-    if before:
-        change = session.state.plan()
-        change.update(before)
+class DeleteEvents(Change[list[bytes] | None]):
+    """Delete the events of a plan; the contents that are still to go, None if others wrote."""
 
-    def work(draft: SessionTxn) -> bool:
+    __slots__ = ("change", "plan", "session")
+    creates = False
+    atomic = True
+
+    def __init__(self, session: Session, plan: _Plan, before: Mapping[str, Any]) -> None:
+        self.session, self.plan, self.change = session, plan, None
+        if before:
+            self.change = session.state.plan()
+            self.change.update(before)
+        super().__init__(session.ref)
+
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Compare the log with the plan, ask the holds, and put back the state of before."""
+        plan, txn = self.plan, session.txn
         # Rows that are rewritten in their place change the epoch alone.
-        if (draft.head.revision, draft.head.epoch) != (plan.revision, plan.epoch):
-            return False
+        if (session.head.revision, session.head.epoch) != (plan.revision, plan.epoch):
+            return Unchanged(None)
         # The rows are shared: by whom they belong to, and by all that were forked from there.
         for owner in {plan.session, *plan.rows}:
-            for each in family_of(draft.txn, plan.scope, owner):
-                need_free(draft.txn, plan.scope, each, what="the invocation")
-        if change is not None:
-            session.state.write(change, draft)
-        return True
+            for each in family_of(txn, plan.scope, owner):
+                need_free(txn, plan.scope, each, what="the invocation")
+        if self.change is not None:
+            self.session.state.write(self.change, session)
+        return None
 
-    renew = session.changes.change(work, create=False, missing=bool, atomic=True)
-
-    def closure(txn: Txn) -> list[bytes] | None:
-        if not renew(txn):
-            return None
-        leaving: list[bytes] = []
+    def done(self, session: SessionTxn, result: Any) -> list[bytes]:
+        """Rewrite the rows, behind the revision that says so."""
+        del result
+        plan, txn, leaving = self.plan, session.txn, list[bytes]()
         for owner, rows in plan.rows.items():
-            leaving += _rewrite(txn, engine, (plan.scope, owner), rows).leaving
+            leaving += _rewrite(txn, self.ref.engine, (plan.scope, owner), rows).leaving
         record_event(txn, plan.scope, "delete", {"session": plan.session, "events": plan.events})
         return leaving
 
-    return closure
+    def missing(self) -> None:
+        """There is nothing to delete."""
 
 
 def _rewrite(txn: Txn, engine: Engine, place: tuple[int, int], rows: list[Rewriting]) -> Rewritten:
@@ -339,7 +355,7 @@ class Storing:
     """One event on its way into the log."""
 
     __slots__ = (
-        "closure", "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows",
+        "change", "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows",
         "session",
     )  # fmt: skip
 
@@ -361,7 +377,7 @@ class Storing:
         self.done: Appended | None = None
         """What becomes of it, if the commit succeeds in which it stands."""
         self.rows: list[Prepared] = []
-        self.closure: Closure[Appended]
+        self.change: StoreEvent
 
     @property
     def needs_history(self) -> bool:
@@ -383,10 +399,9 @@ class Storing:
             await self._rewind(history)
 
     def plan(self, shown: AdkSession) -> None:
-        """Make the closure that stores it; ``shown`` is the writer's object."""
-        appending = Appending(self.session)
-        self.rows = appending.prepare(self.encoded)
-        self.closure = appending.closure(self, View.of(shown))
+        """Make the change that stores it; ``shown`` is the writer's object."""
+        self.rows = encode_rows(self.session.ref, self.encoded)
+        self.change = StoreEvent(self, View.of(shown))
 
     async def _cover(self, shown: AdkSession, history: History) -> None:
         """Say with a compaction which seqs it covers."""
@@ -434,9 +449,9 @@ class Storing:
     async def commit_large(self) -> Appended:
         """Store it; what is very large is staged ahead in a thread."""
         for _ in range(STAGE_ATTEMPTS):
-            await settled(in_thread(self.session.appending.stage, self.rows))
+            await settled(in_thread(stage, self.session.ref, self.rows))
             with suppress(StagedBlobLost):
-                return await commit_to(store_of(self.session), self.closure, large=True)
+                return await commit_to(store_of(self.session), self.change, large=True)
         msg = "large content was collected again and again before it could be referred to"
         raise StorageError(msg)
 
@@ -548,72 +563,77 @@ class View(NamedTuple):
             return True
 
 
-class Appending:
-    """Makes the closures that store events in one session."""
+def encode_rows(ref: SessionRef, encoded: Encoded) -> list[Prepared]:
+    """The rows of an event.
 
-    __slots__ = ("_session",)
+    Raises:
+        InvalidItemError: it is too large.
+    """
+    content, rest = encoded.content, encoded.rest
+    told = _told(rest)
+    if content is None:
+        return [encode_event_row(ref, EVENT, rest, ItemOptions(None, *told))]
+    try:
+        return encode_items(ref, [content], ItemOptions({"adk": rest}, *told))
+    except InvalidItemError:
+        if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
+            raise
+    first = encode_event_row(ref, REST, rest, ItemOptions())
+    *before, item = encode_items(ref, [content], ItemOptions({"adk": None}, *told))
+    return [*before, first, item]
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
-    def prepare(self, encoded: Encoded) -> list[Prepared]:
-        """The rows of an event.
+class StoreEvent(Change[Appended]):
+    """Store the rows of an event and the changes of the state, if the writer's view is current.
+
+    Raises (when it is run):
+        SessionNotFoundError, StaleSessionError
+        DuplicateRequestError: another event has this id.
+    """
+
+    __slots__ = ("change", "items", "request", "seed", "storing", "view")
+    creates = False
+    atomic = True
+
+    def __init__(self, storing: Storing, view: View) -> None:
+        session, encoded = storing.session, storing.encoded
+        self.storing, self.view, self.items = storing, view, storing.rows
+        content = [encoded.identity] if encoded.identity else _content(storing.rows)
+        self.seed = store_of(session).seed
+        self.request = request_of(storing.event.id, content, seed=self.seed, ttl_ms=None)
+        self.change = session.state.plan() if encoded.delta else None
+        if self.change is not None:
+            self.change.update(fields_of(encoded.delta))
+        super().__init__(session.ref)
+
+    def run(self, session: SessionTxn) -> Unchanged | None:
+        """Append the rows, unless the event was stored before."""
+        storing, view = self.storing, self.view
+        first = find_request(session, self.request, now_ms=0)
+        if first is not None:
+            return Unchanged(view.again(session, first.revision))
+        storing.is_stale = not view.is_current(session)
+        if storing.is_stale and not (storing.merges and view.is_of(session, self.seed)):
+            raise StaleSessionError(_STALE)
+        if self.change is not None:
+            storing.session.state.write(self.change, session, ahead=len(self.items))
+        session.append(self.items, orphans="keep")
+        return None
+
+    def done(self, session: SessionTxn, result: Any) -> Appended:
+        """Remember the event's id; what the writer's object is to show."""
+        del result
+        record_request(session, self.request, session.receipt(len(self.items)), now_ms=0)
+        self.storing.done = _done(session, is_new=True)
+        return self.storing.done
+
+    def missing(self) -> Appended:
+        """Refuse to make a session.
 
         Raises:
-            InvalidItemError: it is too large.
+            SessionNotFoundError: always.
         """
-        appending = self._session.appending
-        content, rest = encoded.content, encoded.rest
-        told = _told(rest)
-        if content is None:
-            return [appending.prepare_event(EVENT, rest, ItemOptions(None, *told))]
-        try:
-            return appending.prepare([content], ItemOptions({"adk": rest}, *told))
-        except InvalidItemError:
-            if len(codec.encode_json(rest)[0]) < META_BYTES_MAX // 2:
-                raise
-        first = appending.prepare_event(REST, rest, ItemOptions())
-        *before, item = appending.prepare([content], ItemOptions({"adk": None}, *told))
-        return [*before, first, item]
-
-    def closure(self, storing: Storing, view: View) -> Closure[Appended]:
-        """What stores the rows and the changes of the state, if the writer's view is current.
-
-        Raises (when it runs):
-            SessionNotFoundError, StaleSessionError
-            DuplicateRequestError: another event has this id.
-        """
-        session, rows, encoded = self._session, storing.rows, storing.encoded
-        content = [encoded.identity] if encoded.identity else _content(rows)
-        seed = store_of(session).seed
-        request = request_of(storing.event.id, content, seed=seed, ttl_ms=None)
-        change = session.state.plan() if encoded.delta else None
-        if change is not None:
-            change.update(fields_of(encoded.delta))
-
-        def work(draft: SessionTxn) -> Any:
-            first = find_request(draft, request, now_ms=0)
-            if first is not None:
-                return Unchanged(view.again(draft, first.revision))
-            storing.is_stale = not view.is_current(draft)
-            if storing.is_stale and not (storing.merges and view.is_of(draft, seed)):
-                raise StaleSessionError(_STALE)
-            if change is not None:
-                session.state.write(change, draft, ahead=len(rows))
-            draft.append(rows, orphans="keep")
-            return None
-
-        def after(draft: SessionTxn) -> Appended:
-            record_request(draft, request, draft.receipt(len(rows)), now_ms=0)
-            storing.done = _done(draft, is_new=True)
-            return storing.done
-
-        return session.changes.change(
-            work, create=False, missing=self._missing, after=after, atomic=True
-        )
-
-    def _missing(self) -> Any:
-        msg = f"Session {self._session.id} not found."
+        msg = f"Session {self.ref.name} not found."
         raise SessionNotFoundError(msg)
 
 

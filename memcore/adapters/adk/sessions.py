@@ -101,7 +101,7 @@ async def begin(scope: Scope, name: str, state: Mapping[str, Any]) -> Session:
         session = scope.session(name, policy="gemini", orphans="keep")
         batch = session.plan_batch(None)
         batch.begin_state(fields_of(values), meta={"adk": {"timestamp": platform_time.get_time()}})
-        await commit(session, batch.closure())
+        await commit(session, batch.change())
     except (RevisionConflict, PolicyMismatchError) as exc:
         msg = f"Session with id {name} already exists."
         raise AlreadyExistsError(msg) from exc
@@ -717,7 +717,7 @@ class MemcoreSessionService(Opened, BaseSessionService):
             if storing.is_large:
                 done = await storing.commit_large()
             else:
-                done = await commit_to(store_of(native), storing.closure)
+                done = await commit_to(store_of(native), storing.change)
         except asyncio.CancelledError:
             if storing.done is not None and await storing.is_last(self._cache):
                 self._show(session, storing, storing.done)

@@ -36,7 +36,7 @@ from memcore.log import CachedSession, History, SessionTxn
 from memcore.model import ItemKind
 from memcore.rows import names
 from memcore.rows.item import split_body
-from memcore.session.append import Closure
+from memcore.session.change import Change
 from memcore.session.read import head_of
 from memcore.session.session import store_of
 from memcore.session.tail import Renewal, Renewed, message_of, payload_of
@@ -361,6 +361,27 @@ class Known(NamedTuple):
     """The first item of the last turn."""
 
 
+class WithUsage(Change[T]):
+    """A change of the items of a branch; the usage of a turn goes with its first item."""
+
+    __slots__ = ("book", "branch", "change", "items")
+
+    def __init__(self, bound: Bound, change: Change[T], book: Book) -> None:
+        self.change, self.items, self.branch, self.book = change, change.items, bound.branch, book
+        super().__init__(change.ref)
+
+    def __call__(self, txn: Txn) -> T:
+        """Carry the change out, then delete the usage of turns that are over."""
+        found = self.change(txn)
+        page = self.book.writing(txn)
+        row = page.last_usage(self.branch)
+        session = None if row is None else self.ref.draft(txn, create=False)
+        while row is not None and session is not None and _is_over(session, row):
+            page.delete_usage(self.branch, row["user_turn_number"])
+            row = page.last_usage(self.branch)
+        return found
+
+
 class Usage(Turns):
     """Usage accounting."""
 
@@ -483,22 +504,9 @@ class Usage(Turns):
 
         return engine_of(scope).store.read(look)
 
-    def beside(self, bound: Bound, closure: Closure[T]) -> Closure[T]:
+    def beside(self, bound: Bound, change: Change[T]) -> Change[T]:
         """As ``History.beside``: the usage of a turn goes with its first item."""
-        address = bound.address
-        book = Book(address, self.session_id)
-
-        def both(txn: Txn) -> T:
-            found = closure(txn)
-            page = book.writing(txn)
-            row = page.last_usage(bound.branch)
-            draft = None if row is None else address.draft(txn, create=False)
-            while row is not None and draft is not None and _is_over(draft, row):
-                page.delete_usage(bound.branch, row["user_turn_number"])
-                row = page.last_usage(bound.branch)
-            return found
-
-        return both
+        return WithUsage(bound, change, Book(bound.address, self.session_id))
 
     def moves(self, bound: Bound) -> Renewed:
         """As ``History.moves``: usage goes on with the turns that stay, under their new numbers."""

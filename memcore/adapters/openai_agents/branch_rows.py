@@ -30,7 +30,6 @@ from memcore.kv.namespace import KeyValueTxn, KeyValueView, NamespaceReader, Nam
 from memcore.log import SessionTxn
 from memcore.rows import names
 from memcore.session import SessionRef, start_removal
-from memcore.session.append import Closure
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -189,7 +188,7 @@ def clearing(
     *,
     forget: bool = False,
     unless: Callable[[Txn, int, list[str]], bool] | None = None,
-) -> Closure[tuple[bool, list[bytes]]]:
+) -> Callable[[Txn], tuple[bool, list[bytes]]]:
     """The closure that removes a session and its branches in one commit.
 
     Args:

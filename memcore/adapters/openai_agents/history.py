@@ -36,12 +36,22 @@ from memcore.limits import NAME_CHARS_MAX
 from memcore.log import Prepared
 from memcore.options import checked_int, checked_optional_seconds
 from memcore.session import Session, SessionOptions, SessionRef, resume_removals
-from memcore.session.append import PLAIN, Closure
+from memcore.session.append import PLAIN, admit_items, encode_items
+from memcore.session.change import Change
 from memcore.session.read import DecodedCache
 from memcore.session.session import store_of
-from memcore.session.tail import Renewal, Renewed, Seen, Tail, TailEditor, message_of
+from memcore.session.tail import (
+    ExpireItems,
+    Renewal,
+    Renewed,
+    Seen,
+    Tail,
+    message_of,
+    read_tail,
+    seen_now,
+)
 from memcore.store.interface import Store
-from memcore.telemetry import adapting, note_stored, observe, observer_of
+from memcore.telemetry import adapting, observe, observer_of
 
 __all__ = [
     "MAIN",
@@ -401,10 +411,10 @@ class Knowledge:
     def __init__(self) -> None:
         self.seen: Seen | None = None
 
-    def read(self, ending: TailEditor) -> None:
+    def read(self, ref: SessionRef) -> None:
         """Note what is there before the first read."""
         if self.seen is None:
-            self.seen = ending.seen()
+            self.seen = seen_now(ref)
 
     def wrote(self, session: int, revision: int) -> None:
         """The instance has written; if somebody else did so before, it does not know of that."""
@@ -585,9 +595,7 @@ class History(Opened):
         place = address.app, address.user, self.session_id
         session = Session(address)
         coder: Coder = Clear() if self._keys is None else Sealer(self._keys, *place)
-        recall = DecodedCache(
-            session.ending.reading, coder.decode_all, most_bytes=self._cache_bytes
-        )
+        recall = DecodedCache(session.reading, coder.decode_all, most_bytes=self._cache_bytes)
         return Bound(AsyncSession(session), coder, recall, address, Knowledge(), branch)
 
     def need_open(self) -> None:
@@ -618,7 +626,7 @@ class History(Opened):
             if found is not None:
                 return found
         while True:
-            tail = bound.session.sync.ending.read(window, since_us=since_us)
+            tail = read_tail(bound.address, window, since_us=since_us)
             items, skipped = await self._decoded(bound, tail)
             if tail.complete or most is None or window is None or len(items) >= most:
                 break
@@ -681,9 +689,9 @@ class History(Opened):
 
     # --- what lies beside the items ---------------------------------------------------------------
 
-    def beside(self, bound: Bound, closure: Closure[T]) -> Closure[T]:  # noqa: ARG002 - see Usage
-        """The closure, with what follows from it for that which is kept beside the items."""
-        return closure
+    def beside(self, bound: Bound, change: Change[T]) -> Change[T]:  # noqa: ARG002 - see Usage
+        """The change, with what follows from it for that which is kept beside the items."""
+        return change
 
     def moves(self, bound: Bound) -> Renewed:
         """Told when the session of a call is written anew."""
@@ -714,8 +722,8 @@ class History(Opened):
 
     async def _remove_expired(self, bound: Bound, since_us: int) -> int:
         store = store_of(bound.session.sync)
-        closure = bound.session.sync.ending.expire(since_us, renewed=self.moves(bound))
-        gone, rest = await commit_to(store, closure)
+        change = ExpireItems(bound.address, since_us, renewed=self.moves(bound))
+        gone, rest = await commit_to(store, change)
         if gone:
             self._logger.info("session %r: %d expired items removed", self.session_id, gone)
         await finish_removal(bound, rest)
@@ -731,22 +739,16 @@ class History(Opened):
         Raises:
             TypeError: one is nothing that JSON can say.
         """
-        prepare = bound.session.sync.appending.prepare
-        passage = bound.address.passage
-        if passage is not None and self._keys is not None:
+        ref = bound.address
+        if ref.passage is not None and self._keys is not None:
             return self._sealed(bound, items, request)
         messages = bound.coder.quick(items)
         if messages is not None:
             try:
-                return self._noted(prepare(messages, PLAIN))
+                return encode_items(ref, messages, PLAIN)
             except InvalidItemError:
                 pass  # the standard library may write it all the same, or says why not
-        return self._noted(prepare(bound.coder.encode(items, request), PLAIN))
-
-    @staticmethod
-    def _noted(prepared: list[Prepared]) -> list[Prepared]:
-        note_stored(prepared)
-        return prepared
+        return encode_items(ref, bound.coder.encode(items, request), PLAIN)
 
     def _sealed(self, bound: Bound, items: Sequence[Any], request: str | None) -> list[Prepared]:
         """Items that are redacted before they are encrypted: nobody could look into them then.
@@ -754,9 +756,9 @@ class History(Opened):
         Raises:
             BlockedError: a guard refuses one, or would have it quarantined.
         """
-        appending = bound.session.sync.appending
-        admitted = appending.admitted(Clear().encode(items, request))
-        return appending.prepare(bound.coder.encode(admitted, request), PLAIN, admitted=True)
+        ref = bound.address
+        admitted = admit_items(ref, Clear().encode(items, request))
+        return encode_items(ref, bound.coder.encode(admitted, request), PLAIN, admitted=True)
 
 
 async def finish_removal(bound: Bound, rest: list[bytes]) -> None:

@@ -22,11 +22,13 @@ from memcore.aio.commit import commit_to
 from memcore.compaction import compaction_policy
 from memcore.database.scope import engine_of
 from memcore.errors import ContextOverflowError, CorruptValueError, MemcoreError
+from memcore.log import prepare_request
 from memcore.model import Context, Message
 from memcore.options import checked_optional_int, checked_optional_seconds
+from memcore.session.append import Append
 from memcore.session.compact import AnySummarizer, checked_summarizer
 from memcore.session.session import AnyPolicy, store_of
-from memcore.session.tail import Tail, message_of
+from memcore.session.tail import Overwrite, ReplaceTail, Tail, TakeLast, message_of, read_tail
 from memcore.telemetry import seen_compacting
 from memcore.wire.render import SUMMARY_PREFIX
 
@@ -72,7 +74,7 @@ class Methods(Current):
             UnreadableItemsError: some are encrypted otherwise.
         """
         bound = self.bound_at(branch_id, wrapper)
-        bound.known.read(bound.session.sync.ending)
+        bound.known.read(bound.address)
         usual = resolve_session_limit(None, self.session_settings)
         if limit is None or limit == usual:
             return await self.shown(bound, usual)
@@ -97,9 +99,10 @@ class Methods(Current):
         if not items:
             return
         prepared = self.prepared(bound, list(items), idempotency_key)
-        closure = bound.session.sync.appending.append(prepared, idempotency_key=idempotency_key)
+        ref = bound.address
+        request = prepare_request(idempotency_key, prepared, seed=ref.engine.seed)
         try:
-            receipt = await bound.session.store(prepared, closure)
+            receipt = await bound.session.store(Append(ref, prepared, request=request))
         except BranchGone:
             await self.add_items(items, wrapper=wrapper, idempotency_key=idempotency_key)
         else:
@@ -143,8 +146,8 @@ class Methods(Current):
 
         store = store_of(bound.session.sync)
         try:
-            closure = self.beside(bound, bound.session.sync.ending.take(look))
-            taken = await commit_to(store, closure, makes_room=True)
+            change = self.beside(bound, TakeLast(bound.address, look))
+            taken = await commit_to(store, change, makes_room=True)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         bound.known.forget()
@@ -216,7 +219,7 @@ class Hooks(Methods):
         if not self._is_untransformed():
             return None
         bound = self.bound()
-        tail = bound.session.sync.ending.read(limit, since_us=self.since_us())
+        tail = read_tail(bound.address, limit, since_us=self.since_us())
         items: list[Any] = []
         places: list[int] = []
         decode = bound.coder.decode
@@ -257,7 +260,8 @@ class Hooks(Methods):
                 return False
 
         prepared = self.prepared(bound, output)
-        closure = bound.session.sync.ending.replace(
+        change = ReplaceTail(
+            bound.address,
             tail,
             start,
             prepared,
@@ -265,7 +269,7 @@ class Hooks(Methods):
             renewed=self.moves(bound),
         )
         try:
-            done, rest = await bound.session.store(prepared, self.beside(bound, closure))
+            done, rest = await bound.session.store(self.beside(bound, change))
         except BranchGone:
             return False
         bound.known.forget()
@@ -283,9 +287,9 @@ class Hooks(Methods):
             return False
         bound = self.bound()
         prepared = self.prepared(bound, output)
-        closure = bound.session.sync.ending.overwrite(prepared, seen=bound.known.seen)
+        change = Overwrite(bound.address, prepared, seen=bound.known.seen)
         try:
-            await bound.session.store(prepared, self.beside(bound, closure))
+            await bound.session.store(self.beside(bound, change))
         finally:
             bound.known.forget()
         return True

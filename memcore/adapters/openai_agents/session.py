@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from agents import RunState
@@ -26,10 +26,10 @@ from memcore.codec.values import plain_json
 from memcore.database import Scope
 from memcore.database.scope import engine_of
 from memcore.errors import InvalidOptionError, UnreadableItemsError
-from memcore.log import CachedSession, SessionTxn
+from memcore.log import CachedSession, Prepared, SessionTxn
 from memcore.model import ItemKind
-from memcore.session import Changes, SessionReader, SessionRef, start_removal
-from memcore.session.append import Closure
+from memcore.session import SessionReader, SessionRef, start_removal
+from memcore.session.change import Change, Fork
 from memcore.session.read import head_of
 from memcore.session.session import store_of
 from memcore.session.tail import mark_of, marked
@@ -114,10 +114,9 @@ class Branches(Usage):
 
     def _branching(
         self, scope: Scope, bound: Bound, spot: Spot, wanted: tuple[int, str | None]
-    ) -> Closure[tuple[str, int]]:
+    ) -> Callable[[Txn], tuple[str, int]]:
         """The closure that makes a branch; its id and the session's generation."""
         address, book = bound.address, self.book_of(scope)
-        changes = Changes(address)
 
         def closure(txn: Txn) -> tuple[str, int]:
             draft = address.draft(txn, create=False)
@@ -130,7 +129,7 @@ class Branches(Usage):
             page = book.writing(txn)
             branch_id = _unused(page, *wanted)
             target = address.beside(branch_name_of(self.session_id, branch_id), policy=None)
-            changes.fork(target, spot.before)(txn)
+            Fork(address, target, spot.before)(txn)
             try:
                 return branch_id, page.add_branch(branch_id, now_us=engine_of(scope).now_us())
             except BaseException:
@@ -209,7 +208,7 @@ class Branches(Usage):
         self._logger.info("Deleted branch '%s': %s usage entries", branch_id, usage)
         await finish_removal(self.bound_in(scope), rest)
 
-    def _deleting(self, scope: Scope, branch_id: str) -> Closure[tuple[int, list[bytes]]]:
+    def _deleting(self, scope: Scope, branch_id: str) -> Callable[[Txn], tuple[int, list[bytes]]]:
         """The closure that deletes a branch; how many usage rows went, what is left to remove."""
         address, book = self._address_of(scope, branch_id), self.book_of(scope)
 
@@ -404,29 +403,10 @@ class Notes(Branches):
         bound = self.bound(wrapper)
         value = None if state is None else state.to_json(**options)
         prepared = self.prepared(bound, list(items))
-        append = bound.session.sync.appending.append(prepared) if prepared else None
         sealed = None if value is None else self._sealed_note(bound, RUN, value)
-
-        def work(draft: SessionTxn) -> None:
-            said = None if sealed is None else {"end": mark_of(draft), "run": sealed}
-            _put(bound, draft, RUN, said)
-
-        keep: Closure[None] = Changes(bound.address).change(
-            work, create=value is not None, revised=False, missing=lambda: None
-        )
-
-        def closure(txn: Txn) -> None:
-            if append is not None:
-                append(txn)
-            try:
-                keep(txn)
-            except BaseException:
-                txn.spoil()
-                raise
-
         # What this instance knows of the session stays as it is: a forced compaction that finds
         # these items refuses once, which is better than taking what others wrote for its own.
-        await bound.session.store(prepared, closure)
+        await bound.session.store(KeepNote(bound, RUN, sealed, items=prepared, marks=True))
 
     async def load_run_state(
         self, agent: Any, *, wrapper: Any = None, **options: Any
@@ -459,13 +439,7 @@ class Notes(Branches):
 
     async def _keep(self, bound: Bound, name: str, value: Any) -> None:
         sealed = None if value is None else self._sealed_note(bound, name, value)
-        closure = Changes(bound.address).change(
-            lambda draft: _put(bound, draft, name, sealed),
-            create=value is not None,
-            revised=False,
-            missing=lambda: None,
-        )
-        await commit_to(store_of(bound.session.sync), closure)
+        await commit_to(store_of(bound.session.sync), KeepNote(bound, name, sealed))
 
     def _note(self, bound: Bound, name: str) -> Any:
         found = bound.session.sync.reading.run(lambda log, txn: _field(log, txn, name), None)
@@ -487,13 +461,50 @@ class Notes(Branches):
         return value.get("value") if isinstance(value, dict) else None
 
 
-def _put(bound: Bound, draft: SessionTxn, name: str, value: Any) -> None:
-    change = ScopedChange(None, {})
-    if value is None:
-        change.delete([name])
-    else:
-        change.update({name: value})
-    bound.session.sync.state.write(change, draft)
+class KeepNote(Change[None]):
+    """Append items, and put a note into the state behind them, or delete it.
+
+    Args:
+        bound: the session.
+        name: of the note.
+        value: what it says, as it is stored; None deletes it.
+        items: what is appended before.
+        marks: whether the note says which item it stands behind.
+    """
+
+    __slots__ = ("bound", "creates", "items", "marks", "name", "revised", "value")
+
+    def __init__(
+        self,
+        bound: Bound,
+        name: str,
+        value: Any,
+        *,
+        items: Sequence[Prepared] = (),
+        marks: bool = False,
+    ) -> None:
+        self.bound, self.name, self.value = bound, name, value
+        self.items, self.marks = items, marks
+        self.creates = bool(items) or value is not None
+        self.revised = bool(items)
+        super().__init__(bound.address)
+
+    def run(self, session: SessionTxn) -> None:
+        """Append, then write the field of the state."""
+        if self.items:
+            session.append(self.items, orphans=self.ref.options.orphans)
+        value = self.value
+        if self.marks and value is not None:
+            value = {"end": mark_of(session), "run": value}
+        change = ScopedChange(None, {})
+        if value is None:
+            change.delete([self.name])
+        else:
+            change.update({self.name: value})
+        self.bound.session.sync.state.write(change, session)
+
+    def missing(self) -> None:
+        """There is no note to delete."""
 
 
 def _field(log: CachedSession, txn: ReadTxn, name: str) -> Any:

@@ -1,0 +1,406 @@
+"""Changes of one session: objects that the store runs in its write transaction.
+
+A handle checks and prepares what it was asked for, makes a change of it and has the store run it;
+the asynchronous facade has it run by the writer thread. A transaction that has to be run once more
+calls the change again, so a change keeps nothing of one run for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from memcore import blobs
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import FLAG_BLOB, seal_value
+from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.log import Head, History, Prepared, SessionTxn, decode_item
+from memcore.log.checkpoint import CheckpointRow
+from memcore.log.session_txn import rebase_counts
+from memcore.model import Item
+from memcore.options import checked_bool, checked_int, checked_optional_int
+from memcore.rows import names
+from memcore.rows.item import split_body
+from memcore.rows.usage import inherit_usage
+from memcore.rows.views import read_view
+from memcore.state import counter_before, inherit, read_header, restore, state_counter
+from memcore.store.interface import ReadTxn, Txn
+from memcore.wire import policy_name
+
+if TYPE_CHECKING:
+    from memcore.session.engine import SessionRef
+
+__all__ = [
+    "Change",
+    "Fork",
+    "SetPolicy",
+    "StatePoint",
+    "Unchanged",
+    "Uncompact",
+    "Undo",
+    "live_count",
+    "restore_state_at",
+    "state_at",
+    "state_before",
+    "take_back",
+    "unknown_state",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """What ``Change.run`` returns if the session's log and head are not to be written."""
+
+    result: Any
+
+
+class Change(Generic[T]):
+    """A change of one session; ``store.transact(change)`` carries it out and returns its result.
+
+    A subclass says in ``run`` what happens to the session, and in ``done`` what the caller gets
+    once the change is numbered.
+
+    Raises (when it is made):
+        ReadOnlyError: the database was opened read-only.
+    """
+
+    __slots__ = ("ref",)
+
+    creates: bool = True
+    """Whether a session that is missing comes into being."""
+    revised: bool = True
+    """Whether the log changes, and so has another revision."""
+    atomic: bool = False
+    """Whether a ``run`` that raises has changed nothing; else it is taken back from outside."""
+    guarded: bool = True
+    """Whether the lease of the session is respected."""
+    makes_room: bool = False
+    """Whether it is carried out on a full device, too."""
+    items: Sequence[Prepared] = ()
+    """What it appends: large ones are staged before it is run."""
+
+    def __init__(self, ref: SessionRef) -> None:
+        ref.need_writable()
+        self.ref = ref
+
+    def run(self, session: SessionTxn) -> T | Unchanged | None:
+        """Change the session; the result, or Unchanged if there is nothing (more) to write.
+
+        What it raises leaves the session as it was, as long as nothing was written.
+        """
+        raise NotImplementedError
+
+    def done(self, session: SessionTxn, result: Any) -> T:  # noqa: ARG002 - some look at it
+        """The result of the change, whose revision is known by now."""
+        return result  # type: ignore[no-any-return]
+
+    def missing(self) -> T:
+        """The result where there is no such session.
+
+        Raises:
+            NotFoundError: there must be one.
+        """
+        msg = f"there is no session {self.ref.name!r}"
+        raise NotFoundError(msg)
+
+    def __call__(self, txn: Txn) -> T:
+        """Carry the change out in a write transaction."""
+        ref = self.ref
+        find = ref.draft if self.guarded else ref.unguarded
+        session = find(txn, create=self.creates)
+        if session is None:
+            return self.missing()
+        mark = None if self.atomic else session.mark()
+        try:
+            result = self.run(session)
+        except BaseException:
+            if mark is not None:
+                session.restore(mark)
+            raise
+        if type(result) is Unchanged:
+            return result.result  # type: ignore[no-any-return]
+        try:
+            session.finish(now_ms=ref.engine.now_ms(), revised=self.revised)
+            if ref.uses is not None:
+                ref.uses.write(txn, session.log.place)
+            found = self.done(session, result)
+            if session.is_rebased:
+                ref.engine.drafts.close(txn, session)
+        except BaseException:
+            txn.spoil()  # neighbours in the batch share this transaction's copy of the session
+            raise
+        return found
+
+
+# --- The state of a session as it was at one of its items -----------------------------------------
+
+StatePoint = tuple[int, int]
+"""The session that had the values, and their counter."""
+
+
+def state_at(txn: ReadTxn, scope: int, session: int, history: History, seq: int) -> StatePoint:
+    """The state when the history ended at ``seq`` (0: before its first item).
+
+    That is the one which the next item was appended on, or that of now behind the last item.
+
+    Raises:
+        NotFoundError: the item is not in the history, or the state of then is not known.
+        CorruptValueError: a row is damaged.
+    """
+    position = _position(history, seq) if seq else -1
+    if position + 1 == history.count:
+        return session, state_counter(txn, scope, session)
+    return _before(txn, scope, history, position + 1)
+
+
+def state_before(txn: ReadTxn, scope: int, history: History, seq: int) -> StatePoint:
+    """The state that an item of the history was appended on.
+
+    Raises:
+        NotFoundError: the item is not in the history, or the state of then is not known.
+        CorruptValueError: a row is damaged.
+    """
+    return _before(txn, scope, history, _position(history, seq))
+
+
+def _before(txn: ReadTxn, scope: int, history: History, position: int) -> StatePoint:
+    owner, seq = history.locate(position)
+    counter = counter_before(txn, scope, owner, seq)
+    if counter is None and read_header(txn, scope, owner).floor:
+        msg = f"the state before item {seq} is not known: it was trimmed, or came without its past"
+        raise NotFoundError(msg)
+    return owner, counter or 0
+
+
+def _position(history: History, seq: int) -> int:
+    position = history.position_of(seq)
+    if position is None:
+        msg = f"item {seq} is not in the live history"
+        raise NotFoundError(msg)
+    return position
+
+
+def restore_state_at(draft: SessionTxn, seq: int) -> None:
+    """Make the values of a live item those of now; nothing is written if they are.
+
+    Raises:
+        NotFoundError: they are not known any more.
+        CorruptValueError: a row is damaged.
+    """
+    txn, (scope, session) = draft.txn, draft.log.place
+    if not state_counter(txn, scope, session):
+        return  # it never had one, nor had what it was forked from
+    history = History(draft.head.all_segments(txn, scope))
+    try:
+        owner, counter = state_at(txn, scope, session, history, seq)
+        restore(txn, scope, session, counter, seq=draft.head.next_seq, owner=owner)
+    except NotFoundError as exc:
+        raise unknown_state(seq, exc) from exc
+
+
+def unknown_state(seq: int, why: NotFoundError) -> NotFoundError:
+    """The error for an item whose state is not known."""
+    return NotFoundError(f"at item {seq}, {why}; state=False leaves the state alone")
+
+
+# --- Taking back ----------------------------------------------------------------------------------
+
+
+class Undo(Change[list[Item]]):
+    """Take the last items off the live history; the result is these, oldest first."""
+
+    __slots__ = ("count", "expected_revision")
+    creates = False
+    makes_room = True
+
+    def __init__(
+        self, ref: SessionRef, count: int, *, expected_revision: int | None = None
+    ) -> None:
+        self.count = checked_int("undo", count, least=1)
+        self.expected_revision = checked_optional_int("expected_revision", expected_revision)
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> list[Item] | Unchanged:
+        """Take them off."""
+        session.expect(self.expected_revision)
+        return take_back(session, self.count) or Unchanged([])
+
+    def missing(self) -> list[Item]:
+        """Take nothing off."""
+        return []
+
+
+def take_back(session: SessionTxn, count: int) -> list[Item]:
+    """Take the last items off a session and return them, oldest first."""
+    count = min(count, session.count)
+    items = [
+        decode_item(seq, body, flags, session.tokens_at(at), _payload_of(session, flags, body))
+        for at, seq, flags, body in session.last_rows(count)
+    ]
+    session.cut_to(session.count - count)
+    return items
+
+
+def _payload_of(session: SessionTxn, flags: int, body: bytes) -> bytes | None:
+    if not flags & FLAG_BLOB:
+        return None
+    ref = blobs.BlobRef.unpack(split_body(body)[3])
+    return blobs.read(session.txn, session.log.scope, ref)
+
+
+def live_count(session: SessionTxn, seq: int, name: str) -> int:
+    """How many live items there are up to and including ``seq``, in the session of that name.
+
+    Raises:
+        NotFoundError: the item is not live.
+    """
+    if seq == 0:
+        return 0
+    position = session.position_of(seq)
+    if position is None:
+        msg = f"item {seq} is not in the live history of session {name!r}"
+        raise NotFoundError(msg)
+    return position + 1
+
+
+# --- Forks ----------------------------------------------------------------------------------------
+
+
+class Fork(Change[None]):
+    """Make a session that shares this one's history up to a seq, or that of a checkpoint.
+
+    Args:
+        ref: the session.
+        target: the fork; no session may have its name.
+        at: a live seq, or what finds a checkpoint; None: all of the live history.
+        state: whether it begins with the values of then, or else of now.
+        expected_revision: only if the session is at this revision.
+    """
+
+    __slots__ = ("at", "expected_revision", "state", "target")
+    creates = False
+    revised = False
+
+    def __init__(
+        self,
+        ref: SessionRef,
+        target: SessionRef,
+        at: int | Callable[[SessionTxn], CheckpointRow] | None,
+        *,
+        state: bool = True,
+        expected_revision: int | None = None,
+    ) -> None:
+        self.state = checked_bool("state", state)
+        self.at = at if at is None or callable(at) else checked_int("at", at)
+        self.expected_revision = checked_optional_int("expected_revision", expected_revision)
+        names.check_name(target.name, "session")
+        self.target = target
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> None:
+        """Make the fork; the session itself gets a row that names it."""
+        session.expect(self.expected_revision)
+        txn, log, parent, target = session.txn, session.log, session.head, self.target
+        if target.find(txn) is not None:
+            msg = f"session {target.name!r} exists already: choose another name for the fork"
+            raise InvalidOptionError(msg)
+        saved = self.at(session) if callable(self.at) else None
+        seq = session.last_seq if self.at is None or callable(self.at) else self.at
+        count = live_count(session, seq, self.ref.name) if saved is None else 0
+        session.flush()
+        number = names.new_session(txn, log.scope, target.name)
+        head = parent.changed()
+        head.policy = target.options.policy or parent.policy
+        now_ms = self.ref.engine.now_ms()
+        if saved is None:
+            _begin_fork(head, log.session, seq, now_ms)
+            head.trim(txn, log.scope, count)
+        else:
+            seq, count = saved.checkpoint.seq, saved.checkpoint.items
+            _begin_fork(head, log.session, seq, now_ms)
+            saved.put_in(head)
+            old = History(parent.all_segments(txn, log.scope))
+            rebase_counts(txn, (log.scope, number), head, log.counter, old=old)
+        row = keys.session_row(log.scope, log.session, Row.CHILD, number)
+        txn.put(row, seal_value(row, b""))
+        shares_ledger = saved is None and head.policy == parent.policy
+        base = session.ledger_of(count) if shares_ledger else None
+        child = self.ref.engine.drafts.create(txn, log.scope, number, head, base=base)
+        head.chain = child.chain_at(seq) if count else 0
+        if saved is not None and head.chain != saved.chain:
+            raise saved.mismatch()
+        child.finish(now_ms=now_ms)
+        inherit_usage(txn, log.scope, log.session, number, at=seq)
+        try:
+            owner, counter = _state_point(session, seq, saved) if self.state else (0, None)
+            inherit(txn, log.scope, owner or log.session, number, counter=counter, seq=seq + 1)
+        except NotFoundError as exc:
+            raise unknown_state(seq, exc) from exc
+        txn.on_commit(lambda: target.settle(log.scope, number))
+
+
+def _state_point(
+    session: SessionTxn, seq: int, saved: CheckpointRow | None
+) -> tuple[int, int | None]:
+    """Whose values a fork begins with, and at which counter (None: now)."""
+    txn, log = session.txn, session.log
+    if saved is not None or seq == session.last_seq:
+        return log.session, None if saved is None else saved.checkpoint.state
+    if not state_counter(txn, *log.place):
+        return log.session, None  # it never had a state, nor had what it was forked from
+    history = History(session.head.all_segments(txn, log.scope))
+    return state_at(txn, *log.place, history, seq)
+
+
+def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
+    """Make a copy of the parent's head the head of its fork."""
+    head.parent_session, head.parent_seq = parent, seq
+    head.next_seq = seq + 1
+    head.revision = head.epoch = 0
+    head.next_view = head.next_block = 1
+    head.flags = 0
+    head.recount_stop = min(head.recount_stop, seq + 1)
+    head.created_ms = now_ms
+
+
+# --- Settings and views ---------------------------------------------------------------------------
+
+
+class SetPolicy(Change[None]):
+    """Hold the session to another pair policy from now on; the log stays as it is."""
+
+    __slots__ = ("policy",)
+
+    def __init__(self, ref: SessionRef, policy: str) -> None:
+        self.policy = policy_name(policy)
+        super().__init__(ref)
+
+    def run(self, session: SessionTxn) -> None:
+        """Name the policy in the head."""
+        session.set_policy(self.policy)
+
+
+class Uncompact(Change[bool]):
+    """Go back to the view before the current one; the result is whether there was one."""
+
+    __slots__ = ()
+    creates = False
+    revised = False
+    makes_room = True
+
+    def run(self, session: SessionTxn) -> bool | Unchanged:
+        """Make the parent of the current view the current one."""
+        head = session.head
+        stored = read_view(session.txn, session.log.scope, head.view_session, head.view_number)
+        if stored is None:
+            return Unchanged(result=False)
+        head.view_session, head.view_number = stored.parent_owner, stored.view.parent
+        return True
+
+    def missing(self) -> bool:
+        """There is no view."""
+        return False
