@@ -171,11 +171,16 @@ def hold_rules(reducer: Reducer, items: list[Visible], by: Reduction) -> dict[in
             continue
         assert classify(mask.message)[1:3] == classify(item.message)[1:3]
         assert mask.tokens == count_message(mask.message, by.counter)
-        for arguments in arguments_of(item.message):
-            old, new = (value_at(m, arguments.path) for m in (item.message, mask.message))
-            if arguments.form == "json" and mask.action != "cleared":
+        if mask.action == "cleared":
+            continue
+        # In their order: what was taken out before them moves them to another place.
+        pairs = zip(arguments_of(item.message), arguments_of(mask.message), strict=True)
+        for its, after in pairs:
+            old = value_at(item.message, its.path)
+            new = value_at(mask.message, after.path)
+            if its.form == "json":
                 assert shape(json.loads(new)) == shape(json.loads(old))
-            elif mask.action != "cleared":
+            else:
                 assert shape(new) == shape(old)
     found = {mask.seq: mask for mask in masks}
     assert reducer.reduce(shown(items, found), by) == []
