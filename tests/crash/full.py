@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from .outcome import Outcome, Say
+from .outcome import Outcome, Part, Plan, Say
 
-__all__ = ["cases", "run"]
+__all__ = ["cases", "parts"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _TMPFS_BYTES: Final = 24 * 1024**2
@@ -126,7 +127,7 @@ def controls(worker: Worker, device: str, seed: int) -> list[str]:
     return missed
 
 
-def sweep(device: str, *, long: bool, seed: int, say: Say) -> Outcome:
+def sweep(device: str, say: Say, *, long: bool, seed: int) -> Outcome:
     """All cases on one sort of full device."""
     done = refusals = 0
     with (
@@ -147,9 +148,12 @@ def sweep(device: str, *, long: bool, seed: int, say: Say) -> Outcome:
     return Outcome(f"full {device}", done, findings, facts)
 
 
-def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
-    """The sweeps on every sort of full device that this user may have."""
-    devices = ["tmpfs", "limit"] if may_mount() else ["limit"]
-    if len(devices) == 1:
-        say("full: no tmpfs without root; RLIMIT_FSIZE only")
-    return [sweep(device, long=long, seed=seed, say=say) for device in devices]
+def parts(plan: Plan) -> list[Part]:
+    """The sweeps on every sort of full device that this user may have: a tmpfs takes root."""
+    return [
+        Part(
+            f"full {device}: {plan.seed}{', long' if plan.long else ''}",
+            partial(sweep, device, long=plan.long, seed=plan.seed),
+        )
+        for device in (["tmpfs", "limit"] if may_mount() else ["limit"])
+    ]

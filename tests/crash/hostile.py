@@ -1,8 +1,8 @@
 """Hostile files: damaged images of closed files, each opened in a process of its own.
 
 Whatever the bytes, a database answers with what was stored, with a typed error, or with a finding
-of ``check()``. A process that dies of a signal, hangs, takes memory without end or raises anything
-untyped is a finding, and so is
+of ``check()``. A process that dies of a signal, takes more than ``CPU_SECONDS`` or waits for ever,
+takes more memory than ``RESIDENT_BYTES`` or raises anything untyped is a finding, and so is
 
 * an item, value or blob that reads as nothing that was ever stored under its name: always;
 * an answer that is missing or of another time: if no read, no verifying opening and no ``check()``
@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from unittest import mock
@@ -43,21 +44,25 @@ from memcore.errors import InternalError, MemcoreError
 from memcore.store import steady
 
 from .hostile_anatomy import Anatomy, anatomy
-from .hostile_mutators import MUTATORS, mutate
+from .hostile_mutators import mutate
 from .hostile_reading import Observed, differences, observe
 from .hostile_specimens import BOOT, MAP_BYTES, Specimen, fresh, make
-from .outcome import Outcome
+from .outcome import Outcome, Part, Plan, Say
 
-IMAGES, IMAGES_LONG = 500, 10_000
-TIME_LIMIT_SECONDS = 10.0
-RESIDUAL_LIMIT_SECONDS = 3.0
+IMAGES_SHORT, IMAGES_LONG = 500, 10_000
+IMAGES_A_PART = 500
+CPU_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
+"""By the clock: reached only by who waits for ever."""
+RESIDUAL_SECONDS = 3.0
 RESIDUAL = "unverified"
 """What a child says before it does what a refused image may kill it for."""
 MEMORY_BYTES = 1024**3
 """Address space on top of what the warm interpreter has."""
 FILE_BYTES = 64 * 1024**2
 """No file may grow to this: the images have two megabytes."""
-JOBS = min(os.cpu_count() or 1, 8)
+RESIDENT_BYTES = 256 * 1024**2
+"""So much more may be resident after an image than before."""
 FINDINGS_MAX = 100
 
 
@@ -69,18 +74,28 @@ class Verdict:
     outcome: str = ""
 
 
-def run(*, long: bool, seed: int, say: Callable[[str], None]) -> list[Outcome]:
-    """Open ``IMAGES`` (or ``IMAGES_LONG``) images; findings name theirs by number."""
-    numbers = range(IMAGES_LONG if long else IMAGES)
-    with Laboratory(seed) as lab:
-        return [lab.examine(numbers, say)]
+def parts(plan: Plan) -> list[Part]:
+    """Open ``IMAGES_SHORT`` or ``IMAGES_LONG`` images; findings name theirs by number."""
+    images = range(plan.cases(IMAGES_SHORT, IMAGES_LONG))
+    found = []
+    for start in images[::IMAGES_A_PART]:
+        numbers = images[start : start + IMAGES_A_PART]
+        named = f"hostile: {numbers.start} to {numbers.stop} of {plan.seed}"
+        found.append(Part(named, partial(_examine, plan, numbers)))
+    return found
+
+
+def _examine(plan: Plan, numbers: range, say: Say) -> Outcome:
+    with Laboratory(plan.seed, plan.jobs) as lab:
+        return lab.examine(numbers, say)
 
 
 class Laboratory:
     """Specimens, and a folder for their images."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, jobs: int = 2) -> None:
         self.seed = seed
+        self.jobs = jobs
         memory = Path("/dev/shm")
         self._folder = tempfile.TemporaryDirectory(
             prefix="hostile-", dir=memory if os.access(memory, os.W_OK) else None
@@ -102,9 +117,8 @@ class Laboratory:
         found: Anatomy = self.anatomies[at]
         return self.specimens[at], *mutate(dice, self.specimens[at], found)
 
-    def examine(self, numbers: range, say: Callable[[str], None]) -> Outcome:
+    def examine(self, numbers: range, say: Say) -> Outcome:
         """Open the images, several at a time, each in a child."""
-        began = time.monotonic()
         findings: list[str] = []
         outcomes: Counter[str] = Counter()
         done = 0
@@ -115,21 +129,16 @@ class Laboratory:
                 names = "+".join(self.image(number)[1])
                 say(f"image {number} of seed {self.seed} ({names}): {text}")
                 findings.append(f"image {number} of seed {self.seed} ({names}): {text}")
-            if not done % 1000:
-                say(f"{done} images, {len(findings)} findings")
             if len(findings) >= FINDINGS_MAX:
                 break
-        facts = dict(sorted(outcomes.items()))
-        seconds = time.monotonic() - began
-        facts |= {"images a second": round(done / seconds, 1), "mutators": len(MUTATORS)}
-        return Outcome("hostile", done, findings, facts)
+        return Outcome("hostile", done, findings, dict(sorted(outcomes.items())))
 
     def _verdicts(self, numbers: Iterator[int]) -> Iterator[tuple[int, Verdict]]:
         running: dict[int, Child] = {}
         with selectors.DefaultSelector() as selector:
             try:
                 while True:
-                    while len(running) < JOBS:
+                    while len(running) < self.jobs:
                         number = next(numbers, None)
                         if number is None:
                             break
@@ -161,6 +170,7 @@ class Child:
         self.text = b""
         self.ended = False
         self.began = time.monotonic()
+        self.before = resident_bytes()
         self.pid = os.fork()
         if not self.pid:
             status = 1
@@ -174,7 +184,7 @@ class Child:
 
     @property
     def is_late(self) -> bool:
-        limit = RESIDUAL_LIMIT_SECONDS if self.is_residual else TIME_LIMIT_SECONDS
+        limit = RESIDUAL_SECONDS if self.is_residual else PATIENCE_SECONDS
         return time.monotonic() - self.began > limit
 
     @property
@@ -193,7 +203,7 @@ class Child:
         if late:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
+        _, status, used = os.wait4(self.pid, 0)
         os.close(self.pipe)
         for path in self.folder.iterdir():
             path.unlink()
@@ -209,7 +219,16 @@ class Child:
             return Verdict([f"dies of {name} after {last!r}"], name)
         if status or not last.startswith("{"):
             return Verdict([f"the child ends with {status} after {last!r} ({step!r})"], "broken")
-        return Verdict(**json.loads(last))
+        verdict = Verdict(**json.loads(last))
+        grown = used.ru_maxrss * 1024 - self.before
+        if grown > RESIDENT_BYTES:
+            verdict.findings.append(f"{grown >> 20} MiB more were resident")
+        return verdict
+
+
+def resident_bytes() -> int:
+    """What this process has in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def _tell(fd: int, word: str) -> None:
@@ -221,6 +240,7 @@ def _in_child(lab: Laboratory, number: int, folder: Path, tell: Callable[[str], 
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     specimen, _, victim = lab.image(number)
     path = folder / "image"
     path.write_bytes(victim.image)

@@ -2,9 +2,9 @@
 
 Each image is given, in a process of its own, to the verbs that read, to those that write (each on
 the image as it was), and to the adapters whose frameworks are installed. A process that dies of a
-signal, takes more than ``CPU_SECONDS`` for one of them, takes memory or file space without end, or
-runs what the file names is a finding, and so is a verb that calls it a bug, an adapter that raises
-anything untyped, and an item in an export that nobody stored.
+signal, takes more than ``CPU_SECONDS`` for one of them or waits for as long, takes memory or file
+space without end, or runs what the file names is a finding, and so is a verb that calls it a bug,
+an adapter that raises anything untyped, and an export or an adapter that has what nobody stored.
 
 What LMDB takes on trust is the residual, as in ``hostile``: an image that a verifying opening
 refuses may end the process of whoever opens it without one, and only the verbs in ``PROOF``, which
@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import functools
+import gc
 import io
 import json
 import os
@@ -38,30 +40,38 @@ from memcore.cli import main as command
 from memcore.errors import InternalError, MemcoreError
 from memcore.store import steady
 
-from .hostile import JOBS, MEMORY_BYTES, Laboratory
+from .hostile import (
+    CPU_SECONDS,
+    FILE_BYTES,
+    MEMORY_BYTES,
+    RESIDENT_BYTES,
+    Laboratory,
+    resident_bytes,
+)
 from .hostile_anatomy import anatomy
 from .hostile_mutators import mutate
 from .hostile_reading import Atlas, Observed
 from .hostile_specimens import BOOT, Specimen, frozen, turn
-from .outcome import Outcome
+from .outcome import Outcome, Part, Plan, Say
 
-IMAGES, IMAGES_LONG = 40, 10_000
-CPU_SECONDS = 5.0
+IMAGES_SHORT, IMAGES_LONG = 40, 10_000
+IMAGES_A_PART = 500
 PATIENCE_SECONDS = 300.0
 """Of the whole image, by the clock: it is never reached but by who waits for ever."""
-RESIDENT_BYTES = 256 * 1024**2
-"""So much more may be resident after an image than before."""
-FILE_BYTES = 64 * 1024**2
 SPACE_BYTES = 65 * 1024**3
 """Of addresses: the command line maps 64 GiB of them, as everybody does by default."""
 SESSIONS_READ = 8
 """Of many that are alike."""
 CODES = frozenset((0, 1, 3, 4, 5, 6, 7))
 """Exit codes: neither a bug (70) nor a mistake in this list (2)."""
-OTHERS, OTHERS_LONG = 99, 8
-"""Verbs and adapters that an image is given beside those in ``PROOF``."""
+ALL = 99
+"""Verbs and adapters that an image is given beside those in ``PROOF``, if there are as many."""
 ADAPTERS = ("langgraph", "deepagents", "agents", "google.adk")
 
+RUNS = frozenset(
+    ("os.system", "os.exec", "subprocess.Popen", "os.posix_spawn", "os.fork", "pickle.find_class")
+)
+"""Audited events by which a process runs what somebody names."""
 PROOF = ("check", "salvage", "doctor")
 READING = (
     ["check", "--store", "{store}"],
@@ -106,15 +116,19 @@ class Verdict:
     codes: dict[str, int] = field(default_factory=dict)
 
 
-def run(*, long: bool, seed: int, say: Callable[[str], None]) -> list[Outcome]:
-    """Verbs and adapters on ``IMAGES`` images (all), or on ``IMAGES_LONG`` (some of them each)."""
-    numbers = range(IMAGES_LONG if long else IMAGES)
-    return [examine(numbers, seed, say, others=OTHERS_LONG if long else OTHERS)]
+def parts(plan: Plan) -> list[Part]:
+    """All verbs and adapters on ``IMAGES_SHORT`` or ``IMAGES_LONG`` images."""
+    images = range(plan.cases(IMAGES_SHORT, IMAGES_LONG))
+    found = []
+    for start in images[::IMAGES_A_PART]:
+        numbers = images[start : start + IMAGES_A_PART]
+        named = f"hostile verbs: {numbers.start} to {numbers.stop} of {plan.seed}"
+        work = functools.partial(examine, numbers, plan.seed, jobs=plan.jobs)
+        found.append(Part(named, work))
+    return found
 
 
-def examine(
-    numbers: range, seed: int, say: Callable[[str], None], *, others: int = OTHERS
-) -> Outcome:
+def examine(numbers: range, seed: int, say: Say, *, others: int = ALL, jobs: int = 2) -> Outcome:
     """The images of these numbers, a few at a time, each with so many drawn verbs and adapters."""
     findings: list[str] = []
     codes: Counter[str] = Counter()
@@ -122,10 +136,12 @@ def examine(
     warm()
     with Laboratory(seed) as lab:
         add_runtimes(lab)
+        truth = read_sound(lab)
+        gc.freeze()  # else each child's collections copy the pages of all that is imported
         todo, running = iter(numbers), {}
         while True:
-            while len(running) < JOBS and (number := next(todo, None)) is not None:
-                child = _Child(lab, number, others)
+            while len(running) < jobs and (number := next(todo, None)) is not None:
+                child = _Child(lab, number, truth, others)
                 running[child.pid] = child
             if not running:
                 break
@@ -138,18 +154,40 @@ def examine(
                 what = f"image {child.number} of seed {seed} ({child.names}): {text}"
                 say(what)
                 findings.append(what)
-            if not done % 200:
-                say(f"{done} images, {len(findings)} findings")
+    gc.unfreeze()
     return Outcome("hostile verbs", done, findings, dict(sorted(codes.items())))
 
 
 def warm() -> None:
-    """Import before the first fork what the children are going to use."""
-    import memcore.cli.app  # noqa: F401 - typer and the verbs
+    """Make before the first fork what every child needs: the verbs, of which typer makes anew."""
+    import typer.main
 
+    import memcore.cli.app
+
+    if not hasattr(typer.main.get_command, "cache_info"):
+        typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(memcore.cli.app.app)
     platform.processor()  # asks the system once
+
+
+Truth = dict[tuple[str, str], set[str]]
+"""By adapter and specimen: all that it reads in the sound file, now and at earlier times."""
+
+
+def read_sound(lab: Laboratory) -> Truth:
+    """What the adapters read in the specimens; their frameworks are imported for it."""
+    truth: Truth = {}
+    path = lab.folder / "sound"
     for name in adapters():
-        READERS[name](None)
+        for specimen in lab.specimens:
+            seen = truth[name, specimen.name] = set()
+            for content in (*specimen.older, specimen.content):
+                path.write_bytes(content)
+                with contextlib.suppress(MemcoreError), _opened(path) as db:
+                    READERS[name](db, seen)
+            for leftover in lab.folder.glob("sound*"):
+                leftover.unlink()
+    return truth
 
 
 def adapters() -> list[str]:
@@ -167,18 +205,18 @@ def _is_there(name: str) -> bool:
 class _Child:
     """One image in one forked process; what it says goes to a file."""
 
-    def __init__(self, lab: Laboratory, number: int, others: int) -> None:
+    def __init__(self, lab: Laboratory, number: int, truth: Truth, others: int) -> None:
         self.number = number
         self.folder = lab.folder / f"v{number}"
         self.folder.mkdir()
         self.names = "+".join(lab.image(number)[1])
         self.told = self.folder / "told"
-        self.before = _resident_bytes()
+        self.before = resident_bytes()
         self.pid = os.fork()
         if not self.pid:
             try:
                 with self.told.open("w", buffering=1) as told:
-                    _Examination(lab, number, self.folder, told).run(others)
+                    _Examination(lab, number, self.folder, told, truth).run(others)
             except BaseException as error:  # noqa: BLE001 - told to the parent
                 with self.told.open("a") as told:
                     told.write(f"! the examination failed: {type(error).__name__}: {error}\n")
@@ -214,14 +252,17 @@ class _Child:
         return verdict
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+def _waited_seconds() -> float:
+    """How long this thread neither ran nor was ready to, but for a constant."""
+    running, ready, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    return time.monotonic() - (int(running) + int(ready)) / 1e9
 
 
 class _Examination:
     """All that is done with one image, in the child."""
 
-    def __init__(self, lab: Laboratory, number: int, folder: Path, told: Any) -> None:
+    def __init__(self, lab: Laboratory, number: int, folder: Path, told: Any, truth: Truth) -> None:
+        self.truth = truth
         self.specimen, _, self.victim = lab.image(number)
         self.image = bytes(self.victim.image)
         self.folder, self.told = folder, told
@@ -257,7 +298,7 @@ class _Examination:
                     self._verb(each)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("os.system", "os.exec", "subprocess.Popen", "os.posix_spawn"):
+        if event in RUNS:
             self.ran.append(f"{event} {arguments!r:.100}")
 
     def _is_sound(self) -> bool:
@@ -279,11 +320,15 @@ class _Examination:
         """Do it within its time, which a signal ends; what it runs of the file is a finding."""
         self.told.write(f"> {what}\n")
         self.ran.clear()
+        waited = _waited_seconds()
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         try:
             fn()
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+        waited = _waited_seconds() - waited
+        if waited > CPU_SECONDS:
+            self.told.write(f"! it waited for {waited:.1f} s\n")
         if self.ran:
             self.told.write(f"! it ran {self.ran[:3]}\n")
         size = max(path.stat().st_size for path in self.folder.iterdir())
@@ -328,9 +373,12 @@ class _Examination:
     def _adapter(self, name: str) -> None:
         self._fresh()
 
+        seen: set[str] = set()
+
         def call() -> None:
             try:
-                READERS[name](self.path)
+                with _opened(self.path) as db:
+                    READERS[name](db, seen)
             except InternalError as error:
                 self.told.write(f"! InternalError: {error}\n")
             except (MemcoreError, MemoryError) as error:
@@ -341,12 +389,17 @@ class _Examination:
                 self.told.write(f"= {name}: read\n")
 
         self._limited(name, call)
+        strange = seen - self.truth[name, self.specimen.name]
+        if strange and not self.victim.sealed:
+            self.told.write(f"! {name} reads what nobody stored: {min(strange):.300}\n")
 
 
 # --- adapters -------------------------------------------------------------------------------------
 
-Reader = Callable[[Path | None], None]
+Reader = Callable[[memcore.Database, set[str]], None]
+"""Reads all that an adapter finds in a database, and notes it under its name."""
 READERS: dict[str, Reader] = {}
+FILES = ("/notes.md", "/src/a.py", "/src/b.py")
 USER = "u"
 THREAD = "t1"
 
@@ -380,68 +433,82 @@ def _each(*reads: Callable[[], object]) -> None:
 
 
 @_reader("langgraph")
-def read_langgraph(path: Path | None) -> None:
-    """All threads, checkpoints and items, through the saver, the store and the cache."""
+def read_langgraph(db: memcore.Database, seen: set[str]) -> None:
+    """All threads, checkpoints and items, through the saver and the store."""
     from memcore.adapters.langgraph import MemcoreSaver, MemcoreStore
 
-    if path is None:
-        return
-    with _opened(path) as db:
-        for scope in (db.scope(), db.scope(user=USER)):
-            saver, store = MemcoreSaver(scope), MemcoreStore(scope)
-            reads: list[Callable[[], object]] = [lambda saver=saver: list(saver.list(None))]
-            for thread in ("graph", "twin", THREAD):
-                config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-                reads += [
-                    lambda saver=saver, config=config: saver.get_tuple(config),
-                    lambda saver=saver, config=config: list(saver.list(config)),
-                ]
-            reads += [
-                lambda store=store: store.list_namespaces(),
-                lambda store=store: store.search(("facts",), query="tea"),
-                lambda store=store: store.get(("facts",), "k"),
-            ]
-            _each(*reads)
+    for scope in (db.scope(), db.scope(user=USER)):
+        saver, store = MemcoreSaver(scope), MemcoreStore(scope)
+        reads: list[Callable[[], object]] = [functools.partial(_list, saver, None, seen)]
+        for thread in ("graph", "twin", THREAD):
+            config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+            reads += [functools.partial(read, saver, config, seen) for read in (_newest, _list)]
+        _each(*reads, store.list_namespaces, functools.partial(_items, store, seen))
+
+
+def _list(saver: Any, config: Any, seen: set[str]) -> None:
+    for found in saver.list(config):
+        _note(found, seen)
+
+
+def _newest(saver: Any, config: Any, seen: set[str]) -> None:
+    found = saver.get_tuple(config)
+    if found is not None:
+        _note(found, seen)
+
+
+def _note(found: Any, seen: set[str]) -> None:
+    ids = found.config["configurable"]
+    for channel, value in found.checkpoint["channel_values"].items():
+        seen.add(f"{ids['thread_id']} {ids['checkpoint_id']} {channel}: {value!r}")
+
+
+def _items(store: Any, seen: set[str]) -> None:
+    for item in (store.get(("facts",), "k1"), *store.search(("facts",), query="tea", limit=99)):
+        if item is not None:
+            seen.add(f"{item.namespace} {item.key}: {item.value!r}")
 
 
 @_reader("deepagents")
-def read_deepagents(path: Path | None) -> None:
+def read_deepagents(db: memcore.Database, seen: set[str]) -> None:
     """All files, by every operation that reads."""
     from memcore.adapters.deepagents import MemcoreBackend
 
-    if path is None:
-        return
-    with _opened(path) as db:
-        backend = MemcoreBackend(db.scope(user=USER))
-        _each(
-            lambda: backend.ls("/"),
-            lambda: backend.read("/notes.md"),
-            lambda: backend.grep("a"),
-            lambda: backend.glob("**/*"),
-        )
+    backend = MemcoreBackend(db.scope(user=USER))
+
+    def read(name: str) -> None:
+        found = backend.read(name)
+        if found.file_data is not None:
+            seen.add(f"{name}: {found.file_data['content']}")
+
+    def grep() -> None:
+        for match in backend.grep("a line 1").matches or ():
+            seen.add(f"{match['path']} {match['line']}: {match['text']}")
+
+    def names() -> None:
+        for listed in (backend.ls("/").entries, backend.glob("**/*").matches):
+            seen.update(entry["path"] for entry in listed or ())
+
+    _each(names, grep, *(functools.partial(read, name) for name in FILES))
 
 
 @_reader("agents")
-def read_agents(path: Path | None) -> None:
-    """All sessions, as the OpenAI Agents SDK reads them."""
+def read_agents(db: memcore.Database, seen: set[str]) -> None:
+    """The first sessions, as the OpenAI Agents SDK reads them."""
     from memcore.adapters.openai_agents import MemcoreSession
 
-    if path is None:
-        return
+    async def read(entry: memcore.SessionEntry) -> None:
+        session = MemcoreSession(entry.session_id, db.scope(user=entry.user))
+        for item in (*await session.get_items(), *await session.get_items(limit=5)):
+            seen.add(f"{entry.user} {entry.session_id}: {item!r}")
 
-    async def read(name: str, db: memcore.Database, user: str) -> None:
-        session = MemcoreSession(name, db.scope(user=user))
-        await session.get_items()
-        await session.get_items(limit=5)
-
-    with _opened(path) as db:
-        _each(
-            *(
-                lambda entry=entry: asyncio.run(read(entry.session_id, db, entry.user))
-                for entry in _each_session(db)
-                if entry.app == "default"
-            )
+    _each(
+        *(
+            lambda entry=entry: asyncio.run(read(entry))
+            for entry in _each_session(db)
+            if entry.app == "default"
         )
+    )
 
 
 def _each_session(db: memcore.Database) -> list[memcore.SessionEntry]:
@@ -454,7 +521,7 @@ def _each_session(db: memcore.Database) -> list[memcore.SessionEntry]:
 
 
 @_reader("google.adk")
-def read_adk(path: Path | None) -> None:
+def read_adk(db: memcore.Database, seen: set[str]) -> None:
     """Sessions, artifacts and memories, as ADK reads them."""
     from memcore.adapters.adk import (
         MemcoreArtifactService,
@@ -462,28 +529,28 @@ def read_adk(path: Path | None) -> None:
         MemcoreSessionService,
     )
 
-    if path is None:
-        return
+    user: Any = {"app_name": "app", "user_id": USER}
 
-    async def sessions(db: memcore.Database) -> None:
+    async def sessions() -> None:
         service = MemcoreSessionService(db)
-        listed = await service.list_sessions(app_name="app", user_id=USER)
+        listed = await service.list_sessions(**user)
         for session in listed.sessions[:4]:
-            await service.get_session(app_name="app", user_id=USER, session_id=session.id)
+            found = await service.get_session(**user, session_id=session.id)
+            if found is not None:
+                seen.update(f"state {item!r}" for item in found.state.items())
+                seen.update(f"event {event.id}: {event.content!r}" for event in found.events)
 
-    async def artifacts(db: memcore.Database) -> None:
+    async def artifacts() -> None:
         service = MemcoreArtifactService(db)
-        place: Any = {"app_name": "app", "user_id": USER, "session_id": "s1"}
-        for name in await service.list_artifact_keys(**place):
-            await service.load_artifact(filename=name, **place)
+        for name in await service.list_artifact_keys(**user, session_id="s1"):
+            part = await service.load_artifact(filename=name, **user, session_id="s1")
+            seen.add(f"artifact {name}: {part!r}")
 
-    async def memories(db: memcore.Database) -> None:
-        await MemcoreMemoryService(db).search_memory(app_name="app", user_id=USER, query="tea")
+    async def memories() -> None:
+        found = await MemcoreMemoryService(db).search_memory(**user, query="tea")
+        seen.update(f"memory {memory.content!r}" for memory in found.memories)
 
-    with _opened(path) as db:
-        _each(
-            *(lambda read=read: asyncio.run(read(db)) for read in (sessions, artifacts, memories))
-        )
+    _each(*(lambda read=read: asyncio.run(read()) for read in (sessions, artifacts, memories)))
 
 
 # --- a file of the runtimes -----------------------------------------------------------------------
@@ -497,14 +564,14 @@ def add_runtimes(lab: Laboratory) -> None:
     content = path.read_bytes()
     foreign = lab.specimens[2].content
     made = Specimen("runtimes", content, Atlas(), Observed(), [], [], [], foreign)
-    specimens, anatomies = [*lab.specimens, made], [*lab.anatomies, anatomy(content)]
-    usual = lab.image
+    lab.specimens.append(made)
+    found, usual = anatomy(content), lab.image
 
     def image(number: int) -> tuple[Specimen, list[str], Any]:
         if number % 2:
             return usual(number)
         dice = random.Random(f"{lab.seed}:{number}:runtimes")
-        return specimens[-1], *mutate(dice, specimens[-1], anatomies[-1])
+        return made, *mutate(dice, made, found)
 
     lab.image = image  # type: ignore[method-assign]
 
@@ -519,7 +586,7 @@ def _write_runtimes(path: Path, dice: random.Random) -> None:
             from memcore.adapters.deepagents import MemcoreBackend
 
             backend = MemcoreBackend(scope)
-            for name in ("/notes.md", "/src/a.py", "/src/b.py"):
+            for name in FILES:
                 backend.write(name, "\n".join(f"a line {n}" for n in range(60)))
         if "agents" in there:
             from memcore.adapters.openai_agents import MemcoreSession

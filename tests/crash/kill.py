@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,14 +26,14 @@ from typing import Any
 from memcore.errors import MemcoreError
 
 from .ledgers import Ledger, WrongError, check_common
-from .outcome import Outcome, Say
+from .outcome import Outcome, Part, Plan, Say
 from .sealed import AVAILABLE, FILE, open_any
 
 PROCESSES = 3
 THREADS = 3
-KILLS_SHORT, ROUNDS_SHORT = 10, 1
-KILLS_LONG, ROUNDS_LONG = 250, 10
+KILLS_SHORT, KILLS_LONG = 10, 200
 """For each mode."""
+KILLS_A_FILE, KILLS_A_ROUND = 100, 25
 MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))
 """Durability, and whether the file is encrypted."""
 FILE_BYTES_MAX = 48 * 1024**2
@@ -182,21 +183,30 @@ def play_round(fleet: Fleet, kills: int, *, in_order: bool) -> int:
     return fleet.judge()
 
 
-def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
-    """The loop in each mode: ``KILLS_SHORT`` kills, or ``KILLS_LONG``."""
-    kills, rounds = (KILLS_LONG, ROUNDS_LONG) if long else (KILLS_SHORT, ROUNDS_SHORT)
-    return [
-        play(durability, kills, rounds, seed, say, sealed=sealed)
-        for durability, sealed in MODES
-        if AVAILABLE or not sealed
-    ]
+def parts(plan: Plan) -> list[Part]:
+    """The loop in each mode, on as many files as the number of kills asks for."""
+    kills = plan.cases(KILLS_SHORT, KILLS_LONG)
+    files = -(-kills // KILLS_A_FILE)
+    found = []
+    for number in range(files):
+        share = kills * (number + 1) // files - kills * number // files
+        for durability, sealed in MODES:
+            if AVAILABLE or not sealed:
+                seed = plan.seed + number
+                named = f"kill, {_mode(durability, sealed=sealed)}: {share} of {seed}"
+                play_one = partial(play, durability, share, seed, sealed=sealed)
+                found.append(Part(named, play_one))
+    return found
 
 
-def play(
-    durability: str, kills: int, rounds: int, seed: int, say: Say, *, sealed: bool = False
-) -> Outcome:
+def _mode(durability: str, *, sealed: bool) -> str:
+    return f"{durability}, key" if sealed else durability
+
+
+def play(durability: str, kills: int, seed: int, say: Say, *, sealed: bool = False) -> Outcome:
     """Rounds on one file; every other one, and the last, ends with processes that finish."""
-    sizes, mode = [0], f"{durability}, key" if sealed else durability
+    sizes, mode = [0], _mode(durability, sealed=sealed)
+    rounds = -(-kills // KILLS_A_ROUND)
     with tempfile.TemporaryDirectory(prefix="memcore-kill-") as where:
         fleet = Fleet(Path(where), seed, durability=durability, sealed=sealed)
         try:
@@ -210,7 +220,6 @@ def play(
         finally:
             fleet.close()
         facts: dict[str, Any] = {
-            "seed": seed,
             "acknowledged": sum(ledger.acknowledged for ledger in fleet.ledgers()),
             "file bytes at most": max(sizes),
             "kills by moment": dict(fleet.ends.most_common()),

@@ -10,39 +10,55 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from .controls import CONTROLS
-from .outcome import Outcome, Say
+from .outcome import Outcome, Part, Plan, Say
 from .recording import preloaded
+from .sealed import AVAILABLE
 from .trial import Case
 from .workloads import WORKLOADS
 
 MODES = (("full", False), ("relaxed", False), ("full", True), ("relaxed", True))
 """Durability, and whether the file is encrypted."""
-IMAGES = 25
+IMAGES_SHORT, IMAGES_LONG = 750, 10_000
+"""For each mode."""
+IMAGES_MAX = 150
+"""Of one recording."""
 CONTROL_IMAGES = 150
-LONG_IMAGES = 150
-LONG_ROUNDS = 6
 TRIAL_SECONDS = 900
 _ENOUGH = 3
 
 
-def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
-    """All workloads in all modes, then the controls; ``long`` makes at least 20,000 images."""
-    rounds, images = (LONG_ROUNDS, LONG_IMAGES) if long else (1, IMAGES)
-    outcomes = []
-    for durability, sealed in MODES:
-        cases = [
-            Case(name, durability, "", f"{seed}.{turn}", images, sealed=sealed)
-            for turn in range(rounds)
-            for name in workloads_for(sealed=sealed)
-        ]
-        outcomes.append(run_mode(cases, say))
-    enough = 0 if long else _ENOUGH
-    return [*outcomes, run_controls([*CONTROLS], str(seed), say, enough=enough)]
+def parts(plan: Plan) -> list[Part]:
+    """The controls, then all workloads in all modes, as often as it takes."""
+    enough = 0 if plan.long else _ENOUGH
+    found = [
+        Part(
+            f"power control {name} {plan.seed}, {enough}",
+            partial(run_controls, [name], str(plan.seed), enough=enough),
+        )
+        for name, control in CONTROLS.items()
+        if AVAILABLE or not control.sealed
+    ]
+    wanted = plan.cases(IMAGES_SHORT, IMAGES_LONG)
+    turn = 0
+    left = {mode: wanted for mode in MODES if AVAILABLE or not mode[1]}
+    while left:
+        for (durability, sealed), images in list(left.items()):
+            names = workloads_for(sealed=sealed)
+            each = min(IMAGES_MAX, -(-images // len(names)))
+            for name in names:
+                case = Case(name, durability, "", f"{plan.seed}.{turn}", each, sealed=sealed)
+                named = f"power {case.mode}: {name} {case.seed}, {each} images"
+                found.append(Part(named, partial(run_mode, [case])))
+            left[durability, sealed] -= each * len(names)
+            if left[durability, sealed] <= 0:
+                del left[durability, sealed]
+        turn += 1
+    return found
 
 
 def workloads_for(*, sealed: bool) -> list[str]:
@@ -53,7 +69,6 @@ def workloads_for(*, sealed: bool) -> list[str]:
 def run_mode(cases: Sequence[Case], say: Say) -> Outcome:
     """The trials of one mode: any failing image is a finding."""
     mode = cases[0].mode
-    started = time.monotonic()
     findings: list[str] = []
     facts: dict[str, Any] = {}
     done = 0
@@ -67,7 +82,6 @@ def run_mode(cases: Sequence[Case], say: Say) -> Outcome:
             f"power {mode}: {case.workload} {case.seed}: {told['images']} images of"
             f" {told['records']} records, {len(told['findings'])} failed"
         )
-    facts["images_per_second"] = round(done / (time.monotonic() - started))
     return Outcome(f"power {mode}", done, findings, facts)
 
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +26,7 @@ import memcore
 from memcore.errors import MemcoreError
 
 from .ledgers import Ledger, WrongError, check_common
-from .outcome import Outcome, Say
+from .outcome import Outcome, Part, Plan, Say
 from .soak_worker import RACE
 
 SECONDS_SHORT, SECONDS_LONG = 14, 1800
@@ -236,11 +237,14 @@ def anonymous_bytes(pid: int) -> int:
     return 0
 
 
-def run(*, long: bool, seed: int, say: Say) -> list[Outcome]:
+def parts(plan: Plan) -> list[Part]:
     """The soak: ``SECONDS_SHORT``, or ``SECONDS_LONG``, for all modes together."""
     chosen = os.environ.get("MEMCORE_SOAK_SECONDS")
-    seconds = float(chosen or (SECONDS_LONG if long else SECONDS_SHORT)) / len(MODES)
-    return [play(mode, seconds, seed, say) for mode in MODES]
+    seconds = float(chosen or (SECONDS_LONG if plan.long else SECONDS_SHORT)) / len(MODES)
+    return [
+        Part(f"soak, {mode}: {seconds:g} s, {plan.seed}", partial(play, mode, seconds, plan.seed))
+        for mode in MODES
+    ]
 
 
 def play(mode: str, seconds: float, seed: int, say: Say) -> Outcome:

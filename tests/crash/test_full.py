@@ -14,6 +14,6 @@ def test_a_full_device_costs_nothing_that_was_acknowledged(device):
     if device == "tmpfs" and not full.may_mount():
         pytest.skip("only root may mount a small file system")
     said = []
-    outcome = full.sweep(device, long=False, seed=SEED, say=said.append)
+    outcome = full.sweep(device, said.append, long=False, seed=SEED)
     assert outcome.findings == []
     assert outcome.facts["refusals"] > outcome.done

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -207,35 +210,57 @@ def test_verbs_and_adapters_stand_hostile_images() -> None:
     assert outcome.done == 10
 
 
-def test_what_a_verb_or_an_adapter_does_wrong_is_found(monkeypatch) -> None:
-    def wrong(path: Path | None) -> None:
-        if path is not None:
-            os.system("true")
-            raise KeyError(path.name)
-
-    monkeypatch.setattr(hostile_verbs, "READERS", {"wrong": wrong})
-    monkeypatch.setattr(hostile_verbs, "adapters", lambda: ["wrong"])
+def adapter(monkeypatch, read) -> None:
+    """Put ``read`` in the place of all adapters and verbs."""
+    monkeypatch.setattr(hostile_verbs, "READERS", {"made": read})
+    monkeypatch.setattr(hostile_verbs, "adapters", lambda: ["made"])
     monkeypatch.setattr(hostile_verbs, "add_runtimes", lambda _: None)
-    monkeypatch.setattr(hostile_verbs, "READING", (["check", "--nothing"], ["ls", "--store", "."]))
+    monkeypatch.setattr(hostile_verbs, "READING", ())
     monkeypatch.setattr(hostile_verbs, "WRITING", ())
+    monkeypatch.setattr(hostile_verbs, "read_sound", lambda _: defaultdict(set))
+    monkeypatch.setattr(hostile_verbs._Examination, "_is_sound", lambda _: True)
+    monkeypatch.setattr(hostile_verbs, "_opened", nullcontext)
+
+
+def test_what_a_verb_or_an_adapter_does_wrong_is_found(monkeypatch) -> None:
+    def wrong(path: Path, seen: set[str]) -> None:
+        os.system("true")
+        seen.add("a strange item")
+        raise KeyError(path.name)
+
+    adapter(monkeypatch, wrong)
+    monkeypatch.setattr(hostile_verbs, "READING", (["check", "--nothing"], ["ls", "--store", "."]))
     found = "\n".join(hostile_verbs.examine(range(1), 4, lambda _: None).findings)
-    assert "wrong: KeyError: 'image'" in found
-    assert 'wrong: it ran ["os.system' in found
+    assert "made: KeyError: 'image'" in found
+    assert 'made: it ran ["os.system' in found
+    assert "made reads what nobody stored: a strange item" in found
     assert "check: exit code 2" in found
 
 
 def test_a_verb_that_never_ends_is_found(monkeypatch) -> None:
-    def hangs(path: Path | None) -> None:
+    def hangs(path: Path, seen: set[str]) -> None:
         while path is not None:
             pass
 
+    adapter(monkeypatch, hangs)
     monkeypatch.setattr(hostile_verbs, "CPU_SECONDS", 0.3)
-    monkeypatch.setattr(hostile_verbs, "READERS", {"hangs": hangs})
-    monkeypatch.setattr(hostile_verbs, "adapters", lambda: ["hangs"])
-    monkeypatch.setattr(hostile_verbs, "add_runtimes", lambda _: None)
-    monkeypatch.setattr(hostile_verbs, "READING", ())
-    monkeypatch.setattr(hostile_verbs, "WRITING", ())
-    monkeypatch.setattr(hostile_verbs._Examination, "_is_sound", lambda _: True)
     findings = hostile_verbs.examine(range(1), 4, lambda _: None).findings
     assert len(findings) == 1
-    assert "dies of SIGPROF in hangs" in findings[0]
+    assert "dies of SIGPROF in made" in findings[0]
+
+
+def test_a_verb_that_waits_is_found(monkeypatch) -> None:
+    adapter(monkeypatch, lambda path, seen: select.select([], [], [], 0.4))
+    monkeypatch.setattr(hostile_verbs, "CPU_SECONDS", 0.3)
+    findings = hostile_verbs.examine(range(1), 4, lambda _: None).findings
+    assert len(findings) == 1
+    assert "made: it waited for" in findings[0]
+
+
+def test_adapters_read_in_sound_files_what_was_stored() -> None:
+    with hostile.Laboratory(1) as lab:
+        hostile_verbs.add_runtimes(lab)
+        truth = hostile_verbs.read_sound(lab)
+    names = hostile_verbs.adapters()
+    assert names
+    assert all(len(truth[name, "runtimes"]) > 5 for name in names)

@@ -9,11 +9,12 @@ import pytest
 import memcore
 from crash import soak
 from crash.ledgers import COMMON
+from crash.outcome import Plan, run
 from crash.soak_worker import Racer
 
 
 def test_a_short_soak() -> None:
-    outcomes = soak.run(long=False, seed=30, say=lambda _: None)
+    outcomes = run(soak.parts(Plan(seed=30)), lambda _: None)
     assert [outcome.findings for outcome in outcomes] == [[], []]
     for outcome in outcomes:
         assert outcome.facts["revisions won"] > 0
