@@ -26,7 +26,7 @@ from memcore.codec.audit_entry import (
     unpack_range,
     unpack_tip,
 )
-from memcore.codec.keys import Care, Kind, Row, u64
+from memcore.codec.keys import Kind, Row, u64
 from memcore.codec.values import HEADER_BYTES, is_proven, seal_value
 from memcore.errors import AuditError
 from memcore.rows.lifecycle import is_erased
@@ -42,6 +42,7 @@ from memcore.store.audit_log import (
     SCOPE_KINDS,
     SESSION_ROWS,
     Place,
+    chain_of,
     told_digest,
     told_row,
 )
@@ -379,7 +380,7 @@ def noted_rows(txn: ReadTxn, place: Place) -> Iterator[tuple[bytes, bytes]]:
         starts = [keys.scoped(kind, place[0]) for kind in SCOPE_KINDS]
     for start in starts:
         for key, value in stored_rows(txn, start, keys.after(start)):
-            if key[0] != Kind.CARE or key[9:10] != bytes((Care.AUDIT,)):
+            if chain_of(key) is not None:
                 yield key, value
 
 

@@ -110,6 +110,7 @@ class Care:
     MEMORY: Final = 0x06
     DEMAND: Final = 0x07
     SECRET: Final = 0x08
+    OWNER: Final = 0x09
 
 
 class Row:

@@ -21,7 +21,7 @@ from memcore.kv import reference_in
 from memcore.limits import BLOB_BYTES_MAX, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.checkpoint import unpack_checkpoint, unpack_last
-from memcore.privacy.keyring import SECRET_BYTES
+from memcore.privacy.keyring import OWNER_BYTES
 from memcore.rows.index import COUNT_BYTES
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import is_hold_row, is_lease, is_terms, terms_of
@@ -31,6 +31,7 @@ from memcore.rows.usage import unpack_usage
 from memcore.session.content_filter import is_demand
 from memcore.session.engine import is_uses_row
 from memcore.state import is_moment, is_state_row
+from memcore.store.encryption import OWNER_KEY, SECRET_KEY, SECRET_ROW_BYTES
 
 __all__ = [
     "is_row",
@@ -168,16 +169,19 @@ def _is_checkpoint(key: bytes, value: bytes, body: bytes) -> bool:
     return bool(unpack_checkpoint(key, body, value[1]))
 
 
+_BYTES_OF: Final = {OWNER_KEY: OWNER_BYTES, SECRET_KEY: SECRET_ROW_BYTES}
+
+
 def _is_care(key: bytes, value: bytes, body: bytes) -> bool:
     which = key[_SCOPED_BYTES:][:1]
+    if key in _BYTES_OF:
+        return len(body) == _BYTES_OF[key]
     if which == bytes((Care.QUARANTINE,)):
         return is_held_row(key, value)
     if which == bytes((Care.HOLD,)) and keys.split_scoped(key)[0]:
         return is_hold_row(key, value)
     if which == bytes((Care.MEMORY,)):
         return len(key) == _SCOPED_BYTES + 1 + _NUMBER_BYTES and not body
-    if which == bytes((Care.SECRET,)):
-        return len(key) == _SCOPED_BYTES + 1 and len(body) == SECRET_BYTES
     if which == bytes((Care.DEMAND,)):
         return is_demand(key, value)
     return _is_terms(key, value, body)

@@ -57,7 +57,7 @@ from memcore.store.datafile import (
     open_locked,
     publish,
 )
-from memcore.store.encryption import RowCipher
+from memcore.store.encryption import OWNER_KEY, RowCipher
 from memcore.store.interface import Txn
 from memcore.store.open_file import new_record
 from memcore.store.page_scan import PageScan
@@ -364,6 +364,9 @@ class _Salvage:
         with beside(final) as (temporary, fd):
             with build_detached(temporary, self._record, vault=self._vault) as store:
                 engine = Engine(store, self._counter, _POLICY)
+                if self._vault is not None:
+                    own = seal_value(OWNER_KEY, self._vault.ring.owner)
+                    put_rows(store, [(OWNER_KEY, own)])
                 self._write_rows(store)
                 self._mend_sessions(engine)
                 self._drop_what_fails(engine)

@@ -6,8 +6,10 @@ Whoever loses it has lost the contents; a backup of the database is read with it
 ``magic 16 | bytes of wrapped u16 | wrapped | nonce 12 | ciphertext and tag | sha256 of all this``.
 *Wrapped* is the file's own key, under the key-encryption key, bound to the magic. The text is
 ``file id 16 | seed 16 | secret 32 | minted u64 | last number u32``, then for each data key
-``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. The file is
-replaced whole: written under another name, flushed, renamed.
+``scope u64 | number u32 | key 32``, the current one of a scope last; all little-endian. An entry
+with number 0 is a note, which memcores that do not know it pass on: under scope 2^64-1 the 16 bytes
+of the *owner*, zeros behind. The file is replaced whole: written under another name, flushed,
+renamed.
 
 **The key file holds, at any moment and after any power cut, every key of every value that the data
 file may come back with.** So a key is durable here before a value that needs it is committed, and
@@ -15,6 +17,9 @@ no such value can come back, nor a name that leads to one, before a key leaves: 
 ``retire`` or ``shred`` has the data file flushed first (a relaxed one goes back to its last steady
 point). The key file may be ahead of the data file (a new key is not used yet, an older one not
 needed any more), never behind it.
+
+**A key file belongs to one data file**, which holds the same owner in a row: another one gives the
+same numbers to other users, and erasing one there would shred the keys of a stranger here.
 
 Keys are minted for 64 scopes at a time. So a scope below *minted* without a key is one that was
 shredded, and it never gets another one: numbers of scopes are not used again.
@@ -29,7 +34,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -67,6 +72,7 @@ from memcore.files import put_private, remove_unfinished, sync_directory
 __all__ = [
     "KEY_BYTES",
     "NONCE_BYTES",
+    "OWNER_BYTES",
     "SECRET_BYTES",
     "SUFFIX",
     "TAG_BYTES",
@@ -251,6 +257,9 @@ _LENGTH: Final = Struct("<H")
 _TABLE: Final = Struct("<16s16s32sQI")
 _ENTRY: Final = Struct("<QI32s")
 _SUM_BYTES: Final = 32
+OWNER_BYTES: Final = 16
+_OWNER_NOTE: Final = (2**64 - 1, 0)
+"""Scope and number of the entry that says which data file the keys belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +278,8 @@ class _KeyTable(NamedTuple):
     keys: dict[int, tuple[DataKey, ...]]
     minted: int
     last: int
+    owner: bytes = b""
+    """The data file that they are the keys of; empty: no data file has said so yet."""
 
 
 def _locked(method: Callable[Concatenate[KeyRing, P], T]) -> Callable[Concatenate[KeyRing, P], T]:
@@ -299,6 +310,8 @@ class KeyRing:
         self._wrapped = b""
         self._sum = b""
         """The last bytes of the file as it is known; empty: it has to be read."""
+        self._refused = b""
+        """Those of a file in its place that was not taken."""
         self._is_flushed = True
         """Whether no power cut brings back a file from before the one that is there."""
         self.file_id = os.urandom(16)
@@ -316,10 +329,10 @@ class KeyRing:
 
     @classmethod
     def create(cls, path: str | None, provider: KeyProvider) -> KeyRing:
-        """A ring without data keys; if the file is there already, and has none, that one.
+        """A ring that no database uses; if the file is there already, and none does, that one.
 
         Raises:
-            KeyFileError: there is a key file with data keys, or it cannot be written.
+            KeyFileError: there is a key file of another database, or it cannot be written.
             WrongKeyError: there is one, and the key does not open it.
         """
         ring = cls(path, provider)
@@ -332,10 +345,10 @@ class KeyRing:
                 ring._create(path)
                 return ring
         found = cls.load(path, provider)
-        if found.minted:
+        if found.minted or found.owner:
             msg = (
-                f"{path}: is the key file of a database that is not there; move it away, or give "
-                "key_file= another name: it is never overwritten"
+                f"{path}: is the key file of another database, or of one that is not there; move "
+                "it away, or give key_file= another name: it is never overwritten"
             )
             raise KeyFileError(msg)
         return found
@@ -365,14 +378,15 @@ class KeyRing:
         return ring
 
     def copied(self, path: str) -> KeyRing:
-        """The same keys in another file.
+        """The same keys in another file, for a data file that is about to be made.
 
         Raises:
             KeyFileError: there is such a file, or it cannot be written.
         """
         copy = KeyRing(path, self._provider)
         copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
-        copy._table, copy._own, copy._wrapped = self._table, self._own, self._wrapped
+        copy._table = self._table._replace(owner=os.urandom(OWNER_BYTES))
+        copy._own, copy._wrapped = self._own, self._wrapped
         try:
             copy._create(copy.path or path)
         except FileExistsError as exc:
@@ -385,7 +399,7 @@ class KeyRing:
         body, total = read_key_file(path)
         at = len(MAGIC) + _LENGTH.size
         wrapped = body[at : at + _LENGTH.unpack_from(body, len(MAGIC))[0]]
-        own = self._unwrapped(wrapped)
+        own = self._own if again and wrapped == self._wrapped else self._unwrapped(wrapped)
         head, rest = body[: at + len(wrapped)], body[at + len(wrapped) :]
         packed = Cipher(own).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head)
         if packed is None or len(packed) < _TABLE.size:
@@ -400,12 +414,26 @@ class KeyRing:
         self.file_id, self.seed, self.secret, self._table = file_id, seed, secret, table
         self._own, self._wrapped, self._sum = own, wrapped, total
 
+    @_locked
+    def adopt(self, other: KeyRing) -> None:
+        """Take over what another opening has read of the same file, maybe under a newer key.
+
+        Raises:
+            KeyFileError: it read another database's file, or an older copy.
+        """
+        if other.path != self.path or other._sum == self._sum:
+            return
+        self._need_later(other.file_id, other._table)
+        self._is_flushed = False
+        self._table, self._provider = other._table, other._provider
+        self._own, self._wrapped, self._sum = other._own, other._wrapped, other._sum
+
     def _need_later(self, file_id: bytes, table: _KeyTable) -> None:
         """Refuse a file that is not what became of the one that is in use.
 
         Raises:
             KeyFileError: it is another database's, or an older copy: keys are missing in it, or
-                some that were shredded are back.
+                some that were shredded are back. Or it has become another data file's.
         """
         if file_id != self.file_id:
             raise KeyFileError(
@@ -413,8 +441,14 @@ class KeyRing:
                 "one back"
             )
         known = self._table
+        if known.owner and table.owner and table.owner != known.owner:
+            raise KeyFileError(
+                f"{self.path}: is the key file of another data file by now: two were opened with "
+                "it; give each a key file of its own (docs/encryption.md)"
+            )
         back = (scope for scope in table.keys.keys() - known.keys.keys() if scope < known.minted)
-        if table.last < known.last or next(back, None) is not None:
+        is_older = table.last < known.last or (bool(known.owner) and not table.owner)
+        if is_older or next(back, None) is not None:
             raise KeyFileError(
                 f"{self.path}: was replaced by an older copy, which lacks what has changed since; "
                 "put the newest one back"
@@ -433,8 +467,11 @@ class KeyRing:
         return own
 
     @_locked
-    def refresh(self) -> bool:
+    def refresh(self, *, anew: bool = True) -> bool:
         """Read the file again if another process has replaced it; whether it has.
+
+        Not ``anew``: one that was refused before is left alone. A key management service need not
+        be asked for each value that has no key here.
 
         Raises:
             KeyFileError: it cannot be read, is an older copy or another database's. What is known
@@ -443,13 +480,16 @@ class KeyRing:
         """
         if self.path is None:
             return False
-        is_other = True
+        total = b""
         with suppress(OSError):
             # Not by its status: inodes and coarse times come again, and keys would be lost.
-            is_other = _sum_of(self.path) != self._sum
-        if is_other:
-            self._read(again=True)
-        return is_other
+            total = _sum_of(self.path)
+        if total and (total == self._sum or (not anew and total == self._refused)):
+            return False
+        self._refused = total
+        self._read(again=True)
+        self._refused = b""
+        return True
 
     @property
     def is_settled(self) -> bool:
@@ -477,6 +517,26 @@ class KeyRing:
         self._is_flushed = True
 
     # --- keys -------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> bytes:
+        """What the row of the data file says that the keys belong to; empty: nobody has said."""
+        return self._table.owner
+
+    @_locked
+    def claim(self, owner: bytes) -> None:
+        """Note which data file the keys belong to; the row there is durable already.
+
+        Raises:
+            KeyFileError: they belong to another one, or the file cannot be written.
+            WrongKeyError
+        """
+        self.refresh()
+        self.settle()
+        if not self._table.owner:
+            self._store(self._table._replace(owner=owner))
+        elif self._table.owner != owner:
+            raise KeyFileError(f"{self.path}: is the key file of another data file")
 
     @property
     def minted(self) -> int:
@@ -528,20 +588,24 @@ class KeyRing:
         """
         self.refresh()
         self.settle()
-        if scope < self._table.minted:
-            return scope in self._table.keys
-        if scope >= self._table.minted + _AHEAD_MAX:
+        if scope >= self._table.minted:
+            self._store(self._with_keys_for(scope))
+        return scope in self._table.keys
+
+    def _with_keys_for(self, scope: int) -> _KeyTable:
+        """The table with keys for all scopes up to one."""
+        table = self._table
+        if scope >= table.minted + _AHEAD_MAX:
             raise CorruptStoreError(
-                f"scope {scope} is far beyond the {self._table.minted} that the key file knows: "
+                f"scope {scope} is far beyond the {table.minted} that the key file knows: "
                 "the number in its name row, or in the counter, is damaged"
             )
         minted = (scope // BLOCK + 1) * BLOCK
-        more, last = dict(self._table.keys), self._table.last
-        for number in range(self._table.minted, minted):
+        more, last = dict(table.keys), table.last
+        for number in range(table.minted, minted):
             last += 1
             more[number] = (_new_key(last),)
-        self._store(_KeyTable(more, minted, last))
-        return True
+        return table._replace(keys=more, minted=max(minted, table.minted), last=last)
 
     @_locked
     def renew(self, scope: int) -> DataKey:
@@ -555,7 +619,7 @@ class KeyRing:
         table = self._table
         made = _new_key(table.last + 1)
         keys = {**table.keys, scope: (*table.keys[scope], made)}
-        self._store(_KeyTable(keys, table.minted, made.number))
+        self._store(table._replace(keys=keys, last=made.number))
         return made
 
     @_locked
@@ -570,19 +634,26 @@ class KeyRing:
         found = table.keys.get(scope, ())
         kept = tuple(each for each in found[:-1] if each.number >= below) + found[-1:]
         if kept != found:
-            self._store(_KeyTable({**table.keys, scope: kept}, table.minted, table.last))
+            self._store(table._replace(keys={**table.keys, scope: kept}))
 
     @_locked
-    def shred(self, scope: int) -> bool:
-        """Drop the keys of a scope for good; whether there were any.
+    def shred(self, scopes: Iterable[int]) -> bool:
+        """Drop the keys of scopes for good; whether there were any.
 
-        No name leads to its contents any more, and a flush of the data file has said so.
+        No name leads to their contents any more, and a flush of the data file has said so.
+
+        Raises:
+            KeyFileError: the file cannot be written, the keys are all there.
         """
-        if not self.mint(scope):  # a number that was never written with gets none later either
+        self.refresh()
+        self.settle()
+        gone = set(scopes)
+        # A number that was never written with gets no key later either.
+        table = self._with_keys_for(max(gone)) if gone else self._table
+        if gone.isdisjoint(table.keys):
             return False
-        table = self._table
-        keys = {number: found for number, found in table.keys.items() if number != scope}
-        self._store(_KeyTable(keys, table.minted, table.last))
+        keys = {number: found for number, found in table.keys.items() if number not in gone}
+        self._store(table._replace(keys=keys))
         return True
 
     @_locked
@@ -647,6 +718,8 @@ class KeyRing:
         for scope, found in table.keys.items():
             for entry in found:
                 packed += _ENTRY.pack(scope, entry.number, entry.key)
+        if table.owner:
+            packed += _ENTRY.pack(*_OWNER_NOTE, table.owner)
         nonce = os.urandom(NONCE_BYTES)
         body = head + nonce + Cipher(own).encrypt(nonce, bytes(packed), head)
         return body + hashlib.sha256(body).digest()
@@ -677,9 +750,13 @@ def read_key_file(path: str) -> tuple[bytes, bytes]:
 def _unpacked(packed: bytes) -> _KeyTable:
     *_, minted, last = _TABLE.unpack_from(packed)
     found: dict[int, tuple[DataKey, ...]] = {}
+    owner = b""
     for scope, number, key in _ENTRY.iter_unpack(packed[_TABLE.size :]):
-        found[scope] = (*found.get(scope, ()), DataKey(number, key))
-    return _KeyTable(found, minted, last)
+        if (scope, number) == _OWNER_NOTE:
+            owner = key[:OWNER_BYTES]
+        else:
+            found[scope] = (*found.get(scope, ()), DataKey(number, key))
+    return _KeyTable(found, minted, last, owner)
 
 
 def _new_key(number: int) -> DataKey:
@@ -712,11 +789,11 @@ class Substitute(Protocol):
     def kept(self) -> bytes | None:
         """The secret, if it is kept there."""
 
-    def keep(self, secret: bytes) -> bytes:
-        """Keep it there, unless one is kept there already; the one that is."""
+    def is_used(self) -> bool:
+        """Whether anything is there, a secret or not."""
 
-    def drop(self) -> None:
-        """It has its file now."""
+    def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Keep what ``fn`` makes of what is kept, None: nothing; while no other process writes."""
 
 
 class Secret:
@@ -763,24 +840,33 @@ class Secret:
                 return kept
             if not self._create:
                 raise
-        try:
-            return secret_of(self._path, create=True)
-        except StoreFullError:
-            if place is None:
-                raise
-            return place.keep(secrets.token_bytes(SECRET_BYTES))
+        # One at a time: two processes must not make two, one in the file and one in the database.
+        kept = None if place is None else place.change(self._made)
+        return secret_of(self._path, create=place is None) if kept is None else kept
+
+    def _made(self, kept: bytes | None) -> bytes | None:
+        """Make the file; the secret that is to be kept elsewhere, if there is no room for that."""
+        if kept is None:
+            try:
+                secret_of(self._path, create=True)
+            except StoreFullError:
+                return secrets.token_bytes(SECRET_BYTES)
+        return kept
 
     def settle(self) -> bool:
         """Make the file that there was no room for; whether there is nothing left to be done."""
-        kept = None if self._place is None else self._place.kept()
-        if kept is None or self._place is None:
+        if self._place is None or not self._place.is_used():
             return True
-        try:
-            secret_of(self._path, create=True, made=kept)
-        except (StoreFullError, StoreAccessError):
-            return False
-        self._place.drop()
-        return True
+        return self._place.change(self._moved) is None
+
+    def _moved(self, kept: bytes | None) -> bytes | None:
+        """Move what is kept elsewhere into the file; what cannot be moved."""
+        if kept is not None:
+            try:
+                secret_of(self._path, create=True, made=kept)
+            except (StoreFullError, StoreAccessError):
+                return kept
+        return None
 
     def found(self) -> bytes | None:
         """The secret, None where there is none yet and none may be made; raises as ``value``."""

@@ -2,7 +2,8 @@
 
 1. One transaction takes the names of all their scopes away, buries the numbers and writes down what
    is to be done. From then on no handle of any process reaches a scope or writes into it.
-2. The data keys are shredded, where the file is encrypted.
+2. The data keys are shredded, where the file is encrypted. That takes room for a new key file: if
+   there is none, they await it, until the next commit or opening that finds some.
 3. The rows leave, a piece a transaction.
 4. The file is swapped for a compact copy without free pages, slack and redo records.
 
@@ -12,6 +13,7 @@ all but the last step by the next opening for writing.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +32,7 @@ from memcore.errors import (
     AuditError,
     CorruptValueError,
     InvalidOptionError,
+    KeyFileError,
     MemcoreError,
     ReadOnlyError,
     StorageError,
@@ -83,6 +86,9 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger("memcore.retention")
+
+
 # --- An erasure under way: a row that says which scopes are to go, how far it is, and holds no ----
 # ``12 | 0 u64 | 02 | 02 | id 16``: one row an erasure, from its first transaction until the bytes
 # are gone. What a killed process leaves is gone on with by whoever comes next.
@@ -92,7 +98,7 @@ _ROWS = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
 HIDDEN: Final = "hidden"
 """Nobody reaches the scopes any more."""
 SHREDDED: Final = "shredded"
-"""Their data keys are gone; or there are none."""
+"""Their data keys are gone, or there are none, or there is no room to write that they go."""
 REMOVED: Final = "removed"
 """Their rows are gone; bytes of them may be left in free pages."""
 GONE: Final = "gone"
@@ -122,7 +128,7 @@ class Pending:
     finished_ms: int = 0
     stage: str = HIDDEN
     shredded: bool = False
-    """Whether there were data keys to drop."""
+    """Whether there were data keys to drop, and they are gone."""
     overrode_hold: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     """Rows that are gone, by what they were."""
@@ -677,8 +683,10 @@ def bury_shredded(engine: Engine) -> None:
     not given out again. And the reverse: whoever is buried here and has keys, since an older key
     file was put in place, loses them once more.
 
+    A key file that cannot be written keeps nobody from the rest: those keys go later.
+
     Raises:
-        KeyFileError, StorageError, AuditError: nothing was changed.
+        StorageError, AuditError: nothing was changed.
     """
     store, vault = engine.store, engine.store.vault
     if vault is None:
@@ -688,12 +696,11 @@ def bury_shredded(engine: Engine) -> None:
         _bury_all(engine, ring)
     if store.read(lambda txn: _revived(txn, ring)):
         store.make_durable()  # no power cut may bring their names back
-
-        def shred(txn: Txn) -> None:
-            for scope in _revived(txn, ring):
-                vault.shred(scope)
-
-        store.transact(shred)
+        try:
+            store.transact(lambda txn: vault.shred(_revived(txn, ring)), makes_room=True)
+        except KeyFileError as error:
+            vault.await_shredding(store.read(lambda txn: _revived(txn, ring)))
+            _log.warning("%s: keys of erased users await shredding: %s", store.path, error)
 
 
 def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:
@@ -827,7 +834,7 @@ class _Work:
     def advance(self, *, pieces: int | None = None) -> None:
         """Shred the data keys and remove rows."""
         try:
-            if self.pending.stage == HIDDEN:
+            if self.pending.stage == HIDDEN or self._awaits_shredding:
                 self._shred()
             if self.pending.stage == SHREDDED:
                 remove_rows(self._store, self.pending, pieces)
@@ -839,21 +846,33 @@ class _Work:
         self._reread()
 
     def _shred(self) -> None:
+        """Drop the data keys; if the key file cannot be written, go on and leave it for later."""
         vault = self._store.vault
         self._store.make_durable()  # no power cut may bring the names back without their keys
 
-        def closure(txn: Txn) -> None:
+        def closure(txn: Txn, *, later: bool = False) -> None:
             pending = pending_of(txn, self.pending.id)
-            if pending is None or pending.stage != HIDDEN:
+            if pending is None or pending.shredded:
                 return
-            if vault is not None:
-                for scope in pending.scopes:
-                    vault.shred(scope)  # done once more, it changes nothing
-            pending.stage, pending.shredded = SHREDDED, vault is not None
+            if vault is not None and not later:
+                vault.shred(pending.scopes)  # done once more, it changes nothing
+                pending.shredded = True
+            if pending.stage == HIDDEN:
+                pending.stage = SHREDDED
             put_pending(txn, pending)
 
-        self._store.transact(closure, makes_room=True)
+        try:
+            self._store.transact(closure, makes_room=True)
+        except KeyFileError as error:
+            self.note(f"the keys, which await shredding by the next commit or opening: {error}")
+            if vault is not None:
+                vault.await_shredding(self.pending.scopes)
+            self._store.transact(lambda txn: closure(txn, later=True), makes_room=True)
         self._reread()
+
+    @property
+    def _awaits_shredding(self) -> bool:
+        return self._store.vault is not None and not self.pending.shredded
 
     def _reread(self) -> None:
         """Take over what is stored; nothing is, when somebody else has finished."""
@@ -863,6 +882,11 @@ class _Work:
                 self.pending.stage = GONE
                 self.pending.finished_ms = self.pending.finished_ms or self._engine.now_ms()
             self.pending = found or self.pending
+
+    def _keep(self, txn: Txn) -> None:
+        """The bytes are gone, and the keys are not: whoever comes next has the rest to do."""
+        if pending_of(txn, self.pending.id) is not None:
+            put_pending(txn, self.pending)
 
     def wipe(self) -> None:
         """Blank the redo slots of the file that stays."""
@@ -890,15 +914,17 @@ class _Work:
     def receipt(self, key: bytes, *, user: str | None = None) -> ErasureReceipt:
         """The signed receipt; of what is finished the row goes."""
         pending, store = self.pending, self._store
-        gone = pending.stage == GONE
+        gone = pending.stage == GONE and not self._awaits_shredding
         if gone:
             store.transact(lambda txn: drop_pending(txn, pending.id), makes_room=True)
+        elif pending.stage == GONE:
+            store.transact(self._keep, makes_room=True)
         left = store.read(lambda txn: sum(has_rows(txn, scope) for scope in pending.scopes))
         if left and not self._notes:
             self.note("rows: some are left; call finish_erasures()")
         method = ["shredded"] if pending.shredded else []
         method += ["removed"] if pending.stage in (REMOVED, GONE) else []
-        method += ["compacted"] if gone else []
+        method += ["compacted"] if pending.stage == GONE else []
         return ErasureReceipt(
             id=pending.id,
             user_digest=pending.told_user,

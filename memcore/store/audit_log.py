@@ -33,6 +33,7 @@ from memcore.codec.keys import Care, Kind, Row
 from memcore.codec.values import clock_ms, seal_value
 from memcore.errors import AuditError, MemcoreError
 from memcore.store.commit import WriterNeeded
+from memcore.store.encryption import OWNER_KEY, SECRET_KEY
 from memcore.store.interface import MapMovedError
 
 if TYPE_CHECKING:
@@ -272,6 +273,8 @@ SCOPE_KINDS: Final = (
     Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK, Kind.STATE, Kind.CARE,
 )  # fmt: skip
 DATABASE_KINDS: Final = (Kind.SCOPE, Kind.SCOPE_NAME)
+_UNNOTED: Final = (OWNER_KEY, SECRET_KEY)
+"""Rows in which a file and its copies differ."""
 NAME_KINDS: Final = frozenset(
     (Kind.SCOPE, Kind.SCOPE_NAME, Kind.SESSION_NAME, Kind.KV_NAMESPACE, Kind.THREAD_NAME)
 )
@@ -311,7 +314,7 @@ def chain_of(key: bytes) -> Place | None:
             return _PLACE.unpack_from(key, 1)
         return None
     if kind in SCOPE_KINDS and len(key) > _SCOPED_BYTES:
-        if kind == Kind.CARE and key[_SCOPED_BYTES] == Care.AUDIT:
+        if kind == Kind.CARE and (key[_SCOPED_BYTES] == Care.AUDIT or key in _UNNOTED):
             return None
         return int.from_bytes(key[1:9], "big"), 0
     return DATABASE if kind in DATABASE_KINDS else None

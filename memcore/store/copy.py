@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from memcore.codec.values import HEADER_BYTES, seal_value
 from memcore.errors import (
     CorruptStoreError,
     InternalError,
@@ -30,6 +32,7 @@ from memcore.errors import (
 )
 from memcore.files import open_private, sync_directory
 from memcore.limits import PAGE_BYTES
+from memcore.privacy.keyring import SECRET_BYTES
 from memcore.store import lmdb as binding
 from memcore.store.datafile import (
     FORMAT_KEY,
@@ -46,6 +49,12 @@ from memcore.store.datafile import (
     open_locked,
     publish,
     temporary_name,
+)
+from memcore.store.encryption import (
+    OWNER_KEY,
+    SECRET_KEY,
+    packed_secret,
+    waiting_secret,
 )
 from memcore.store.pages import DamageError
 from memcore.store.redo_log import RedoLog, find_run
@@ -258,8 +267,12 @@ Judge = Callable[[str], list[str]]
 _Pending: TypeAlias = tuple[int, dict[bytes, bytes | None]] | None
 
 
-def back_up(env: Environment, target: str, *, compact: bool, judge: Judge | None) -> None:
+def back_up(
+    env: Environment, target: str, *, compact: bool, judge: Judge | None, owner: bytes = b""
+) -> None:
     """Copy one consistent snapshot to the new file ``target`` while others write.
+
+    ``owner``: of the key file that it is written with from now on; empty: it is a backup.
 
     Raises:
         StoreAccessError: the target exists or cannot be written.
@@ -270,7 +283,7 @@ def back_up(env: Environment, target: str, *, compact: bool, judge: Judge | None
         raise _exists(target)
     try:
         with beside(target) as (temporary, fd):
-            copy_snapshot(env, fd, temporary, compact=compact)
+            copy_snapshot(env, fd, temporary, compact=compact, owner=owner)
             prove(fd, temporary, target, judge)
             publish(temporary, target)
     except FileExistsError as error:
@@ -382,11 +395,14 @@ def copy_snapshot(
     *,
     compact: bool,
     record: Format | None = None,
+    replaces: bool = False,
+    owner: bytes = b"",
 ) -> None:
     """Copy what is committed to the empty file ``fd`` at ``temporary``, as a store by itself.
 
     ``record`` makes it one of another mode or format. A read-only handle cannot recover: a redo
-    record that waits for somebody who can is applied to the copy.
+    record that waits for somebody who can is applied to the copy. What is the file's alone stays if
+    the copy ``replaces`` it, else it is blank, but for the ``owner`` of its key file.
     """
     waiting = env.hold(partial(_copy_rows if compact else _copy_pages, env, fd))
     inspect(fd, temporary)
@@ -402,6 +418,47 @@ def copy_snapshot(
         rows[FORMAT_KEY] = record.pack()
     if rows:
         binding.amend(temporary, rows)
+    if replaces:
+        _bind_secret(env, fd, temporary)
+    else:
+        _blank_own(fd, temporary)
+        if owner:
+            binding.amend(temporary, {OWNER_KEY: seal_value(OWNER_KEY, owner)})
+
+
+# What belongs to one file alone: the owner of its key file, a secret that waits for room. A row and
+# its value lie side by side, so they are found and changed where they lie, with all that remains of
+# them: LMDB itself would leave the page of before as a free one.
+
+
+def _blank_own(fd: int, path: str) -> None:
+    """Blank a copy's rows that are the source's alone."""
+    for key, value in binding.rows_of(path, (OWNER_KEY, SECRET_KEY)).items():
+        body = value[HEADER_BYTES:]
+        _overwrite(fd, key + value, key + seal_value(key, bytes(len(body))))
+        if key == SECRET_KEY:
+            _overwrite(fd, body[:SECRET_BYTES], bytes(len(body[:SECRET_BYTES])))
+            binding.amend(path, {key: None})
+
+
+def _bind_secret(env: Environment, fd: int, path: str) -> None:
+    """A secret that waits in a file waits in the one that takes its place."""
+    for key, value in binding.rows_of(path, (SECRET_KEY,)).items():
+        secret = waiting_secret(value, os.fstat(env.fd).st_ino)
+        if secret is not None:
+            made = seal_value(key, packed_secret(secret, os.fstat(fd).st_ino))
+            _overwrite(fd, key + value, key + made)
+
+
+def _overwrite(fd: int, found: bytes, made: bytes) -> None:
+    """Put some bytes in the place of others, wherever they stand in a file."""
+    if not found or found == made:
+        return
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(found)
+        while at >= 0:
+            os.pwrite(fd, made, at)
+            at = content.find(found, at + len(found))
 
 
 def _copy_pages(_: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
@@ -489,7 +546,7 @@ def compact_file(
         with exclusively(lock, env.path):
             old = os.fstat(lock)
             with beside(env.path, like=old) as (temporary, fd):
-                copy_snapshot(env, fd, temporary, compact=True, record=record)
+                copy_snapshot(env, fd, temporary, compact=True, record=record, replaces=True)
                 prove(fd, temporary, env.path, judge)
                 new = os.fstat(fd)
                 key = new.st_dev, new.st_ino
@@ -597,10 +654,12 @@ def need_unmapped(path: str) -> None:
         os.close(fd)
 
 
-def restore_file(env: Environment, target: str, *, kept: str | None, judge: Judge | None) -> None:
+def restore_file(
+    env: Environment, target: str, *, kept: str | None, judge: Judge | None, owner: bytes = b""
+) -> None:
     """Put a copy of an open store in the place of the file at ``target``.
 
-    The old file lives on as ``kept``, unless that is None.
+    The old file lives on as ``kept``, unless that is None. ``owner``: as in ``back_up``.
 
     Raises:
         StoreLockedError: somebody has the target open.
@@ -610,7 +669,7 @@ def restore_file(env: Environment, target: str, *, kept: str | None, judge: Judg
     """
     try:
         with held_alone(target) as old, beside(target, like=old) as (temporary, fd):
-            copy_snapshot(env, fd, temporary, compact=False)
+            copy_snapshot(env, fd, temporary, compact=False, owner=owner)
             prove(fd, temporary, target, judge)
             if kept is not None:
                 os.link(target, kept)

@@ -18,20 +18,40 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from memcore.codec.keys import Care, Counter, Kind, Row, counter, u64
+from memcore.codec.keys import Care, Counter, Kind, Row, care_rows, counter, u64
 from memcore.codec.values import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
-from memcore.errors import CorruptValueError, MemcoreError, NotFoundError, uncopied
+from memcore.errors import (
+    CorruptValueError,
+    KeyFileError,
+    MemcoreError,
+    NotFoundError,
+    uncopied,
+)
 from memcore.limits import ENCRYPTED_FORMAT
-from memcore.privacy.keyring import KEY_BYTES, NONCE_BYTES, Cipher, DataKey, KeyRing
+from memcore.privacy.keyring import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    OWNER_BYTES,
+    Cipher,
+    DataKey,
+    KeyRing,
+)
 
 if TYPE_CHECKING:
     from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "CLOSED_KINDS",
+    "OWNER_KEY",
+    "SECRET_KEY",
+    "SECRET_ROW_BYTES",
     "RowCipher",
+    "copy_refused",
     "is_content",
     "number_of",
+    "owner_of",
+    "packed_secret",
+    "waiting_secret",
 ]
 
 
@@ -47,6 +67,13 @@ _DATABASE: Final = bytes(_SCOPE_BYTES)
 _NONCES: Final = 512
 _VEIL_BYTES: Final = 16
 _NEWEST: Final = counter(Counter.DATA_KEY)
+OWNER_KEY: Final = care_rows(0, Care.OWNER)
+"""The row that says whose the key file is: the same 16 bytes stand there. It is each data file's
+own: in a copy it is blank, and no audit chain notes it."""
+SECRET_KEY: Final = care_rows(0, Care.SECRET)
+"""The row of a secret that waits for room for its file; each data file's own as well."""
+_SECRET_ROW: Final = Struct(">32sQ")
+SECRET_ROW_BYTES: Final = _SECRET_ROW.size
 _OPEN_ROWS: Final = frozenset(
     (
         Row.HEAD,
@@ -82,7 +109,8 @@ class RowCipher:
     """
 
     __slots__ = (
-        "__weakref__", "_at", "_mix", "_noted", "_openers", "_pool", "_sealers", "ring", "seed",
+        "__weakref__", "_at", "_awaiting", "_mix", "_noted", "_openers", "_pool", "_sealers",
+        "ring", "seed",
     )  # fmt: skip
 
     __reduce_ex__ = uncopied
@@ -93,6 +121,8 @@ class RowCipher:
         """What digests that stand in clear are keyed with, in place of the file's own seed."""
         self._sealers: dict[bytes, _Sealing] = {}
         self._openers: dict[bytes, Cipher | None] = {}
+        self._awaiting: set[int] = set()
+        """Scopes that are erased, and whose keys could not be dropped."""
         self._noted = 0
         """What the file is known to say of its newest key; it may say more."""
         self.forget_random()
@@ -185,7 +215,7 @@ class RowCipher:
         found = self.ring.numbered(scope, wanted)
         if found is None:
             with suppress(MemcoreError):  # a key that was rotated away: the values show it
-                self.ring.refresh()
+                self.ring.refresh(anew=False)
             found = self.ring.numbered(scope, wanted)
         cipher = None if found is None else Cipher(found)
         if cipher is not None:
@@ -241,6 +271,29 @@ class RowCipher:
         except CorruptValueError:
             return 0
 
+    def own(self, txn: Txn, path: str) -> bytes:
+        """The owner of the key file as the file at ``path`` says; noted there if it does not say.
+
+        Raises:
+            KeyFileError: the key file belongs to another data file. This one may be a copy of that.
+            WrongKeyError
+        """
+        ring = self.ring
+        ring.refresh()
+        found = owner_of(txn)
+        if found and found == (ring.owner or found):
+            return found
+        if found:
+            raise KeyFileError(
+                f"{path}: {ring.path} is the key file of another data file: give its own with "
+                "key_file=, or open it with read_only=True"
+            )
+        if found is None and ring.owner:
+            raise copy_refused(path, f"the data file that {ring.path} belongs to")
+        made = ring.owner or os.urandom(OWNER_BYTES)
+        txn.put(OWNER_KEY, seal_value(OWNER_KEY, made))
+        return made
+
     def note(self, txn: Txn) -> None:
         """Have the file say which data key is the newest, in the transaction that writes with it.
 
@@ -249,6 +302,8 @@ class RowCipher:
         """
         if not self.ring.is_settled:
             self.ring.settle()
+        if self._awaiting:
+            self._shred_at_last()
         last = self.ring.last
         if last == self._noted:
             return
@@ -258,20 +313,31 @@ class RowCipher:
         else:
             self._noted = last  # committed by somebody, maybe by this one the last time
 
+    def await_shredding(self, scopes: Iterable[int]) -> None:
+        """Drop the data keys of scopes as soon as the key file can be written; see ``shred``."""
+        self._awaiting.update(scopes)
+
+    def _shred_at_last(self) -> None:
+        with suppress(KeyFileError):  # there is no room yet: the next commit tries again
+            self.shred(self._awaiting)
+
     def is_shredded(self, scope: int) -> bool:
         """Whether a scope's contents cannot be read any more, by anybody."""
         return self.ring.is_shredded(scope)
 
-    def shred(self, scope: int) -> bool:
-        """Drop the data keys of a scope, durably; whether there were any. Needs the write lock.
+    def shred(self, scopes: Iterable[int]) -> bool:
+        """Drop the data keys of scopes, durably; whether there were any. Needs the write lock.
 
         Raises:
             KeyFileError: the key file cannot be written; the keys are there.
         """
-        shredded = self.ring.shred(scope)
-        place = scope.to_bytes(_SCOPE_BYTES, "big")
-        self._sealers.pop(place, None)
-        for known in [known for known in list(self._openers) if known.startswith(place)]:
+        gone = list(scopes)
+        shredded = self.ring.shred(gone)
+        places = {scope.to_bytes(_SCOPE_BYTES, "big") for scope in gone}
+        self._awaiting.difference_update(gone)
+        for place in places:
+            self._sealers.pop(place, None)
+        for known in [each for each in list(self._openers) if each[:_SCOPE_BYTES] in places]:
             self._openers.pop(known, None)
         return shredded
 
@@ -291,6 +357,53 @@ class RowCipher:
         self.ring.retire(
             scope, below=below
         )  # who reads an older snapshot goes on with the ciphers there are
+
+
+def owner_of(txn: ReadTxn) -> bytes | None:
+    """What the row of a file says that its key file belongs to.
+
+    None: it does not say, as that of an older memcore or of a copy; empty: it is damaged.
+    """
+    value = txn.get(OWNER_KEY)
+    if value is None:
+        return None
+    try:
+        found = open_value(OWNER_KEY, value)[1]
+    except CorruptValueError:
+        return b""
+    if len(found) != OWNER_BYTES:
+        return b""
+    return found if any(found) else None
+
+
+def copy_refused(path: str, of: str) -> KeyFileError:
+    """The error for a copy that is to be written with the keys of what it is a copy of."""
+    return KeyFileError(
+        f"{path}: is a copy of {of}; with one key file an erasure in either would take the keys of "
+        "users of the other: restore it to that one's place, or with a copy of the key file; or "
+        "open it with read_only=True"
+    )
+
+
+def packed_secret(secret: bytes, inode: int) -> bytes:
+    """The row of a secret that waits in the data file with that inode."""
+    return _SECRET_ROW.pack(secret, inode)
+
+
+def waiting_secret(value: bytes, inode: int) -> bytes | None:
+    """The secret in a row; None: it is damaged, or was written into another file than this.
+
+    Whoever hands a file on could choose the secret of who opens it, and foretell what is derived
+    from it. But not the inode that it gets there. Devices are numbered anew when a machine starts.
+    """
+    try:
+        found = open_value(SECRET_KEY, value)[1]
+    except CorruptValueError:
+        return None
+    if len(found) != SECRET_ROW_BYTES:
+        return None
+    secret, place = _SECRET_ROW.unpack(found)
+    return secret if place == inode else None
 
 
 _vaults: WeakSet[RowCipher] = WeakSet()

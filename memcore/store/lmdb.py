@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -48,6 +49,7 @@ __all__ = [
     "raise_from",
     "readers_of",
     "reserve_lock",
+    "rows_of",
     "set_map",
     "translate",
     "verify",
@@ -307,6 +309,19 @@ def amend(path: str, rows: dict[bytes, bytes | None]) -> None:
             env.sync(True)
     except lmdb.Error as error:
         raise_from(error, path)
+
+
+def rows_of(path: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+    """The rows under some keys in a file that nobody else has open."""
+    try:
+        with (
+            lmdb.open(path, subdir=False, create=False, readonly=True, lock=False) as env,
+            env.begin() as txn,
+        ):
+            found = {key: txn.get(key) for key in keys}
+    except lmdb.Error as error:
+        raise_from(error, path)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def first_rows(env: lmdb.Environment, head_bytes: int) -> tuple[bytes | None, bytes]:

@@ -20,8 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakSet, ref
 
 from memcore.codec import keys
-from memcore.codec.keys import Care, care_rows
-from memcore.codec.values import open_number, open_value, seal_value
+from memcore.codec.values import open_number, seal_value
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -32,6 +31,7 @@ from memcore.errors import (
     ReadOnlyError,
     StorageError,
     StoreAccessError,
+    StoreFullError,
     uncopied,
 )
 from memcore.limits import (
@@ -43,11 +43,21 @@ from memcore.limits import (
 from memcore.privacy.keyring import KeyProvider, KeyRing, Secret
 from memcore.store.copy import Judge, back_up, compact_file, refusal, restore_file, wipe_slots
 from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
-from memcore.store.encryption import CLOSED_KINDS, RowCipher, number_of
+from memcore.store.encryption import (
+    CLOSED_KINDS,
+    SECRET_KEY,
+    RowCipher,
+    copy_refused,
+    number_of,
+    owner_of,
+    packed_secret,
+    waiting_secret,
+)
 from memcore.store.environment import Environment
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.lmdb import RawEnv, already_open
 from memcore.store.open_file import build_file, create_file, new_record
+from memcore.store.redo_log import find_run
 from memcore.store.transaction import stored_rows
 
 __all__ = [
@@ -59,6 +69,7 @@ __all__ = [
     "end",
     "environments",
     "need_newest",
+    "need_own",
     "new_ring",
     "open_store",
     "opening",
@@ -191,6 +202,8 @@ os.register_at_fork(
 
 # --- Unlocking a file: whether it is encrypted, and the vault that a key opens --------------------
 
+_KEYS: Final = ".keys"
+"""Behind the path of a database: its key file, if no other is given."""
 _ROWS_LOOKED_AT = 64
 """Of each kind of a scope's rows: the first ones of a session may be heads and index pages."""
 
@@ -207,7 +220,7 @@ class KeyOptions:
 
     def path_for(self, database: str) -> str:
         """The key file of a database."""
-        return self.key_file or f"{database}.keys"
+        return self.key_file or database + _KEYS
 
 
 def new_ring(access: KeyOptions, path: str) -> KeyRing:
@@ -231,7 +244,7 @@ def vault_for_copy(access: KeyOptions | None, source: str, target: str) -> RowCi
     if access is None:
         return None
     ring = KeyRing.load(access.path_for(source), access.provider)
-    return RowCipher(ring.copied(f"{target}.keys"))
+    return RowCipher(ring.copied(target + _KEYS))
 
 
 def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | None:
@@ -261,6 +274,51 @@ def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | 
     return RowCipher(ring)
 
 
+def need_own(store: LmdbStore, vault: RowCipher) -> None:
+    """Refuse a key file that belongs to another data file; the first opening for writing takes it.
+
+    Data files give the same numbers to different users, so erasing one in this file would shred the
+    keys of somebody in that one. First the file says who it is, durably, and then the key file:
+    cut short between the two, the next opening goes on.
+
+    Raises:
+        KeyFileError: it belongs to another data file, maybe to the one that this is a copy of.
+    """
+    ring = vault.ring
+    if ring.path is None:
+        return
+    if not (ring.owner and store.read(owner_of) == ring.owner):
+        owner = store.transact(lambda txn: vault.own(txn, store.path), makes_room=True)
+        if not ring.owner:
+            store.make_durable()
+            try:
+                store.transact(lambda _: ring.claim(owner), makes_room=True)
+            except KeyFileError as error:
+                if ring.owner not in (b"", owner):
+                    raise
+                _log.warning("the next opening notes whose the key file is: %s", error)
+    home = ring.path.removesuffix(_KEYS)
+    if home != ring.path and _is_copy_of(store, home):
+        raise copy_refused(store.path, f"{home}, which {ring.path} belongs to")
+
+
+def _is_copy_of(store: LmdbStore, other: str) -> bool:
+    """Whether another file is there with the same seed: they have the same owner in their rows."""
+    try:
+        fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == store.environment().key:
+            return False
+        return stat.S_ISREG(status.st_mode) and find_run(fd, other).seed == store.file_id
+    except (OSError, StorageError):
+        return False  # it is no database, or so damaged that it cannot be used
+    finally:
+        os.close(fd)
+
+
 def need_newest(env: Environment, vault: RowCipher) -> None:
     """Refuse a key file that is older than the database: it must not be written with.
 
@@ -283,8 +341,8 @@ def need_newest(env: Environment, vault: RowCipher) -> None:
         key = keys.counter(keys.Counter.SCOPE)
         value = txn.get(key)
         last = 0 if value is None else open_number(key, value)
-        unknown = range(vault.ring.minted, last + 1)
-        return next((scope for scope in unknown if _has_contents(txn, scope)), None)
+        found = (_first_content(txn, kind, vault.ring.minted, last) for kind in CLOSED_KINDS)
+        return min((scope for scope in found if scope is not None), default=None)
 
     found = env.read(look)
     if found is None:
@@ -302,19 +360,32 @@ def _older(vault: RowCipher, how: str) -> KeyFileError:
     )
 
 
-def _has_contents(txn: ReadTxn, scope: int) -> bool:
-    for kind in CLOSED_KINDS:
-        start = keys.scoped(kind, scope)
-        rows = stored_rows(txn, start, keys.after(start), limit=_ROWS_LOOKED_AT)
-        if any(number_of(value) is not None for _, value in rows):
-            return True
-    return False
+def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None:
+    """The first of some scopes with an encrypted row of a kind; those without rows cost nothing.
+
+    The numbers come from a row that may be damaged: nobody counts up to them.
+    """
+    if first > last:
+        return None
+    start, stop = keys.scoped(kind, first), keys.after(keys.scoped(kind, last))
+    while start < stop:
+        scope = looked = 0
+        for key, value in stored_rows(txn, start, stop):
+            found = int.from_bytes(key[1:9], "big")
+            scope, looked = found, looked + 1 if found == scope else 1
+            if number_of(value) is not None:
+                return scope
+            if looked == _ROWS_LOOKED_AT:
+                break  # on to the next one
+        else:
+            return None
+        start = keys.after(keys.scoped(kind, scope))
+    return None
 
 
 # --- Opening a store, and the handle that callers hold --------------------------------------------
 
 T = TypeVar("T")
-_SECRET: Final = care_rows(0, Care.SECRET)
 _TRIES: Final = 8
 """So often an opening meets a file that LMDB's binding has not forgotten."""
 
@@ -348,9 +419,11 @@ def open_store(
             file = str(Path(name).resolve())
             if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
                 _create(file, durability, access, allowed=create and not read_only)
-            return _open_file(
-                partial(_shared, file, read_only, map_bytes, steady_interval_ms, verify),
-                lambda env: _handle(env, read_only, durability, access, blind),
+            return _proven(
+                _open_file(
+                    partial(_shared, file, read_only, map_bytes, steady_interval_ms, verify),
+                    lambda env: _handle(env, read_only, durability, access, blind),
+                )
             )
         except StorageError as error:
             # LMDB's binding knows files by number, and forgets one only when it is quite closed.
@@ -381,6 +454,22 @@ def _open_file(
         # Its last handle is being closed by another thread, or was until an interrupt came.
         with suppress(MemcoreError):  # whoever closes is told
             end(env)
+
+
+def _proven(store: LmdbStore) -> LmdbStore:
+    """A handle that may write with its key file. Without the lock on opening: it may have to wait.
+
+    Raises:
+        KeyFileError: it must not; the handle is closed.
+    """
+    try:
+        if store.vault is not None and not store.read_only:
+            need_newest(store.environment(), store.vault)
+            need_own(store, store.vault)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _create(name: str, durability: str | None, access: KeyOptions | None, *, allowed: bool) -> None:
@@ -424,9 +513,10 @@ def _handle(
         )
     if not (blind and read_only):
         vault = unlock(_format(env), env.path, access)
-        env.vault = env.vault or vault  # the first one has the ciphers that are in use
-        if env.vault is not None and not read_only:
-            need_newest(env, env.vault)
+        if env.vault is None:
+            env.vault = vault
+        elif vault is not None:  # the first one has the ciphers that are in use
+            env.vault.ring.adopt(vault.ring)
     return LmdbStore(env, read_only=read_only)
 
 
@@ -505,29 +595,48 @@ class SecretRow:
             raise ClosedError("the store is closed; open it again")
         return store
 
+    def _kept(self, value: bytes | None) -> bytes | None:
+        key = self._open().environment().key
+        return None if value is None or key is None else waiting_secret(value, key[1])
+
     def kept(self) -> bytes | None:
         """The secret, if it is kept there."""
-        return self._open().read(_kept_secret)
+        return self._kept(self._open().read(_secret_row))
 
-    def keep(self, secret: bytes) -> bytes:
-        """Keep it there, unless one is kept there already; the one that is."""
+    def is_used(self) -> bool:
+        """Whether anything is there, a secret or not."""
+        return self._open().read(_secret_row) is not None
 
-        def closure(txn: Txn) -> bytes:
-            found = _kept_secret(txn)
-            if found is None:
-                txn.put(_SECRET, seal_value(_SECRET, secret))
-            return found or secret
+    def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Keep what ``fn`` makes of what is kept, None: nothing; while no other process writes."""
+        store = self._open()
+        env = store.environment()
+        if env.queue.led_here or get_ident() in env.barrier.live:
+            # Inside a transaction of this thread nothing can be kept, but a file can be made.
+            if fn(None) is not None:
+                raise StoreFullError(f"{env.path}: no space is left for its secret file; free some")
+            return None
 
-        return self._open().transact(closure, makes_room=True)
+        def closure(txn: Txn) -> bytes | None:
+            row = _secret_row(txn)
+            kept = self._kept(row)
+            left = fn(kept)
+            if left is None:
+                txn.delete(SECRET_KEY)
+            elif left != kept and env.key is not None:
+                packed = packed_secret(left, env.key[1])
+                txn.put(SECRET_KEY, seal_value(SECRET_KEY, packed))
+            if row is not None and kept is None:
+                _log.warning(
+                    "%s: a secret that was damaged or of another file was dropped", env.path
+                )
+            return left
 
-    def drop(self) -> None:
-        """It has its file now."""
-        self._open().transact(lambda txn: txn.delete(_SECRET), makes_room=True)
+        return store.transact(closure, makes_room=True)
 
 
-def _kept_secret(txn: ReadTxn) -> bytes | None:
-    value = txn.get(_SECRET)
-    return None if value is None else open_value(_SECRET, value)[1]
+def _secret_row(txn: ReadTxn) -> bytes | None:
+    return txn.get(SECRET_KEY)
 
 
 class LmdbStore:
@@ -673,10 +782,11 @@ class LmdbStore:
     ) -> None:
         """Put a copy of this store at ``target``; what it replaces lives on as ``kept``."""
         env = self.environment()
+        owner = b"" if self.vault is None else self.vault.ring.owner
         if replace and os.path.lexists(target):
-            restore_file(env, target, kept=kept, judge=judge)
+            restore_file(env, target, kept=kept, judge=judge, owner=owner)
         else:
-            back_up(env, target, compact=False, judge=judge)
+            back_up(env, target, compact=False, judge=judge, owner=owner)
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""

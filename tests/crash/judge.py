@@ -21,7 +21,7 @@ from .controls import Control
 from .erasures import erased_since, erasure_findings, finished, is_erased
 from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
-from .sealed import FILE, key_findings, open_any
+from .sealed import FILE, key_findings, open_any, put_back
 from .timeline import Bounds, Timeline, compare
 from .verbs import VERBS, Place, Step, observe
 
@@ -209,7 +209,8 @@ class Judge:
             facts["copies"] = facts.get("copies", 0) + 1
             bounds = self.timeline.between(begun, ended)
             erased = erased_since(self.timeline, begun, cut) if self.sealed else {}
-            told = self._judge_file(path, bounds, Bounds(0, 0), erased)
+            place = put_back(path) if self.sealed else path
+            told = self._judge_file(place, bounds, Bounds(0, 0), erased)
             findings += [f"{name}: {finding}" for finding in told]
         return findings
 

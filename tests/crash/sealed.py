@@ -5,6 +5,7 @@ A lane's state says nothing of keys: it is what its user has stored, under whate
 
 from __future__ import annotations
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,24 @@ def open_any(path: Path, *, sealed: bool = False, **options: Any) -> memcore.Dat
             return _open(path, key | options)
         except memcore.WrongKeyError as error:
             refused = error
+    assert refused is not None
+    raise refused
+
+
+def put_back(path: Path) -> Path:
+    """Restore a backup as a database by itself: a copy is not written beside the keys in use."""
+    place = path.parent / f"{path.name}.restored"
+    place.mkdir()
+    shutil.copy(key_file(path), place)
+    target = place / FILE
+    refused: memcore.MemcoreError | None = None
+    for key in KEYS:
+        try:
+            memcore.restore(path, target, key=key)
+        except memcore.WrongKeyError as error:
+            refused = error
+        else:
+            return target
     assert refused is not None
     raise refused
 

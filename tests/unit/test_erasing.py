@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from threading import Event, Thread
 
+import lmdb
 import pytest
 
 import memcore
 from memcore.codec import keys
 from memcore.codec.keys import Care, Kind
+from memcore.codec.values import seal_value
 from memcore.errors import HeldError, InvalidOptionError, NotFoundError, StoreLockedError
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.privacy import keyring as secret
@@ -629,6 +632,168 @@ def test_two_who_have_no_room_for_the_secret_agree_on_one(path, monkeypatch):
         assert first.receipt_key == second.receipt_key
         with memcore.open(path) as third:
             assert third.receipt_key == first.receipt_key
+
+
+def test_two_who_make_the_secret_at_once_make_one_though_one_has_no_room(path, monkeypatch):
+    """One finds the device full, and before it keeps the secret in the file there is room."""
+    keys_of, threads = [], []
+
+    def full_once(*_, **__):
+        monkeypatch.setattr(secret, "put_private", put_private)
+        other = Thread(target=lambda: keys_of.append(second.receipt_key))
+        threads.append(other)
+        other.start()
+        while other.is_alive() and not first.engine.store.environment().queue.waiting:
+            pass  # it is done, or it waits for its turn
+        raise OSError(28, "No space left on device")
+
+    put_private = secret.put_private
+    with memcore.open(path) as first, memcore.open(path) as second:
+        monkeypatch.setattr(secret, "put_private", full_once)
+        keys_of.append(first.receipt_key)
+        threads[0].join()
+        assert len(set(keys_of)) == 1
+    with memcore.open(path) as db:
+        assert db.receipt_key == keys_of[0]
+
+
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def waiting(path, monkeypatch):
+    """A database whose secret waits in it for room, and that secret."""
+    with monkeypatch.context() as patch:
+        patch.setattr(secret, "put_private", full)
+        with memcore.open(path) as db:
+            db.session("s").append(said("x"))
+            db.engine.store.secret.value()
+    with memcore.open(path, read_only=True) as db:
+        return path, db.engine.store.secret.value()
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_no_copy_holds_the_secret_that_waits(waiting, tmp_path, monkeypatch, compact):
+    path, value = waiting
+    monkeypatch.setattr(secret, "put_private", full)
+    with memcore.open(path) as db:
+        assert value in path.read_bytes()
+        db.backup(tmp_path / "backup", compact=compact)
+        assert db.check() == []
+        assert db.engine.store.secret.value() == value
+    memcore.restore(path, tmp_path / "restored")
+    for copy in ("backup", "restored"):
+        assert value not in (tmp_path / copy).read_bytes()
+        with memcore.open(tmp_path / copy) as db:
+            assert db.engine.store.secret.value() != value
+            assert db.check() == []
+
+
+def test_a_compaction_takes_the_secret_that_waits_along(waiting, monkeypatch):
+    path, value = waiting
+    with monkeypatch.context() as patch:
+        patch.setattr(secret, "put_private", full)
+        with memcore.open(path) as db:
+            db.copy_compact()
+            assert db.check() == []
+        with memcore.open(path) as db:
+            assert db.engine.store.secret.value() == value
+    memcore.open(path).close()
+    assert path.with_name(f"{path.name}.secret").read_bytes() == value
+
+
+@pytest.mark.parametrize("body", [bytes(32), b"s" * 32, b"s" * 31, b"s" * 40, b""])
+def test_a_secret_that_somebody_planted_in_a_file_is_dropped(path, body, caplog):
+    memcore.open(path).close()
+    key = keys.care_rows(0, Care.SECRET)
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        txn.put(key, seal_value(key, body))
+    with memcore.open(path) as db:
+        assert db.engine.store.read(lambda txn: txn.get(key)) is None
+        assert body.ljust(32)[:32] != db.engine.store.secret.value()
+        assert db.check() == []
+    assert "or of another file was dropped" in caplog.text
+
+
+def test_a_damaged_secret_refuses_no_opening(waiting, caplog):
+    path, _ = waiting
+    key = keys.care_rows(0, Care.SECRET)
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        value = txn.get(key)
+        txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+    with memcore.open(path) as db:
+        assert db.check() == []
+    assert "or of another file was dropped" in caplog.text
+
+
+def test_a_copy_of_a_file_does_not_take_its_secret_along(waiting, tmp_path):
+    path, value = waiting
+    shutil.copy(path, tmp_path / "copied")
+    with memcore.open(tmp_path / "copied") as db:
+        assert db.engine.store.secret.value() != value
+        assert db.check() == []
+
+
+def test_an_erasure_writes_the_key_file_once_for_all_applications(path, monkeypatch):
+    with memcore.open(path, key=bytes(range(32))) as db:
+        for number in range(40):
+            db.scope(user="alice", app=f"a{number}").kv("n").put("k", "x")
+        written = []
+        put = secret.put_private
+        monkeypatch.setattr(
+            secret, "put_private", lambda *a, **o: (written.append(1), put(*a, **o))
+        )
+        assert db.erase("alice").bytes_gone
+        assert len(written) == 1
+        assert len(db.engine.store.vault.ring.shredded()) == 40
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_on_a_full_device_rows_go_and_keys_await_shredding(path, monkeypatch, durability):
+    """Who erases to make room has none for a new key file."""
+    with memcore.open(path, key=bytes(range(32)), durability=durability) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).append(said(MARK))
+        ring = db.engine.store.vault.ring
+        with monkeypatch.context() as patch:
+            patch.setattr(secret, "put_private", full)
+            receipt = db.erase("alice")
+            assert receipt.counts["items"] == 1
+            assert receipt.verification["rows_left"] == 0
+            assert not receipt.bytes_gone
+            assert receipt.method == ("removed", "compacted")
+            assert any("await shredding" in each for each in receipt.pending)
+            assert ring.of_scope(1) is not None
+            with memcore.open(path, key=bytes(range(32))) as second:  # refuses nothing
+                assert second.check() == []
+            db.session("s", user="bob").append(said("more"))
+            assert [each.bytes_gone for each in db.finish_erasures()] == [False]
+        db.session("s", user="bob").append(said("now there is room"))
+        assert ring.of_scope(1) is None
+        done = db.finish_erasures()
+        assert [each.bytes_gone for each in done] == [True]
+        assert done[0].method == ("shredded", "removed", "compacted")
+        assert db.finish_erasures() == []
+        assert db.check() == []
+
+
+def test_keys_that_await_shredding_go_with_the_next_opening(path, monkeypatch, caplog):
+    with memcore.open(path, key=bytes(range(32))) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).append(said(MARK))
+        with monkeypatch.context() as patch:
+            patch.setattr(secret, "put_private", full)
+            assert not db.erase("alice", compact=False).bytes_gone
+    with monkeypatch.context() as patch:
+        patch.setattr(secret, "put_private", full)
+        with memcore.open(path, key=bytes(range(32))) as db:
+            assert db.engine.store.vault.ring.of_scope(1) is not None
+    assert "No space left" in caplog.text
+    with memcore.open(path, key=bytes(range(32))) as db:
+        assert db.engine.store.vault.ring.of_scope(1) is None
+        assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+        assert db.check() == []
 
 
 def test_large_scopes_leave_in_pieces(db, monkeypatch):

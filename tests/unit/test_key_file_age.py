@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import memcore
 from memcore.cli.app import app
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row
-from memcore.codec.values import HEADER_BYTES, seal_encrypted, seal_value
+from memcore.codec.keys import Kind, Row, care_rows
+from memcore.codec.values import HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import KeyFileError, StorageError, TamperedError, WrongKeyError
 from memcore.maintenance.doctor import examine
+from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
 from memcore.rows import names
 
@@ -25,6 +26,7 @@ KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
 MARK = "MARKER-7f3a9"
 DATA_KEY = bytes((Kind.COUNTER, 7))
+OWNER = care_rows(0, 9)
 
 
 def item(text=MARK):
@@ -62,15 +64,16 @@ def backup(path, tmp_path):
     return copy
 
 
+def put_back(backup, path):
+    memcore.restore(backup, path, replace=True, keep=False, key=KEY)
+
+
 # --- an older file beside a newer key file --------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["copied", "restored"])
-def test_new_users_come_to_a_backup_that_is_older_than_an_erasure(path, backup, how):
-    if how == "copied":
-        shutil.copy(backup, path)
-    else:
-        memcore.restore(backup, path, replace=True, key=KEY)
+@pytest.mark.parametrize("keep", [True, False])
+def test_new_users_come_to_a_backup_that_is_older_than_an_erasure(path, backup, keep):
+    memcore.restore(backup, path, replace=True, keep=keep, key=KEY)
     with memcore.open(path, key=KEY) as db:
         fill(db, "erin", "frank", "alice", "dave")
         assert db.session("s", user="bob").get(1).message["content"] == f"{MARK} bob"
@@ -80,7 +83,7 @@ def test_new_users_come_to_a_backup_that_is_older_than_an_erasure(path, backup, 
 
 
 def test_who_was_erased_since_the_backup_stays_erased(path, backup):
-    shutil.copy(backup, path)
+    put_back(backup, path)
     with memcore.open(path, key=KEY) as db:
         assert [user for _, _, user in db.engine.store.read(lambda t: list(names.scopes(t)))] == [
             "bob"
@@ -122,7 +125,7 @@ def test_an_audited_backup_chains_who_stays_erased(path, tmp_path):
         fill(db, "alice", "bob")
         db.backup(tmp_path / "backup")
         db.erase("alice")
-    shutil.copy(tmp_path / "backup", path)
+    put_back(tmp_path / "backup", path)
     with memcore.open(path, key=KEY, audit=audit) as db:
         fill(db, "erin")
         db.finish_erasures()
@@ -132,7 +135,7 @@ def test_an_audited_backup_chains_who_stays_erased(path, tmp_path):
 
 def test_removing_who_was_erased_is_gone_on_with(path, backup, monkeypatch):
     """Cut short between the burial and the last of the rows, it is no finding and is finished."""
-    shutil.copy(backup, path)
+    put_back(backup, path)
     from memcore.retention import erasure as erasing
 
     def killed(*_, **__):
@@ -299,7 +302,7 @@ def test_a_key_file_in_which_a_shredded_key_is_back_is_an_older_one(path):
     ring = KeyRing.create(str(key_file(path)), key_provider(KEY))
     ring.mint(1)
     older = key_file(path).read_bytes()
-    ring.shred(1)
+    ring.shred([1])
     key_file(path).write_bytes(older)
     with pytest.raises(KeyFileError, match="older copy"):
         ring.refresh()
@@ -328,6 +331,219 @@ def test_keys_that_came_back_with_an_older_key_file_are_shredded_again(path):
         assert KeyRing.load(str(key_file(path)), key_provider(KEY)).of_scope(1) is None
         assert db.check() == []
         fill(db, "alice")
+
+
+# --- one data file for a key file -----------------------------------------------------------------
+
+
+def content(path, user, **options):
+    with memcore.open(path, key=KEY, **options) as db:
+        return db.session("s", user=user).get(1).message["content"]
+
+
+def forget_owner(path):
+    """As files of an older memcore are: neither says whose the other is."""
+    rewrite(path, {OWNER: None})
+    ring = KeyRing.load(str(key_file(path)), key_provider(KEY))
+    ring._store(ring._table._replace(owner=b""))
+
+
+def noted(path):
+    """The owner as the key file says, and as the data file does."""
+    ring = KeyRing.load(str(key_file(path)), key_provider(KEY))
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        value = db.engine.store.read(lambda txn: txn.get(OWNER))
+    return ring.owner, b"" if value is None else open_value(OWNER, value)[1]
+
+
+def test_a_backup_is_not_written_beside_the_key_file_in_use(path, tmp_path):
+    """Erasing a user there would shred the key of whoever has the same number here."""
+    copy = tmp_path / "backup"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        db.backup(copy)
+        fill(db, "bob")
+        with pytest.raises(KeyFileError, match=r"is a copy.*restore.*read_only=True"):
+            memcore.open(copy, key=KEY, key_file=key_file(path))
+        assert content(copy, "alice", key_file=key_file(path), read_only=True) == f"{MARK} alice"
+        assert content(path, "bob") == f"{MARK} bob"
+        assert db.check() == []
+    with memcore.open(copy, key=KEY, key_file=key_file(path), read_only=True) as db:
+        assert db.check() == []
+        assert db.scopes() == [("default", "alice")]
+
+
+def test_two_new_databases_do_not_share_a_key_file(path, tmp_path):
+    shared = tmp_path / "shared.keys"
+    memcore.open(path, key=KEY, key_file=shared).close()
+    with pytest.raises(KeyFileError, match="key file of"):
+        memcore.open(tmp_path / "other", key=KEY, key_file=shared)
+    assert not (tmp_path / "other").exists()
+    with memcore.open(path, key=KEY, key_file=shared) as db:
+        fill(db, "alice")
+        assert db.check() == []
+
+
+def test_of_two_files_of_before_the_first_keeps_the_key_file(path, tmp_path):
+    other = tmp_path / "other"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    forget_owner(path)
+    shutil.copy(path, other)
+    assert content(path, "alice") == f"{MARK} alice"
+    with pytest.raises(KeyFileError, match="is a copy"):
+        memcore.open(other, key=KEY, key_file=key_file(path))
+    assert content(other, "alice", key_file=key_file(path), read_only=True) == f"{MARK} alice"
+
+
+def test_the_first_opening_for_writing_says_whose_the_keys_are(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    forget_owner(path)
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert db.check() == []
+    assert noted(path) == (b"", b"")
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+    first, second = noted(path)
+    assert first == second
+    assert len(first) == 16
+    before = key_file(path).read_bytes(), path.read_bytes()
+    memcore.open(path, key=KEY).close()
+    assert before == (key_file(path).read_bytes(), path.read_bytes())
+
+
+def test_an_opening_that_was_cut_short_between_the_two_notes_is_gone_on_with(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    ring = KeyRing.load(str(key_file(path)), key_provider(KEY))
+    owner = ring.owner
+    ring._store(ring._table._replace(owner=b""))
+    memcore.open(path, key=KEY).close()
+    assert noted(path) == (owner, owner)
+
+
+def test_a_key_file_that_cannot_be_written_waits_for_its_owner(path, monkeypatch, caplog):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    forget_owner(path)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyring, "put_private", full)
+        with memcore.open(path, key=KEY) as db:
+            fill(db, "alice")
+    assert "No space left" in caplog.text
+    assert noted(path)[0] == b""
+    memcore.open(path, key=KEY).close()
+    assert len(set(noted(path))) == 1
+
+
+@pytest.mark.parametrize("how", ["copied", "linked away", "kept by a restore"])
+def test_a_second_copy_of_the_file_is_not_written_with_its_keys(path, tmp_path, how):
+    """Its row says the same: that the right file lies beside the key file tells them apart."""
+    other = tmp_path / "other"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "backup")
+    if how == "copied":
+        shutil.copy(path, other)
+    elif how == "linked away":
+        shutil.copy(path, other)
+        os.symlink(key_file(path), key_file(other))
+    else:
+        report = memcore.restore(tmp_path / "backup", path, replace=True, key=KEY)
+        os.rename(report.kept, other)
+    options = {} if how == "linked away" else {"key_file": key_file(path)}
+    with pytest.raises(KeyFileError, match=r"is a copy of .*restore"):
+        memcore.open(other, key=KEY, **options)
+    assert content(other, "alice", read_only=True, **options) == f"{MARK} alice"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "bob")
+        assert db.check() == []
+
+
+def test_a_file_that_was_moved_keeps_its_keys(path, tmp_path):
+    (tmp_path / "there").mkdir()
+    other = tmp_path / "there" / "other"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    os.rename(path, other)
+    with memcore.open(other, key=KEY, key_file=key_file(path)) as db:
+        fill(db, "bob")
+    os.rename(key_file(path), key_file(other))
+    with memcore.open(other, key=KEY) as db:
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_a_compaction_keeps_the_owner(path, durability):
+    with memcore.open(path, key=KEY, durability=durability) as db:
+        fill(db, "alice")
+        db.copy_compact()
+        assert db.erase("alice").bytes_gone
+        fill(db, "bob")
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+    assert len(set(noted(path))) == 1
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_backups_of_audited_files_verify_before_and_after_a_restore(path, tmp_path, compact):
+    audit, target = memcore.Audit(key=OTHER), tmp_path / "target"
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "backup", compact=compact)
+        assert db.verify_audit().ok
+    shutil.copy(key_file(path), key_file(target))
+    options = {"key": KEY, "audit": audit, "key_file": key_file(target)}
+    with memcore.open(tmp_path / "backup", read_only=True, **options) as db:
+        assert db.verify_audit().ok
+    memcore.restore(tmp_path / "backup", target, key=KEY)
+    with memcore.open(target, **options) as db:
+        assert db.verify_audit().ok
+        assert db.check() == []
+    assert noted(target) == noted(path)
+
+
+def test_what_salvage_makes_has_keys_of_its_own(path, tmp_path):
+    new = tmp_path / "new"
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+    memcore.salvage(path, new, key=KEY)
+    with pytest.raises(KeyFileError, match="another data file"):
+        memcore.open(path, key=KEY, key_file=key_file(new))
+    with memcore.open(path, key=KEY) as db:
+        db.erase("alice")
+    with memcore.open(new, key=KEY) as db:
+        db.erase("bob")
+    assert content(path, "bob") == f"{MARK} bob"
+    assert content(new, "alice") == f"{MARK} alice"
+
+
+def test_who_lost_the_key_file_to_another_data_file_shreds_nothing(path, tmp_path):
+    """Two files of before that are opened at one moment: the one that came last has the keys."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        ring = KeyRing.load(str(key_file(path)), key_provider(KEY))
+        ring._store(ring._table._replace(owner=bytes(range(16))))
+        assert not db.erase("alice").bytes_gone
+        with pytest.raises(KeyFileError, match="another data file"):
+            fill(db, *(f"u{number}" for number in range(BLOCK)))
+    assert KeyRing.load(str(key_file(path)), key_provider(KEY)).of_scope(1) is not None
+
+
+def test_a_damaged_owner_is_found_and_written_anew(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    rewrite(path, {OWNER: b"\x01\x00" + bytes(24)})
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert len(db.check()) == 1
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+    assert len(set(noted(path))) == 1
 
 
 # --- what does not decrypt ------------------------------------------------------------------------
