@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,8 +22,11 @@ from memcore.cli.options import writing as opened
 from memcore.cli.output import emit_json, print_table, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memcore import Database, RedactionPolicy
     from memcore.database.redact import Finding
+    from memcore.privacy.write_filter import Redacts
 
 __all__ = [
     "redact_store",
@@ -44,12 +48,13 @@ def redact_store(
     """Count personal data by class and session, or put placeholders in their place.
 
     --yes writes items and the views of sessions anew, for all forks that share them, states with
-    their past, names and meta of checkpoints, and key/value entries with their contents. It goes
-    on where it was cut short. Entries that adapters wrote are counted and stay. Not looked at are
-    blobs and checkpoints of graphs, which are found by their content, keys, names of fields, types
-    of events, envelopes, and the quarantine. What was there before is in free pages of the file
-    until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and is
-    still there.
+    their past, names and meta of checkpoints, and key/value entries with their contents, expired
+    ones too; then it counts the tokens of these sessions anew. It goes on where it was cut short.
+    What is damaged, under a legal hold, nested too deep or written by adapters is told and stays.
+    Not looked at are blobs and checkpoints of graphs, which are found by their content, keys, names
+    of fields, types of events, envelopes, and the quarantine. What was there before is in free
+    pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something
+    was found and is still there, or could not be looked at.
     """
     from memcore.privacy import redaction_policy
 
@@ -57,10 +62,8 @@ def redact_store(
     rule = redaction_policy(policy)
     assert rule is not None  # noqa: S101 - a preset's name is a policy
     with reading(store) if dry_run else opened(store) as db:
-        found, left = _findings(db, rule, (user, app), yes=yes)
-    left = [each for each in left if each.classes or each.unreadable]
-    found = [each for each in found if each.classes or each.unreadable] + left
-    left += [each for each in found if each.unreadable or each.kept]
+        found = list(_findings(db, rule, (user, app), write=yes))
+    found = [each for each in found if each.classes or each.is_left]
     if as_json:
         told = [
             {
@@ -71,6 +74,8 @@ def redact_store(
                 "classes": dict(sorted(each.classes.items())),
                 "rewritten": each.rewritten,
                 "unreadable": each.unreadable,
+                "kept": each.kept,
+                "held": each.held,
             }
             for each in found
         ]
@@ -79,51 +84,36 @@ def redact_store(
         _show(found)
         if yes:
             warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
-    if left:
+    if any(dry_run or each.is_left for each in found):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _findings(
-    db: Database, rule: RedactionPolicy, chosen: tuple[str | None, str | None], *, yes: bool
-) -> tuple[list[Finding], list[Finding]]:
-    """What was replaced, and what was found and is still there."""
+    db: Database, rule: RedactionPolicy, chosen: tuple[str | None, str | None], *, write: bool
+) -> Iterator[Finding]:
     from secrets import token_bytes
 
-    from memcore.database.redact import (
-        findings_beside,
-        findings_in,
-        findings_of,
-        redact_beside,
-        redact_session,
-        redact_state_of,
-    )
+    from memcore.database.redact import redact_app, redact_user
     from memcore.privacy import Redaction
+    from memcore.rows.names import app_scopes
     from memcore.session.content_filter import redacts_at
 
+    def at(app: str, owner: str, session: str | None) -> Redacts:
+        if write:
+            return redacts_at(db.engine, rule, (app, owner, session))
+        return counting.for_place(app, owner, session)
+
     user, app = chosen
-    found: list[Finding] = []
-    left: list[Finding] = []
     counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
-    for entry in db.sessions(user=user, app=app):
-        place = entry.app, entry.user, entry.session_id
-        if yes:
-            redacts = redacts_at(db.engine, rule, place)
-            found.append(redact_session(db.engine, place, redacts))
-            found += redact_state_of(db.engine, place, redacts)
-            continue
-        left += findings_in(db.engine, place, counting.for_place(*place))
-        session = db.session(entry.session_id, user=entry.user, app=entry.app)
-        left += findings_of(session, counting.for_place(*place))
+    seen = set()
     for its_app, its_user in db.scopes():
         if user in (None, its_user) and app in (None, its_app):
-            if yes:
-                own, shared = (
-                    redacts_at(db.engine, rule, (its_app, owner, None)) for owner in (its_user, "")
-                )
-                found += redact_beside(db.engine, its_app, its_user, own, shared)
-            scope = db.scope(app=its_app, user=its_user)
-            left += findings_beside(scope, counting.for_place(its_app, its_user, None))
-    return found, left
+            seen.add(its_app)
+            there = partial(at, its_app)
+            yield from redact_user(db.engine, its_app, its_user, there, write=write)
+    for _, its_app in db.engine.store.read(lambda txn: list(app_scopes(txn))):
+        if its_app not in seen and user is None and app in (None, its_app):
+            yield from redact_app(db.engine, its_app, at(its_app, "", None), write=write)
 
 
 def _show(found: list[Finding]) -> None:
@@ -135,7 +125,13 @@ def _show(found: list[Finding]) -> None:
             each.where,
             ", ".join(f"{name} {count:,}" for name, count in sorted(each.classes.items())),
             each.rewritten or "",
+            _left(each),
         )
         for each in found
     ]
-    print_table(("session", "user", "app", "where", "found", "written anew"), rows)
+    print_table(("session", "user", "app", "where", "found", "written anew", "stays"), rows)
+
+
+def _left(each: Finding) -> str:
+    counts = (("held", each.held), ("damaged", each.unreadable), ("kept", each.kept))
+    return ", ".join(f"{count:,} {why}" for why, count in counts if count)

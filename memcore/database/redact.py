@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from memcore import blobs
 from memcore.audit import record_event
 from memcore.codec import keys
-from memcore.codec.keys import Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
-from memcore.database.scope import Scope, engine_of, rows_of
-from memcore.errors import CorruptValueError, InvalidItemError
+from memcore.errors import (
+    CorruptValueError,
+    CounterUnavailableError,
+    InvalidItemError,
+    NotFoundError,
+    PolicyMismatchError,
+)
 from memcore.kv.rows import KvEntry, encoded, entry_of, hold, read_content, write_entry
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import Head
 from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint, write_checkpoint
-from memcore.log.history import read_rows, sound
+from memcore.log.history import count_message
 from memcore.log.read import opened
 from memcore.log.rewrite import Rewriting, plan_rewriting
-from memcore.model import Item, ItemKind
+from memcore.model import Item, ItemKind, Mask, View
 from memcore.privacy.write_filter import Redacts
 from memcore.rows import names
-from memcore.rows.head import head_key
-from memcore.rows.lifecycle import memory_namespaces
+from memcore.rows.head import FLAG_REWRITTEN, head_key
+from memcore.rows.lifecycle import is_held, memory_namespaces
 from memcore.rows.views import StoredView, read_view
-from memcore.session import Engine, Session
-from memcore.session.rewrite import Rewritten, rewrite_planned, rewrite_views
-from memcore.state import prefix_of
+from memcore.session import Engine
+from memcore.session.engine import SessionOptions, SessionRef
+from memcore.session.recount import Recounting
+from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, rewrite_views
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "Finding",
-    "findings_beside",
-    "findings_in",
-    "findings_of",
+    "SessionPlace",
+    "redact_app",
     "redact_beside",
     "redact_session",
-    "redact_state_of",
+    "redact_user",
+    "sessions_in",
 ]
 
 
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 1024**2
+_ITEM_KEY_BYTES: Final = len(keys.session_row(0, 0, Row.ITEM, 0))
 _OF_ADAPTERS: Final = ("\x00", "adk.", "deepagents:", "langgraph.", "openai_agents.")
 """How the names of namespaces begin whose rows only an adapter can read."""
 
@@ -57,117 +65,201 @@ class Finding:
     user: str
     session: str | None
     where: str
-    """``items``, ``views``, ``state``, ``app state``, ``checkpoints`` or ``kv``."""
+    """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv`` or ``tokens``."""
     classes: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     """Rows that were written anew."""
     unreadable: int = 0
     """Rows that are damaged, and stay as they are."""
     kept: int = 0
-    """Rows that stay though something was found: without it they would be of other calls."""
+    """Rows that stay though something was found, or that nothing can be looked for in: an item that
+    would be of other calls, what is nested too deep or would become too large, what only an adapter
+    can write, what was changed meanwhile."""
+    held: int = 0
+    """Rows that stay because they are under a legal hold."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something is, or may be, still there."""
+        return bool(self.unreadable or self.kept or self.held)
 
 
-def findings_in(engine: Engine, place: tuple[str, str, str], redacts: Redacts) -> Iterator[Finding]:
-    """What is found in the items of a session (undone ones, too) and in its views."""
-    found = engine.store.read(lambda txn: _numbers(txn, *place))
-    if found is None:
-        return
-    items, views = Finding(*place, "items"), Finding(*place, "views")
-    for row in _rows(engine, *found, items):
-        items.classes.update(redacts.value([row[1].message, row[1].meta])[1])
-    for stored in _views_of(engine, found):
-        views.classes.update(redacts.value(_said(stored))[1])
-    yield items
-    yield views
+class SessionPlace(NamedTuple):
+    """A session that has rows."""
+
+    app: str
+    user: str
+    session: str | None
+    """Its name; None: it was deleted, and its forks share its items."""
+    scope: int
+    number: int
 
 
-def findings_of(session: Session, redacts: Redacts) -> Iterator[Finding]:
-    """What is found in the state of a session and in the names and meta of its checkpoints."""
-    place = session.app, session.user, session.id
-    state, saved = Finding(*place, "state"), Finding(*place, "checkpoints")
-    own = {key: value for key, value in session.state.all().items() if not prefix_of(key)}
-    state.classes.update(redacts.value(own)[1])
-    for each in session.checkpoints():
-        saved.classes.update(redacts.value([each.name, each.meta])[1])
-    yield state
-    yield saved
+RedactsAt = Callable[[str, str | None], Redacts]
+"""``(user, session)``: what redacts there; a user without a name: what all users share."""
 
 
-def findings_beside(scope: Scope, redacts: Redacts) -> Iterator[Finding]:
-    """What is found in the state of a user, in key/value entries and in blobs of a scope."""
-    app, user, engine = scope.app, scope.user, engine_of(scope)
-    state = Finding(app, user, None, "state")
-    state.classes.update(redacts.value(scope.state.all())[1])
-    yield state
-    shared = Finding(app, user, None, "app state")
-    shared.classes.update(redacts.value(scope.app_state.all())[1])
-    yield shared
-    for name in engine.store.read(lambda txn: _namespaces(txn, app, user)):
-        entries, kv = Finding(app, user, None, "kv"), rows_of(scope, name)
-        for key, value in kv.scan():
-            entries.classes.update(_classes(redacts, value))
-            content = kv.content(key)
-            if content is not None:
-                entries.classes.update(redacts.counted_bytes(content)[1])
-        yield entries
+def redact_user(
+    engine: Engine, app: str, user: str, redacts_at: RedactsAt, *, write: bool
+) -> Iterator[Finding]:
+    """Redact all that a user has, or count what is found if nothing is to be written.
+
+    What is damaged, held, or cannot be redacted stays, and the finding says so.
+
+    Raises:
+        StorageError: what was written until then stays written; a further call goes on.
+    """
+    found = engine.store.read(lambda txn: sessions_in(txn, app, user))
+    for place in found:
+        yield from redact_session(engine, place, redacts_at(user, place.session), write=write)
+    if write:
+        yield from _recounted(engine, found)
+    own, shared = redacts_at(user, None), redacts_at("", None)
+    yield from redact_beside(engine, app, user, own, shared, write=write)
 
 
-def _classes(redacts: Redacts, value: Any) -> Any:
-    return (redacts.counted_bytes if isinstance(value, bytes) else redacts.value)(value)[1]
-
-
-def _namespaces(txn: ReadTxn, app: str, user: str) -> list[str]:
+def sessions_in(txn: ReadTxn, app: str, user: str) -> list[SessionPlace]:
+    """The sessions of a user that have rows, deleted ones that forks share among them."""
     scope = names.scope_of(txn, app, user)
     if scope is None:
         return []
-    return [name for name, _ in names.namespaces(txn, scope)]
+    named = {number: name for name, number in names.sessions(txn, scope)}
+    found: list[SessionPlace] = []
+    start, stop = keys.scoped(Kind.SESSION, scope), keys.after(keys.scoped(Kind.SESSION, scope))
+    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+        _, number = keys.split_session_prefix(row[0])
+        found.append(SessionPlace(app, user, named.get(number), scope, number))
+        start = keys.after(keys.session_prefix(scope, number))
+    return found
 
 
-def redact_session(engine: Engine, place: tuple[str, str, str], redacts: Redacts) -> Finding:
-    """Write the items of a session anew that hold what is looked for, and the views with them.
+def redact_session(
+    engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool = True
+) -> Iterator[Finding]:
+    """Write a session anew where something is found: items, views, its state, its checkpoints.
 
-    Items keep seq, time, calls and prefix hash; forks that share them see what stands there now.
-    The old bytes leave the file with the next copy-compact.
+    Items (undone ones, too) keep seq, time, calls and prefix hash; forks that share them see what
+    stands there now. Names of fields stay. The old bytes leave the file with the next copy-compact.
 
     Raises:
-        StorageError: what was written until then stays written.
+        StorageError: what was written until then stays written; a further call goes on.
     """
-    done = Finding(*place, "items")
-    found = engine.store.read(lambda txn: _numbers(txn, *place))
-    if found is None:
-        return done
+    found = place[3:]
+    views = _redact_views(engine, place, redacts, write=write)
+    yield _redact_items(engine, place, redacts, write=write)
+    yield views
+    yield _redact_state(engine, found, redacts, Finding(*place[:3], "state"), write=write)
+    saved = Finding(*place[:3], "checkpoints")
+    for number in engine.store.read(lambda txn: list(checkpoint_numbers(txn, *found))):
+        _redact_saved(engine, (*found, number), redacts, saved, write=write)
+    yield saved
 
-    def views(stored: StoredView) -> StoredView:
-        return _shown(stored, redacts)
 
+def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
+    done = Finding(*place[:3], "items")
+    unseen = Finding(*place[:3], "views")  # what views show is counted with the views
     planned: list[Rewriting] = []
-    for value, item, seq in _rows(engine, *found, done):
-        made, classes = redacts.value([item.message, item.meta])
-        if not classes:
+    size = 0
+    for value, item in _items(engine, place, done):
+        try:
+            made, classes = redacts.value(item.message)
+            told, more = redacts.value(item.meta)
+        except InvalidItemError:  # nested too deep to be looked into
+            done.kept += 1
+            continue
+        if made is item.message and told is item.meta:
             continue
         done.classes.update(classes)
-        told, shown = made[1], made[0]
+        done.classes.update(more)
+        if not write:
+            continue
         if item.kind == ItemKind.EVENT:
-            shown = {**shown, "type": item.message["type"]}
+            made = {**made, "type": item.message["type"]}
         try:
             plan = plan_rewriting(
-                (*found, seq),
+                (*place[3:], item.seq),
                 value,
-                (item.message, shown),
+                (item.message, made),
                 seed=engine.seed,
                 envelope=lambda envelope, told=told: _marked(envelope, told),  # type: ignore[misc]
             )
-        except InvalidItemError:  # a name by which its calls are paired
+        except InvalidItemError:  # a name by which its calls are paired, or it grew too large
             done.kept += 1
             continue
         planned.append(plan)
-        if len(planned) == _PAGE:
-            done.rewritten += _commit(engine, found, planned, views)
-            planned = []
-    done.rewritten += _commit(engine, found, planned, views)
-    if any(views(each) is not each for each in _views_of(engine, found)):
-        _commit_views(engine, found, views)
+        size += plan.size + len(plan.encoded)
+        if len(planned) == _PAGE or size >= _PAGE_BYTES:
+            _commit(engine, place, planned, (redacts, unseen), done)
+            planned, size = [], 0
+    if planned:
+        _commit(engine, place, planned, (redacts, unseen), done)
     return done
+
+
+def _redact_views(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
+    """Those that no item that was rewritten took along."""
+    told = Finding(*place[:3], "views")
+    changed = 0
+    for number in engine.store.read(lambda txn: _view_numbers(txn, place)):
+        try:
+            look = partial(read_view, scope=place.scope, owner=place.number, number=number)
+            stored = engine.store.read(look)
+        except CorruptValueError:
+            told.unreadable += 1
+            continue
+        if stored is not None:
+            changed += _shown(engine, stored, redacts, told) is not stored
+    if not write or not changed:
+        return told
+
+    def closure(txn: Txn) -> int | None:
+        if is_held(txn, *place[3:]):
+            return None
+        shown = partial(_shown, engine, redacts=redacts, told=Finding(*place[:3], "views"))
+        done = rewrite_views(txn, engine, *place[3:], shown)
+        if done:
+            record_event(txn, place.scope, "redact", {"session": place.number, "views": done})
+        return done
+
+    done = engine.store.transact(closure)
+    if done is None:
+        told.held += changed
+    else:
+        told.rewritten += done
+    return told
+
+
+def _view_numbers(txn: ReadTxn, place: SessionPlace) -> list[int]:
+    rows = keys.session_rows(*place[3:], Row.VIEW)
+    return [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
+
+
+def _shown(engine: Engine, stored: StoredView, redacts: Redacts, told: Finding) -> StoredView:
+    """The view as it is to be; the same object if it stays."""
+    view = stored.view
+    said = [view.summary, view.reason, [mask.message for mask in view.masks]]
+    try:
+        made, classes = redacts.value(said)
+    except InvalidItemError:  # nested too deep to be looked into
+        told.kept += 1
+        return stored
+    if made is said:
+        return stored
+    told.classes.update(classes)
+    summary, reason, messages = made
+    masks = tuple(
+        mask if message is mask.message else _counted(engine, mask._replace(message=message), view)
+        for mask, message in zip(view.masks, messages, strict=True)
+    )
+    return replace(stored, view=replace(view, summary=summary, reason=reason, masks=masks))
+
+
+def _counted(engine: Engine, mask: Mask, view: View) -> Mask:
+    try:
+        counter = engine.counter_named(view.counter)
+    except CounterUnavailableError:
+        return mask  # its session cannot be counted either, which is told
+    return mask._replace(tokens=count_message(mask.message or {}, counter))
 
 
 # --- states, checkpoints, entries -----------------------------------------------------------------
@@ -181,33 +273,10 @@ class _Planned(NamedTuple):
     after: Any
 
 
-def redact_state_of(
-    engine: Engine, place: tuple[str, str, str], redacts: Redacts
+def redact_app(
+    engine: Engine, app: str, shared: Redacts, *, write: bool = True, user: str = ""
 ) -> Iterator[Finding]:
-    """Write the values of a session's state anew, earlier ones too, and its checkpoints.
-
-    Names of fields stay, as does what is damaged.
-
-    Raises:
-        StorageError: what was written until then stays written; a further call goes on.
-    """
-    found = engine.store.read(lambda txn: _numbers(txn, *place))
-    if found is None:
-        return
-    yield _redact_state(engine, found, redacts, Finding(*place, "state"))
-    saved = Finding(*place, "checkpoints")
-    for number in engine.store.read(lambda txn: list(checkpoint_numbers(txn, *found))):
-        _redact_saved(engine, (*found, number), redacts, saved)
-    yield saved
-
-
-def redact_beside(
-    engine: Engine, app: str, user: str, redacts: Redacts, shared: Redacts
-) -> Iterator[Finding]:
-    """Write the states that sessions share and the caller's key/value entries anew.
-
-    Entries that adapters wrote stay: they have indexes and parts that only these know. So do keys
-    and names of namespaces. ``shared`` redacts what all users of the application share.
+    """Write the state that all users of an application share anew; ``user``: who is told of it.
 
     Raises:
         StorageError: what was written until then stays written; a further call goes on.
@@ -215,27 +284,48 @@ def redact_beside(
     of_app = engine.store.read(lambda txn: names.app_scope_of(txn, app))
     if of_app is not None:
         told = Finding(app, user, None, "app state")
-        yield _redact_state(engine, (of_app, 0), shared, told)
+        yield _redact_state(engine, (of_app, 0), shared, told, write=write)
+
+
+def redact_beside(
+    engine: Engine, app: str, user: str, redacts: Redacts, shared: Redacts, *, write: bool = True
+) -> Iterator[Finding]:
+    """Write the states that sessions share and the caller's key/value entries anew.
+
+    Entries that adapters wrote are counted and stay: they have indexes and parts that only these
+    know. Keys and names of namespaces stay, too. ``shared`` redacts what all users of the
+    application share.
+
+    Raises:
+        StorageError: what was written until then stays written; a further call goes on.
+    """
+    yield from redact_app(engine, app, shared, write=write, user=user)
     scope = engine.store.read(lambda txn: names.scope_of(txn, app, user))
     if scope is None:
         return
-    yield _redact_state(engine, (scope, 0), redacts, Finding(app, user, None, "state"))
+    told = Finding(app, user, None, "state")
+    yield _redact_state(engine, (scope, 0), redacts, told, write=write)
 
-    def look(txn: ReadTxn) -> list[int]:
+    def look(txn: ReadTxn) -> list[tuple[int, bool]]:
         marked = memory_namespaces(txn, scope)
         return [
-            number
+            (number, number in marked or name.startswith(_OF_ADAPTERS))
             for name, number in names.namespaces(txn, scope)
-            if number not in marked and not name.startswith(_OF_ADAPTERS)
         ]
 
-    for number in engine.store.read(look):
-        yield _redact_entries(engine, (scope, number), redacts, Finding(app, user, None, "kv"))
+    for number, of_adapter in engine.store.read(look):
+        told = Finding(app, user, None, "kv")
+        yield _redact_entries(
+            engine, (scope, number), redacts, told, write=write and not of_adapter
+        )
+        if write and of_adapter:
+            told.kept += sum(told.classes.values())
 
 
 def _redact_state(
-    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding
+    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
 ) -> Finding:
+    """All versions that there are of each field, not the one in force alone."""
     rows = keys.state_rows(*place)
     start: bytes | None = keys.behind(keys.numbered(rows, 0))
     while start is not None:
@@ -249,87 +339,126 @@ def _redact_state(
                 name = keys.split_state_row(key)[0]
                 with decoding(key, "state"):
                     before = decode_json(body, flags)
-            except CorruptValueError:
-                told.unreadable += 1
-                continue
-            made, classes = redacts.value({name: before})
-            (after,) = made.values()
-            if after is not before:
+                made, classes = redacts.value({name: before})
+                (after,) = made.values()
+                if after is before:
+                    continue
                 told.classes.update(classes)
                 planned.append(_Planned(key, value, seal_value(key, *encode_json(after))))
-        if planned:
-            told.rewritten += engine.store.transact(
-                lambda txn, planned=planned: _replace(txn, place[0], planned, "state")  # type: ignore[misc]
+            except CorruptValueError:
+                told.unreadable += 1
+            except (ValueError, RecursionError):  # nested too deep, or too large then
+                told.kept += 1
+        if planned and write:
+            done = engine.store.transact(
+                lambda txn, planned=planned: _replace(txn, place, planned)  # type: ignore[misc]
             )
+            _tell(told, planned, done)
     return told
 
 
-def _replace(txn: Txn, scope: int, planned: list[_Planned], what: str) -> int:
-    """Put values in the place of those that are still there as they were read; how many."""
+def _replace(txn: Txn, place: tuple[int, int], planned: list[_Planned]) -> int | None:
+    """Put values in the place of those that are still there as they were read; how many.
+
+    None: they are under a legal hold.
+    """
+    if is_held(txn, *place):
+        return None
     done = 0
     for key, before, after in planned:
         if txn.get(key) == before:
             txn.put(key, after)
             done += 1
     if done:
-        record_event(txn, scope, "redact", {what: done})
+        record_event(txn, place[0], "redact", {"state": done})
     return done
 
 
-def _redact_saved(
-    engine: Engine, place: tuple[int, int, int], redacts: Redacts, told: Finding
-) -> None:
-    def closure(txn: Txn) -> Any:
-        try:
-            saved = read_checkpoint(txn, *place)
-        except CorruptValueError:
-            return None
-        if saved is None:
-            return {}
-        said = [saved.checkpoint.name, saved.checkpoint.meta]
-        made, classes = redacts.value(said)
-        if made is not said:
-            after = replace(saved.checkpoint, name=made[0], meta=made[1])
-            write_checkpoint(txn, place[0], place[1], replace(saved, checkpoint=after))
-            record_event(txn, place[0], "redact", {"session": place[1], "checkpoints": 1})
-        return classes
+def _tell(told: Finding, planned: Sequence[object], done: int | None) -> None:
+    """Count what became of what was planned; None: it is under a legal hold."""
+    if done is None:
+        told.held += len(planned)
+    else:
+        told.rewritten += done
+        told.kept += len(planned) - done  # changed meanwhile: a further call looks at it
 
-    classes = engine.store.transact(closure)
-    if classes is None:
+
+def _redact_saved(
+    engine: Engine, place: tuple[int, int, int], redacts: Redacts, told: Finding, *, write: bool
+) -> None:
+    saved = None
+    try:
+        saved = engine.store.read(lambda txn: read_checkpoint(txn, *place))
+        said = None if saved is None else [saved.checkpoint.name, saved.checkpoint.meta]
+        made, classes = redacts.value(said)
+    except CorruptValueError:
         told.unreadable += 1
-    elif classes:
-        told.classes.update(classes)
-        told.rewritten += 1
+        return
+    except InvalidItemError:  # nested too deep to be looked into
+        told.kept += 1
+        return
+    if saved is None or made is said:
+        return
+    told.classes.update(classes)
+    if not write:
+        return
+    after = replace(saved, checkpoint=replace(saved.checkpoint, name=made[0], meta=made[1]))
+
+    def closure(txn: Txn) -> int | None:
+        if is_held(txn, *place[:2]):
+            return None
+        if read_checkpoint(txn, *place) != saved:
+            return 0
+        write_checkpoint(txn, place[0], place[1], after)
+        record_event(txn, place[0], "redact", {"session": place[1], "checkpoints": 1})
+        return 1
+
+    _tell(told, (saved,), engine.store.transact(closure))
 
 
 def _redact_entries(
-    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding
+    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
 ) -> Finding:
+    """Expired ones that no sweep took yet are among them."""
     prefix = keys.kv_prefix(*place)
     start: bytes | None = prefix
     while start is not None:
         page, start = _read_page(engine, start, keys.after(prefix))
         planned: list[_Planned] = []
+        size = 0
         for key, value in page:
             try:
                 entry = entry_of(key, value)
                 name = keys.unpack_text(key[len(prefix) :])
-                made = _redacted_entry(redacts, name, entry, told)
+                with decoding(key, "entry"):
+                    before = entry.value()
+                made = _redacted_entry(redacts, (name, entry), before, told)
                 content = _redacted_content(engine, place[0], redacts, (name, entry), told)
             except CorruptValueError:
                 told.unreadable += 1
                 continue
+            except (ValueError, RecursionError):  # nested too deep, or too large then
+                told.kept += 1
+                continue
+            if not write or (made is entry and content is None):
+                continue
             if content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX:
-                told.rewritten += _write_large(engine, _Planned(key, value, made), content)
-            elif made is not entry or content is not None:
-                planned.append(_Planned(key, value, (made, content)))
+                _write_large(engine, _Planned(key, value, made), content, told)
+                continue
+            planned.append(_Planned(key, value, (made, content)))
+            size += len(value) + len(made.payload) + len(content or b"")
+            if size >= _PAGE_BYTES:
+                _write_entries(engine, place[0], planned, told)
+                planned, size = [], 0
         if planned:
-            told.rewritten += _write_entries(engine, place[0], planned)
+            _write_entries(engine, place[0], planned, told)
     return told
 
 
-def _redacted_entry(redacts: Redacts, name: str, entry: KvEntry, told: Finding) -> KvEntry:
-    before = entry.value()
+def _redacted_entry(
+    redacts: Redacts, named: tuple[str, KvEntry], before: Any, told: Finding
+) -> KvEntry:
+    name, entry = named
     if isinstance(before, bytes):
         after, classes = redacts.counted_bytes(before, name)
     else:
@@ -357,12 +486,14 @@ def _redacted_content(
     return after
 
 
-def _write_entries(engine: Engine, scope: int, planned: list[_Planned]) -> int:
+def _write_entries(engine: Engine, scope: int, planned: list[_Planned], told: Finding) -> None:
     seed, now_ms = _blob_seed(engine), engine.now_ms()
 
-    def closure(txn: Txn) -> tuple[int, list[bytes]]:
+    def closure(txn: Txn) -> tuple[int | None, list[bytes]]:
         done = 0
         leaving: list[bytes] = []
+        if is_held(txn, scope, 0):
+            return None, leaving
         for key, before, (entry, content) in planned:
             if txn.get(key) != before:
                 continue
@@ -376,15 +507,20 @@ def _write_entries(engine: Engine, scope: int, planned: list[_Planned]) -> int:
 
     done, leaving = engine.store.transact(closure)
     blobs.finish_leaving(engine.store, leaving)
-    return done
+    _tell(told, planned, done)
 
 
-def _write_large(engine: Engine, planned: _Planned, content: bytes) -> int:
+def _write_large(engine: Engine, planned: _Planned, content: bytes, told: Finding) -> None:
     """As ``_write_entries``, of one whose content is staged ahead."""
     scope = keys.split_session_prefix(planned.key)[0]
+    if engine.store.read(lambda txn: is_held(txn, scope, 0)):
+        told.held += 1
+        return
 
-    def closure(txn: Txn, ref: blobs.BlobRef) -> tuple[int, list[bytes]]:
+    def closure(txn: Txn, ref: blobs.BlobRef) -> tuple[int | None, list[bytes]]:
         leaving: list[bytes] = []
+        if is_held(txn, scope, 0):
+            return None, leaving
         if txn.get(planned.key) != planned.before:
             return 0, leaving
         blobs.acquire(txn, scope, ref)
@@ -395,7 +531,7 @@ def _write_large(engine: Engine, planned: _Planned, content: bytes) -> int:
 
     done, leaving = blobs.refer(engine.store, scope, content, closure, seed=_blob_seed(engine))
     blobs.finish_leaving(engine.store, leaving)
-    return done
+    _tell(told, (planned,), done)
 
 
 def _blob_seed(engine: Engine) -> int:
@@ -423,31 +559,63 @@ def _read_page(
 # --- items ----------------------------------------------------------------------------------------
 
 
-def _commit(engine: Engine, found: tuple[int, int], planned: list[Rewriting], views: Any) -> int:
-    if not planned:
-        return 0
+def _items(engine: Engine, place: SessionPlace, told: Finding) -> Iterator[tuple[bytes, Item]]:
+    """Row and item of all that a session owns; damaged ones are counted.
 
-    def closure(txn: Txn) -> Rewritten:
-        rewritten = rewrite_planned(txn, engine, *found, planned, views=views)
+    They are found by their keys: what a head says of their number may be anything.
+    """
+    rows = keys.session_rows(*place[3:], Row.ITEM)
+    start = rows
+    while True:
+        page = engine.store.read(
+            lambda txn, start=start: [  # type: ignore[misc]
+                key for key, _ in txn.scan(start, keys.after(rows), limit=_PAGE)
+            ]
+        )
+        for key in page:
+            try:
+                found = engine.store.read(lambda txn, key=key: _item(txn, place.scope, key))  # type: ignore[misc]
+            except CorruptValueError:
+                told.unreadable += 1
+                continue
+            if found is not None:
+                yield found
+        if len(page) < _PAGE:
+            return
+        start = keys.behind(page[-1])
+
+
+def _item(txn: ReadTxn, scope: int, key: bytes) -> tuple[bytes, Item] | None:
+    value = txn.get(key)
+    if value is None:
+        return None
+    if len(key) != _ITEM_KEY_BYTES:
+        raise keys.malformed(key)
+    return value, opened(txn, scope, (0, keys.number_of(key), *open_value(key, value)))[0]
+
+
+def _commit(
+    engine: Engine,
+    place: SessionPlace,
+    planned: list[Rewriting],
+    views: tuple[Redacts, Finding],
+    told: Finding,
+) -> None:
+    def closure(txn: Txn) -> Rewritten | None:
+        family = family_of(txn, *place[3:])
+        if any(is_held(txn, place.scope, each) for each in family):
+            return None
+        shown = partial(_shown, engine, redacts=views[0], told=views[1])
+        rewritten = rewrite_planned(txn, engine, *place[3:], planned, views=shown)
         if rewritten.seqs:
-            told = {"session": found[1], "items": len(rewritten.seqs)}
-            record_event(txn, found[0], "redact", told)
+            done = {"session": place.number, "items": len(rewritten.seqs)}
+            record_event(txn, place.scope, "redact", done)
         return rewritten
 
     done = engine.store.transact(closure)
-    blobs.finish_leaving(engine.store, done.leaving)
-    return len(done.seqs)
-
-
-def _commit_views(engine: Engine, found: tuple[int, int], views: Any) -> None:
-    """Write those views anew that no item that was rewritten took along."""
-
-    def closure(txn: Txn) -> None:
-        done = rewrite_views(txn, engine, *found, views)
-        if done:
-            record_event(txn, found[0], "redact", {"session": found[1], "views": done})
-
-    engine.store.transact(closure)
+    if done is not None:
+        blobs.finish_leaving(engine.store, done.leaving)
+    _tell(told, planned, None if done is None else len(done.seqs))
 
 
 def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
@@ -455,69 +623,28 @@ def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
     return {"request_id": envelope.get("request_id"), "envelope": told, "meta": meta}
 
 
-def _numbers(txn: ReadTxn, app: str, user: str, name: str) -> tuple[int, int] | None:
-    scope = names.scope_of(txn, app, user)
-    session = None if scope is None else names.session_of(txn, scope, name)
-    return None if scope is None or session is None else (scope, session)
+def _recounted(engine: Engine, places: list[SessionPlace]) -> Iterator[Finding]:
+    """Count sessions anew of which something was rewritten: placeholders may count more.
 
-
-def _rows(
-    engine: Engine, scope: int, session: int, told: Finding
-) -> Iterator[tuple[bytes, Item, int]]:
-    """Row, item and seq of all that a session owns; damaged ones are counted."""
-    key = head_key(scope, session)
-    value = engine.store.read(lambda txn: txn.get(key))
-    if value is None:
-        return
-    head = Head.unpack(key, value)
-    for first in range(head.parent_seq + 1, head.next_seq, _PAGE):
-        last = min(first + _PAGE, head.next_seq) - 1
-        yield from engine.store.read(
-            lambda txn, first=first, last=last: list(  # type: ignore[misc]
-                _page(txn, (scope, session), first, last, told)
-            )
-        )
-
-
-def _page(
-    txn: ReadTxn, place: tuple[int, int], first: int, last: int, told: Finding
-) -> Iterator[tuple[bytes, Item, int]]:
-    for row in read_rows(txn, *place, position=0, lo=first, hi=last):
+    That a redaction was cut short before it came here is told by the heads, which say for good
+    that something was rewritten; what is counted already is not written again.
+    """
+    for app, user, name, scope, number in places:
+        if name is None:
+            continue  # nobody makes a context of it
+        key = head_key(scope, number)
+        told = Finding(app, user, name, "tokens")
         try:
-            item, _ = opened(txn, place[0], sound(row))
+            value = engine.store.read(lambda txn, key=key: txn.get(key))  # type: ignore[misc]
+            head = None if value is None else Head.unpack(key, value)
+            if head is not None and head.flags & FLAG_REWRITTEN:
+                address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
+                Recounting(address).run(engine.counter_named(head.counter), None, anew=True)
+        except NotFoundError:
+            continue  # deleted meanwhile
         except CorruptValueError:
             told.unreadable += 1
-            continue
-        value = txn.get(keys.session_row(*place, Row.ITEM, item.seq))
-        if value is not None:
-            yield value, item, item.seq
-
-
-def _views_of(engine: Engine, found: tuple[int, int]) -> list[StoredView]:
-    return engine.store.read(lambda txn: list(_views(txn, *found)))
-
-
-def _views(txn: ReadTxn, scope: int, session: int) -> Iterator[StoredView]:
-    rows = keys.session_rows(scope, session, Row.VIEW)
-    for number in [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]:
-        stored = read_view(txn, scope, session, number)
-        if stored is not None:
-            yield stored
-
-
-def _said(stored: StoredView) -> list[Any]:
-    view = stored.view
-    return [view.summary, view.reason, [mask.message for mask in view.masks]]
-
-
-def _shown(stored: StoredView, redacts: Redacts) -> StoredView:
-    said = _said(stored)
-    made = redacts.value(said)[0]
-    if made is said:
-        return stored
-    summary, reason, messages = made
-    masks = tuple(
-        mask._replace(message=message)
-        for mask, message in zip(stored.view.masks, messages, strict=True)
-    )
-    return replace(stored, view=replace(stored.view, summary=summary, reason=reason, masks=masks))
+            yield told
+        except (CounterUnavailableError, PolicyMismatchError):
+            told.kept += 1
+            yield told

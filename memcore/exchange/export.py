@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from memcore import blobs, kv
 from memcore.codec import keys
-from memcore.codec.keys import Kind
-from memcore.codec.values import FLAG_BLOB, FLAG_BYTES, decode_json
+from memcore.codec.keys import Kind, Row
+from memcore.codec.values import FLAG_BLOB, FLAG_BYTES, decode_json, decoding
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.exchange.lines import (
     CREATED_US_END,
@@ -271,7 +271,11 @@ class _Source:
         runs = Runs.of(txn, place_in, head, history, list(views), undone=undone)
         state = StateLines.of(txn, place_in)
         forked_from = _parent(txn, scope, head, parents)
-        return cls(place, scope, session, head, runs, list(views.values()), state, forked_from)
+        found = cls(place, scope, session, head, runs, list(views.values()), state, forked_from)
+        if found.has_stand_ins and found.gaps > _stored_in_line(txn, scope, session) + _LOST_MAX:
+            msg = f"{found.where}: its head counts {found.gaps:,} items that are nowhere stored; "
+            raise CorruptValueError(f"{msg}run 'memcore check'", key=key)
+        return found
 
     @property
     def where(self) -> str:
@@ -284,9 +288,14 @@ class _Source:
         return sum(hi - lo + 1 for _, lo, hi, _ in self.runs.items)
 
     @property
+    def gaps(self) -> int:
+        """How many seqs have no item that is exported."""
+        return self.head.next_seq - 1 - self.items
+
+    @property
     def has_stand_ins(self) -> bool:
         """Whether seqs without an item get a line each: an import gives few lines few of them."""
-        return self.head.next_seq - 1 - self.items > STAND_INS_A_LINE * (self.items + 1)
+        return self.gaps > STAND_INS_A_LINE * (self.items + 1)
 
     def stand_in(self, seq: int) -> _Row:
         """What an import makes of a seq that has no line."""
@@ -306,6 +315,25 @@ class _Source:
             state=len(self.state.counters),
             forked_from=self.forked_from,
         )
+
+
+_LOST_MAX: Final = 2**20
+"""So many items more than are stored a head may count: a recovery takes out what is damaged."""
+
+
+def _stored_in_line(txn: ReadTxn, scope: int, session: int) -> int:
+    """How many items a session and those that it was forked from have rows of."""
+    count = 0
+    seen: set[int] = set()
+    while session and session not in seen:
+        seen.add(session)
+        rows = keys.session_rows(scope, session, Row.ITEM)
+        count += sum(1 for _ in txn.scan(rows, keys.after(rows)))
+        value = txn.get(head_key(scope, session))
+        session = (
+            0 if value is None else Head.unpack(head_key(scope, session), value).parent_session
+        )
+    return count
 
 
 def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str, Any] | None:
@@ -364,18 +392,38 @@ def _opened(
             msg = f"{source.where} was deleted while it was exported"
             raise NotFoundError(msg) from row
         raise row
+    return _split(txn, source.scope, row, live=live)
+
+
+def _split(txn: ReadTxn, scope: int, row: StoredRow, *, live: bool) -> _Row:
+    """The parts of an item's row.
+
+    Raises:
+        CorruptValueError: one of them is malformed, or its large content is missing.
+    """
     _, seq, flags, body = row
-    kind, created_us, envelope, encoded = split_body(body)
-    if flags & FLAG_BLOB:
-        encoded = blobs.read(txn, source.scope, blobs.BlobRef.unpack(encoded))
-    beside = decode_json(envelope[1:], envelope[0]) if envelope else {}
-    return _Row(
-        seq,
-        live,
-        kind,
-        created_us,
-        {name: value for name, value in beside.items() if value is not None},
-        portable(encoded, flags),
+    with decoding(b"", f"item {seq}"):
+        kind, created_us, envelope, encoded = split_body(body)
+        if flags & FLAG_BLOB:
+            encoded = blobs.read(txn, scope, blobs.BlobRef.unpack(encoded))
+        beside = decode_json(envelope[1:], envelope[0]) if envelope else {}
+        kept = {name: value for name, value in beside.items() if value is not None}
+        json = portable(encoded, flags)
+        if kind >= len(_KINDS) or b"\n" in json:  # a line of an export is one object
+            raise ValueError(kind)
+    return _Row(seq, live, kind, created_us, kept, json)
+
+
+def _line(row: _Row, rest: bytes = b"") -> bytes:
+    """An item as a line of an export."""
+    if row.beside:
+        rest += b"," + portable_json(row.beside)[1:-1]
+    return b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
+        row.seq,
+        _KINDS[row.kind].encode(),
+        row.created_us,
+        rest,
+        row.json,
     )
 
 
@@ -389,15 +437,7 @@ def _lines(engine: Engine, source: _Source) -> Iterator[bytes]:
             rest = b',"undone":true'
             after = source.runs.before.get(row.seq)
             rest += b"" if after is None else b',"after":%d' % after
-        if row.beside:
-            rest += b"," + portable_json(row.beside)[1:-1]
-        yield b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
-            row.seq,
-            _KINDS[row.kind].encode(),
-            row.created_us,
-            rest,
-            row.json,
-        )
+        yield _line(row, rest)
     for view in source.views:
         yield portable_json({"view": view_fields(view)}) + b"\n"
     for checkpoint in source.runs.checkpoints:
@@ -470,7 +510,9 @@ def _messages(
             continue
         if row.beside:
             missing.beside.append(row.seq)
-        if not _belongs(decode_json(row.json, 1), wire):
+        with decoding(b"", f"item {row.seq}"):
+            belongs = _belongs(decode_json(row.json, 1), wire)
+        if not belongs:
             msg = f"{source.where}: item {row.seq} is no {form} message; export it as jsonl"
             raise InvalidOptionError(msg)
         yield between + row.json
@@ -499,8 +541,6 @@ def _belongs(message: dict[str, Any], wire: str) -> bool:
 
 
 # --- What leaves, as lines of an export: written to an archive before it goes ---------------------
-
-_KINDS_ARCHIVING = tuple(kind.name.lower() for kind in ItemKind)
 
 
 class Archiving:
@@ -599,17 +639,4 @@ def _item(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
 
 def item_line(txn: ReadTxn, scope: int, row: StoredRow) -> bytes:
     """One item as a line of an export."""
-    _, seq, flags, body = row
-    kind, created_us, envelope, encoded = split_body(body)
-    if flags & FLAG_BLOB:
-        encoded = blobs.read(txn, scope, blobs.BlobRef.unpack(encoded))
-    beside = decode_json(envelope[1:], envelope[0]) if envelope else {}
-    kept = {name: value for name, value in beside.items() if value is not None}
-    rest = b"," + portable_json(kept)[1:-1] if kept else b""
-    return b'{"seq":%d,"kind":"%s","created_us":%d%s,"item":%s}\n' % (
-        seq,
-        _KINDS_ARCHIVING[kind].encode(),
-        created_us,
-        rest,
-        portable(encoded, flags),
-    )
+    return _line(_split(txn, scope, row, live=True))

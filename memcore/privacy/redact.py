@@ -368,7 +368,8 @@ def looks_like_id(value: Any) -> bool:
 Redact = Callable[[str, int, str | None, Counter[str]], str]
 """``(text, context, key, found)``: one text."""
 
-_DEPTH_MAX: Final = 512
+_DEPTH_MAX: Final = 520
+"""What is stored is nested 512 levels deep at most, and a few stand around it."""
 _KEY_CHARS_MAX: Final = 128
 _FIELD_CHARS_MAX: Final = 19
 _NUMBER_LEAST: Final = 1_000
@@ -432,7 +433,7 @@ class ValueWalk:
         """The value with placeholders; the same object if nothing was found.
 
         Raises:
-            InvalidItemError: it is nested deeper than 512 levels, or circular.
+            InvalidItemError: it is nested deeper than 520 levels, or circular.
         """
         if not isinstance(value, dict | list | tuple):
             return self._leaf(value, None, 0, found)
@@ -648,7 +649,7 @@ class PlacedRedaction:
         pair by. What was given is not changed; it is handed back itself if nothing was found.
 
         Raises:
-            InvalidItemError: the value is nested deeper than 512 levels, or circular.
+            InvalidItemError: the value is nested deeper than 520 levels, or circular.
         """
         found: Counter[str] = Counter()
         if not self._extended and not holds_sensitive(value, self._mask):

@@ -12,6 +12,7 @@ import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from struct import iter_unpack
 from typing import Final, TypeAlias
 
 from memcore.codec import keys
@@ -23,7 +24,7 @@ from memcore.log import CachedSession, Head, History
 from memcore.log.read import Stored, stored_items, tokens_of
 from memcore.model import RecountResult
 from memcore.rows.head import head_key
-from memcore.rows.index import NO_COUNTS, Counts, drop_counts, write_counts
+from memcore.rows.index import NO_COUNTS, RECORD, Counts, drop_counts, records, write_counts
 from memcore.session.engine import SessionRef
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
@@ -111,8 +112,14 @@ class Recounting:
                 )
         return True
 
-    def run(self, counter: TokenCounter, progress: Progress | None) -> RecountResult:
-        """Count all live items; NotFoundError if there is no session."""
+    def run(
+        self, counter: TokenCounter, progress: Progress | None, *, anew: bool = False
+    ) -> RecountResult:
+        """Count all live items; NotFoundError if there is no session.
+
+        ``anew``: also what this counter counted, because items were rewritten; nobody's lease is
+        asked for that.
+        """
         address = self._address
         engine = address.engine
         address.refuse_read_only()
@@ -120,12 +127,14 @@ class Recounting:
         counted = _Counted((0, 0))
         allowed = 0
         while True:
-            done = engine.store.read(lambda txn: self._unchanged(txn, counter))
+            done = None
+            if not anew:
+                done = engine.store.read(lambda txn: self._unchanged(txn, counter))
             if done is None:
                 counted = self._count(counted, counter, progress)
                 done = engine.store.transact(
                     lambda txn, counted=counted, allowed=allowed: self._apply(  # type: ignore[misc]
-                        txn, counted, counter, allowed
+                        txn, counted, counter, allowed, anew=anew
                     )
                 )
             if done is not None:
@@ -202,14 +211,21 @@ class Recounting:
     # --- the commit -------------------------------------------------------------------------------
 
     def _apply(
-        self, txn: Txn, counted: _Counted, counter: TokenCounter, allowed: int
+        self,
+        txn: Txn,
+        counted: _Counted,
+        counter: TokenCounter,
+        allowed: int,
+        *,
+        anew: bool = False,
     ) -> RecountResult | None:
         """Put the counts in force; None if more than ``allowed`` items are still to be counted."""
-        done = self._unchanged(txn, counter)
+        done = None if anew else self._unchanged(txn, counter)
         if done is not None:
             return done  # somebody else was faster
         place, head = self._find(txn)
-        self._address.admit(txn, place)
+        if not anew:
+            self._address.admit(txn, place)
         scope, session = place
         history = History(head.all_segments(txn, scope))
         shared = counted.shared_with(place, history)
@@ -221,6 +237,8 @@ class Recounting:
             for item, encoded in stored_items(txn, scope, history, shared, history.count)
         )
         before = head.counter, head.tokens
+        if anew and counter.id == head.counter and tokens == _known(txn, scope, head, history):
+            return RecountResult(0, *2 * (head.counter,), *2 * (head.tokens,))
         head.counter = counter.id
         head.epoch += 1  # all handles read it anew
         counts = Counts(session, head.epoch, head.next_seq) if tokens else NO_COUNTS
@@ -234,6 +252,16 @@ class Recounting:
         head.tokens, head.open_calls = _totals(txn, place, head, counter)
         txn.put(head_key(*place), seal_value(head_key(*place), head.pack()))
         return RecountResult(head.count, before[0], counter.id, before[1], head.tokens)
+
+
+def _known(txn: ReadTxn, scope: int, head: Head, history: History) -> array[int]:
+    """What the items of a head's live history are known to count."""
+    counts = Counts.of(head)
+    edge = min(history.position_from(counts.stop), history.count)
+    found = array("I", (n for (n,) in iter_unpack("<I", counts.read(txn, scope, 0, edge))))
+    for _, owner, lo, hi in history.spans(edge, history.count):
+        found.extend(RECORD.unpack_from(each)[0] for each in records(txn, scope, owner, lo, hi))
+    return found
 
 
 def _totals(txn: ReadTxn, place: Place, head: Head, counter: TokenCounter) -> tuple[int, int]:

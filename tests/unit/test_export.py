@@ -20,7 +20,8 @@ import memcore
 from memcore import InvalidOptionError, NotFoundError
 from memcore.cli.app import app
 from memcore.cli.options import ExitCode
-from memcore.codec.values import encode_json
+from memcore.codec.keys import Row, session_row
+from memcore.codec.values import encode_json, seal_value
 from memcore.exchange.lines import parse_line, portable_json
 from memcore.exchange.load import COMMIT_ITEMS_MAX, LEFTOVER_AGE_MS, UNFINISHED
 
@@ -864,6 +865,27 @@ def test_a_damaged_item_is_an_error(db) -> None:
         exported(db)
     session.rewind(1)
     assert len(exported(db).splitlines()) == 2
+    db.delete_session("s")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff" + bytes(15) + b"{}",
+        b"\x01" + bytes(15) + b'{}\n{"memcore":{}}',
+        b"\x01\x01\0\0\x02\0\0\0" + bytes(8) + b"\0[{}",
+        b"\x01\x01\0\0\x03\0\0\0" + bytes(8) + b"\0[]{}",
+        b"\x01",
+    ],
+)
+@pytest.mark.parametrize("form", ["jsonl", "openai-chat"])
+def test_a_malformed_item_is_an_error(db, body, form) -> None:
+    session = db.session("s")
+    session.append(USER)
+    key = session_row(1, 1, Row.ITEM, 1)
+    db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, body)))
+    with pytest.raises(memcore.CorruptValueError):
+        exported(db, format=form)
     db.delete_session("s")
 
 

@@ -232,7 +232,7 @@ def test_texts_that_are_json_stay_json(text, clean):
 def test_too_deep_and_circular_values_are_refused():
     deep: list[object] = []
     deep.append(deep)
-    with pytest.raises(InvalidItemError, match="512"):
+    with pytest.raises(InvalidItemError, match="520"):
         placed().value({"a": deep})
 
 

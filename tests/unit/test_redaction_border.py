@@ -9,15 +9,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
+import lmdb
 import pytest
 from typer.testing import CliRunner
 
 import memcore
 from memcore import aio
 from memcore.cli.app import app
-from memcore.database.redact import redact_beside, redact_state_of
-from memcore.errors import NotFoundError, StorageError
+from memcore.codec.keys import Row
+from memcore.codec.values import seal_value
+from memcore.database.redact import redact_beside, redact_session, sessions_in
+from memcore.errors import CorruptValueError, NotFoundError, StorageError
+from memcore.log import Head
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
+from memcore.rows.head import head_key
+from memcore.session import rewrite as rewriting
 from memcore.telemetry import Sink
 from planting import Planted
 
@@ -524,8 +530,8 @@ def _redacted(db, stop=0):
     def at(user, session):
         return _Stopping(policy.for_place("default", user, session), left)
 
-    for name in ("s", "f"):
-        yield from redact_state_of(db.engine, ("default", "u", name), at("u", name))
+    for place in db.engine.store.read(lambda txn: sessions_in(txn, "default", "u")):
+        yield from redact_session(db.engine, place, at("u", place.session))
     yield from redact_beside(db.engine, "default", "u", at("u", None), at("", None))
 
 
@@ -629,6 +635,229 @@ def test_a_key_inside_of_a_value_is_replaced(folder):
         assert len(session.state.get("deep")) == 2
     for name in os.listdir(folder):
         assert MAIL.encode() not in (folder / name).read_bytes()
+
+
+def _run_redact(path, *args):
+    told = CliRunner().invoke(app, ["redact", "--store", str(path), "--json", *args])
+    found = {}
+    for each in json.loads(told.stdout)["findings"]:
+        found.setdefault((each["session"], each["where"]), []).append(each)
+    return told.exit_code, found
+
+
+def _harm(path, kind, chosen):
+    """Flip a bit in the rows of a kind that are chosen by key."""
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        rows = [(k, v) for k, v in txn.cursor() if k[:1] == kind and chosen(k)]
+        for key, value in rows:
+            txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+    return len(rows)
+
+
+def test_what_is_held_is_not_redacted_and_said(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        scope = db.scope(user="u")
+        for name in ("free", "held", "parent"):
+            session = scope.session(name)
+            session.append({"role": "user", "content": MAIL})
+            session.state.update({"a": MAIL})
+            session.checkpoint(f"of {MAIL}")
+        scope.session("held").hold(reason="case 7")
+        session.fork("child").hold(reason="case 8")
+        scope.kv("n").put("k", MAIL)
+        other = db.scope(user="v")
+        other.session("s").append({"role": "user", "content": MAIL})
+        other.kv("n").put("k", MAIL)
+        other.kv("n").put("large", 1, content=MAIL.encode() + b"x" * 300_000)
+        other.hold(reason="case 9")
+    code, found = _run_redact(path, "--yes")
+    assert code == 1
+    held = {key: sum(each["held"] for each in told) for key, told in found.items()}
+    assert held == {
+        ("free", "items"): 0, ("free", "state"): 0, ("free", "checkpoints"): 0,
+        ("held", "items"): 1, ("held", "state"): 1, ("held", "checkpoints"): 1,
+        ("parent", "items"): 1, ("parent", "state"): 0, ("parent", "checkpoints"): 0,
+        ("child", "state"): 1, ("s", "items"): 1, (None, "kv"): 2,
+    }  # fmt: skip
+    with memcore.open(path) as db:
+        assert db.check() == []
+        scope = db.scope(user="u")
+        texts = {name: scope.session(name).get(1).message["content"] for name in
+                 ("free", "held", "parent", "child")}  # fmt: skip
+        assert {name for name, text in texts.items() if text == MAIL} == {"held", "parent", "child"}
+        assert scope.kv("n").get("k") != MAIL
+        assert db.scope(user="v").kv("n").get("k") == MAIL
+        scope.session("child").release()
+    code, found = _run_redact(path, "--yes")
+    assert found["parent", "items"][0]["rewritten"] == 1
+
+
+@pytest.mark.parametrize("harmed", ["view", "head", "entry", "item", "state", "checkpoint"])
+def test_one_damaged_row_does_not_stop_a_redaction(folder, harmed):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        scope = db.scope(user="u")
+        for name in ("a", "b"):
+            session = scope.session(name)
+            for _ in range(20):
+                session.append({"role": "user", "content": f"{MAIL} " * 30})
+            session.compact(summarize=lambda request: f"of {MAIL}", keep_last=3)
+            session.state.update({"x": MAIL})
+            session.checkpoint(f"of {MAIL}")
+        for key in ("a", "b"):
+            scope.kv("n").put(key, MAIL)
+    row = {"head": Row.HEAD, "view": Row.VIEW, "item": Row.ITEM, "state": Row.STATE,
+           "checkpoint": Row.CHECKPOINT}.get(harmed)  # fmt: skip
+    if row is None:
+        assert _harm(path, b"\x0b", lambda key: b"a" in key[17:]) == 1
+    else:
+        assert _harm(path, b"\x05", lambda key: key[16:18] == bytes((1, row)))
+    code, found = _run_redact(path, "--yes")
+    assert code == 1
+    with memcore.open(path) as db:
+        kept = [e.message["content"] for e in db.session("b", user="u").items()]
+        assert MAIL not in str(kept)
+        assert MAIL not in str(db.session("b", user="u").views())
+        assert db.scope(user="u").kv("n").get("b") != MAIL
+    if harmed != "head":
+        where = {"entry": "kv", "view": "views", "item": "items"}.get(harmed, harmed)
+        where = "checkpoints" if harmed == "checkpoint" else where
+        assert sum(e["unreadable"] for (_, at), told in found.items() for e in told if at == where)
+    else:
+        assert ("a", "items") in found
+
+
+def test_what_is_nested_as_deep_as_anything_is_redacted(folder):
+    path = folder / "a.memcore"
+
+    def nested(depth):
+        value = [MAIL]
+        for _ in range(depth - 1):
+            value = [value]
+        return value
+
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.append({"role": "user", "content": "x", "deep": nested(511)})
+        session.append({"role": "user", "content": MAIL}, meta={"deep": nested(500)})
+        session.state.update({"deep": nested(512)})
+        db.scope(user="u").kv("n").put("deep", nested(512))
+    code, found = _run_redact(path, "--yes")
+    assert code == 0
+    assert {key: told[0]["rewritten"] for key, told in found.items()} == {
+        ("s", "items"): 2, ("s", "state"): 1, (None, "kv"): 1,
+    }  # fmt: skip
+    assert MAIL.encode() not in _compacted(path)
+
+
+def test_an_entry_that_would_become_too_large_is_told_and_the_rest_is_redacted(folder, monkeypatch):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        kv = db.scope(user="u").kv("n")
+        kv.put("large", "a@b.co " * 20)
+        kv.put("small", MAIL)
+    monkeypatch.setattr("memcore.kv.rows.KV_VALUE_BYTES_MAX", 160)
+    code, found = _run_redact(path, "--yes")
+    assert code == 1
+    assert [found[None, "kv"][0][name] for name in ("rewritten", "kept")] == [1, 1]
+
+
+def test_contexts_keep_to_their_budget_after_a_redaction(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        for at in range(40):
+            session.append({"role": "user", "content": f"a@b{at}.co " * 20})
+        tool = session.fork("f", at=30)
+        tool.append({"role": "user", "content": "more"})
+        plain = session.context(budget_tokens=2_000)
+        assert len(plain.messages) > 5
+    assert _run_redact(path, "--yes")[0] == 0
+    for _ in range(2):
+        with memcore.open(path) as db:
+            for name in ("s", "f"):
+                session = db.session(name, user="u")
+                found = session.context(budget_tokens=2_000)
+                told = memcore.count_messages(found.messages) - memcore.count_messages([])
+                assert told <= found.tokens <= 2_000
+                assert session.tokens == sum(item.tokens for item in session.items())
+            assert db.check() == []
+            size = path.stat().st_size
+            revision = db.session("s", user="u").revision
+        assert _run_redact(path, "--yes")[0] == 0  # and what is counted is not counted again
+        with memcore.open(path) as db:
+            assert (path.stat().st_size, db.session("s", user="u").revision) == (size, revision)
+
+
+def test_a_dry_run_sees_the_past_of_states_and_what_expired(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.append({"role": "user", "content": "x"})
+        session.state.update({"a": MAIL})
+        session.checkpoint("before")
+        session.state.update({"a": "clean"})
+        db.scope(user="u").kv("n").put("k", MAIL, ttl_seconds=0.001)
+    code, found = _run_redact(path, "--dry-run")
+    assert code == 1
+    assert found["s", "state"][0]["classes"] == {"email": 1}
+    assert found[None, "kv"][0]["classes"] == {"email": 1}
+    assert _run_redact(path, "--yes")[0] == 0
+    assert _run_redact(path, "--dry-run") == (0, {})
+
+
+def test_items_of_a_deleted_session_that_its_forks_share_are_redacted(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        session.append({"role": "user", "content": MAIL})
+        session.fork("f")
+        db.delete_session("s", user="u")
+    assert _run_redact(path, "--dry-run")[1][None, "items"][0]["classes"] == {"email": 1}
+    assert _run_redact(path, "--yes")[0] == 0
+    with memcore.open(path) as db:
+        assert MAIL not in str(db.session("f", user="u").get(1).message)
+        assert db.check() == []
+
+
+def test_large_items_are_rewritten_in_commits_of_their_own(folder, monkeypatch):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        session = db.session("s", user="u")
+        for _ in range(8):
+            session.append({"role": "user", "content": MAIL + " y" * 350_000})
+    sizes = []
+    commit = rewriting.rewrite_planned
+
+    def counted(txn, engine, scope, number, planned, **options):
+        sizes.append(sum(len(each.encoded) for each in planned))
+        return commit(txn, engine, scope, number, planned, **options)
+
+    monkeypatch.setattr("memcore.database.redact.rewrite_planned", counted)
+    assert _run_redact(path, "--yes")[0] == 0
+    assert sum(sizes) > 5_600_000
+    assert max(sizes) < 2 * 2**20
+
+
+def test_a_head_that_promises_any_number_of_items_makes_no_redaction_endless(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        db.session("s", user="u").append({"role": "user", "content": MAIL})
+        scope, number = db.engine.store.read(lambda txn: sessions_in(txn, "default", "u"))[0][3:]
+        key = head_key(scope, number)
+
+        def promise(txn):
+            head = Head.unpack(key, txn.get(key))
+            head.next_seq = 2**46
+            txn.put(key, seal_value(key, head.pack()))
+
+        db.engine.store.transact(promise)
+        with pytest.raises(CorruptValueError, match="nowhere stored"):
+            list(db.export())
+    code, found = _run_redact(path, "--dry-run")
+    assert (code, found["s", "items"][0]["classes"]) == (1, {"email": 1})
+    assert _run_redact(path, "--yes")[1]["s", "items"][0]["rewritten"] == 1
 
 
 def test_bytes_are_what_the_key_of_their_entry_says(folder):
