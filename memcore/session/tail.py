@@ -418,7 +418,7 @@ def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total:
     while True:
         for row in reversed(last(count)):
             if isinstance(row, CorruptValueError):
-                return "damaged"
+                return "damaged " + blake2b(row.key, digest_size=_MARK_BYTES).hexdigest()
             if row[3][:1] != _EVENT:
                 return blake2b(row[3], digest_size=_MARK_BYTES).hexdigest()
         if count == total:

@@ -242,6 +242,74 @@ def test_sessions_are_listed_and_found_by_title_metadata_and_contents(db):
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("ß" * 300 + " the CASTLE " + "ﬀ" * 300, "castle"),
+        ("x" * 100 + "Straße 7", "STRASSE"),
+        ("ﬃ" * 200 + "Maße", "ss"),
+        ("İ" * 150 + "castle", "castle"),
+    ],
+)
+def test_an_excerpt_holds_the_words_as_they_stand(db, text, query):
+    """Also where characters fold to several."""
+
+    async def work():
+        manager = SessionManager(db)
+        await manager.get_session("ann").add_items([user(text)])
+        (hit,) = await manager.search(query)
+        return hit.excerpt
+
+    excerpt = run(work())
+    assert excerpt in text
+    assert query.casefold() in excerpt.casefold()
+    assert len(excerpt) <= 80
+
+
+def test_whoever_deletes_needs_leave_to_delete(open_db):
+    """A session may be used by whom its end is refused to; nothing goes then."""
+    allowed: set[str] = set()
+    asked: list[tuple[str, str | None]] = []
+
+    def authorizer(request: memcore.AccessRequest) -> bool:
+        asked.append((request.action, request.name))
+        return request.action != "delete_session" or request.name in allowed
+
+    db = open_db(authorizer=authorizer)
+    clock = Clock(db)
+
+    async def work():
+        manager = SessionManager(db)
+        for name in ("ann", "bob"):
+            session = manager.get_session(name)
+            await session.add_items([user("a"), user("b")])
+            await session.create_branch_from_turn(2, "other")
+            await session.switch_to_branch("main")
+        session = manager.get_session("ann")
+        clock.us += 40 * DAY_US
+        allowed.add("bob_default")
+        ways: list[Any] = [
+            session.clear_session,
+            lambda: session.delete_branch("other"),
+            lambda: manager.delete_session("ann"),
+            manager.cleanup_old_sessions,
+        ]
+        for way in ways:
+            with pytest.raises(memcore.AccessDeniedError):
+                await way()
+            assert len(await session.get_items()) == 2
+            assert len(await session.get_items(branch_id="other")) == 1
+        assert len(await manager.get_session("bob").get_items()) == 2
+        assert ("delete_session", "ann_default") in asked
+        allowed.add("ann_default")
+        await session.delete_branch("other")
+        await session.clear_session()
+        assert await session.get_items() == []
+        assert len(await manager.cleanup_old_sessions()) == 1
+
+    run(work())
+
+
 def test_a_search_passes_over_what_another_key_opens(db):
     async def work():
         first = SessionManager(db, encryption_key="one long secret")

@@ -26,7 +26,9 @@ from memcore.adapters.openai_agents import (
     safe_call_model_input_filter,
     safe_session_input_callback,
 )
+from memcore.codec.keys import Row, session_row
 from memcore.errors import UnreadableItemsError
+from memcore.session.session import store_of
 from messages import illegal
 from tests.conformance.agents_worker import agent_of, asks, config, script
 
@@ -554,6 +556,77 @@ def test_a_state_and_items_are_one_commit(db, monkeypatch):
 
 def refuse(*_: Any) -> None:
     raise LookupError
+
+
+NOTES = ["openai_agents.title", "openai_agents.metadata", "openai_agents.run_state"]
+
+
+@pytest.mark.parametrize("name", NOTES)
+@pytest.mark.parametrize("source", [*NOTES, "an item"])
+def test_a_sealed_note_stands_for_nothing_else(db, name, source):
+    """Whoever writes to the file can't make a run state of what a user said."""
+
+    async def work() -> None:
+        session = MemcoreSession("chat", db, encryption_key="a long random secret")
+        agent = agent_of(script("refund"))
+        result = await Runner.run(agent, "refund", session=session, run_config=config())
+        state = result.to_state()
+        if source == "an item":
+            await session.add_items([{"value": state.to_json()}])
+        await session.save_run_state(state)
+        await session.set_title("a title")
+        await session.set_metadata({"of": "the session"})
+        fields = session.native().sync.state
+        sealed = {each: fields.get(each) for each in NOTES}
+        run = sealed[NOTES[2]]
+        told = {**sealed, NOTES[2]: run["run"], "an item": session.native().sync.tail(1)[0].message}
+        taken = told[source]
+        fields.update({name: {**run, "run": taken} if name == NOTES[2] else taken})
+        load = {
+            NOTES[0]: session.get_title,
+            NOTES[1]: session.get_metadata,
+            NOTES[2]: lambda: session.load_run_state(agent),
+        }[name]
+        if source == name:
+            assert await load()
+        else:
+            with pytest.raises(UnreadableItemsError):
+                await load()
+
+    asyncio.run(work())
+
+
+def test_a_damaged_item_stands_for_no_other_one(path):
+    """A run that waited behind one is not gone on with behind another."""
+
+    async def saved() -> None:
+        with MemcoreSession("chat", path) as session:
+            agent = agent_of(script("refund"))
+            result = await Runner.run(agent, "refund", session=session, run_config=config())
+            damage_last(session)
+            await session.save_run_state(result.to_state())
+            assert await session.load_run_state(agent) is not None
+
+    async def later() -> None:
+        with MemcoreSession("chat", path) as session:
+            agent = agent_of(script("refund"))
+            assert await session.load_run_state(agent) is not None
+            await session.add_items([{"role": "user", "content": "Never mind."}])
+            damage_last(session)
+            assert await session.load_run_state(agent) is None
+
+    asyncio.run(saved())
+    asyncio.run(later())
+
+
+def damage_last(session: MemcoreSession) -> None:
+    """Flip a byte of the last item's row."""
+    native = session.native().sync
+    place = native.reading.run(lambda log, _: log.place, None)
+    key = session_row(*place, Row.ITEM, native.tail(1)[0].seq)
+    store = store_of(native)
+    value = store.read(lambda txn: txn.get(key))
+    store.transact(lambda txn: txn.put(key, value[:-1] + bytes([value[-1] ^ 1])))
 
 
 def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):

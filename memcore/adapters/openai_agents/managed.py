@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +18,8 @@ from memcore.adapters.openai_agents.session import MemcoreSession
 from memcore.adapters.source import Opened, database_of
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
-from memcore.database import Database
+from memcore.database import Database, Scope
+from memcore.database.scope import need_access
 from memcore.errors import InvalidOptionError, UnreadableItemsError
 from memcore.log import Head
 from memcore.options import checked_int
@@ -200,8 +203,13 @@ class SessionManager(Opened):
         return found
 
     async def delete_session(self, user_id: str, session_type: str = "default") -> bool:
-        """Close a session and remove all that is stored of it; whether there was something."""
+        """Close a session and remove all that is stored of it; whether there was something.
+
+        Raises:
+            AccessDeniedError: the authorizer refuses to delete the session.
+        """
         self._need_open()
+        self._scope_to_delete_in(user_id, session_type)
         self.close_session(user_id, session_type)
         return await self._delete(user_id, session_type, before_ms=None)
 
@@ -212,17 +220,20 @@ class SessionManager(Opened):
 
         Raises:
             InvalidOptionError: ``days`` is no number of at least 0.
+            AccessDeniedError: the authorizer refuses to delete one of them; none goes.
         """
         self._need_open()
         if isinstance(days, bool) or not isinstance(days, int | float) or not days >= 0:
             msg = f"days: expected a number of at least 0, got {days!r}"
             raise InvalidOptionError(msg)
         before_ms = self._database.engine.now_ms() - days * _DAY_MS
+        due = [each for each in await self.list_sessions() if each.updated_at * 1000 < before_ms]
+        for each in due:  # before the first one goes
+            self._scope_to_delete_in(each.user_id, each.session_type)
         return [
-            found
-            for found in await self.list_sessions()
-            if found.updated_at * 1000 < before_ms
-            and await self._delete(found.user_id, found.session_type, before_ms=before_ms)
+            each
+            for each in due
+            if await self._delete(each.user_id, each.session_type, before_ms=before_ms)
         ]
 
     # --- what is stored ---------------------------------------------------------------------------
@@ -242,6 +253,12 @@ class SessionManager(Opened):
         scope = self._database.scope(app=self.app, user=user_id)
         return MemcoreSession(_id_of(user_id, kind), scope, **self._options)
 
+    def _scope_to_delete_in(self, user_id: str, kind: str) -> Scope:
+        """A user's scope, if the authorizer lets his session be deleted."""
+        scope = self._database.scope(app=self.app, user=user_id)
+        need_access(scope, "delete_session", _id_of(user_id, kind))
+        return scope
+
     async def _delete(self, user_id: str, kind: str, *, before_ms: float | None) -> bool:
         """Remove a session if it was not changed since; whether it was."""
         engine = self._database.engine
@@ -250,7 +267,7 @@ class SessionManager(Opened):
             return any(_updated_ms(txn, engine, scope, name) >= (before_ms or 0) for name in stored)
 
         closure = clearing(
-            self._database.scope(app=self.app, user=user_id),
+            self._scope_to_delete_in(user_id, kind),
             _id_of(user_id, kind),
             forget=True,
             unless=None if before_ms is None else is_younger,
@@ -300,8 +317,12 @@ def _holds(text: str, words: list[str]) -> bool:
 
 
 def _excerpt(text: str, word: str) -> str:
-    start = max(0, text.casefold().find(word) - _EXCERPT_CHARS // 2)
-    return text[start : start + max(_EXCERPT_CHARS, len(word))]
+    """The text around the first place of a folded word; a character may fold to several."""
+    at = text.casefold().find(word)
+    ends = list(accumulate(len(each.casefold()) for each in text))
+    first, last = bisect_right(ends, at), bisect_left(ends, at + len(word))
+    start = max(0, first - _EXCERPT_CHARS // 2)
+    return text[start : max(start + _EXCERPT_CHARS, last + 1)]
 
 
 def _updated_ms(txn: Txn, engine: Engine, scope: int, name: str) -> int:

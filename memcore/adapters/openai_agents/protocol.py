@@ -7,7 +7,11 @@ from types import MethodType
 from typing import Any, Final, TypeVar
 
 from agents.memory.session import _CompactionSnapshot
-from agents.memory.session_settings import resolve_session_limit
+from agents.memory.session_settings import (
+    SessionSettings,
+    coerce_session_settings,
+    resolve_session_limit,
+)
 from agents.memory.sqlite_session import SQLiteSession
 
 import memcore
@@ -20,7 +24,7 @@ from memcore.adapters.openai_agents.history import (
 )
 from memcore.aio.commit import commit_to
 from memcore.compaction import compaction_policy
-from memcore.database.scope import engine_of
+from memcore.database.scope import engine_of, need_access
 from memcore.errors import ContextOverflowError, CorruptValueError, MemcoreError
 from memcore.log import prepare_request
 from memcore.model import Context, Message
@@ -36,6 +40,8 @@ __all__ = [
     "Compacting",
     "Hooks",
     "Methods",
+    "WindowLimit",
+    "WindowSettings",
     "stands_for_sqlite",
 ]
 
@@ -51,6 +57,37 @@ class _Refused(Exception):  # noqa: N818 - a signal
         self.error = error
 
 
+class WindowLimit(int):
+    """The limit of a read that a run begins with: a window, where all others are exact tails."""
+
+    __slots__ = ()
+
+
+class WindowSettings(SessionSettings):  # noqa: PLW1641 - it has no hash, as SessionSettings
+    """The settings of a session that gives windows: whoever takes the limit from them has it so.
+
+    The Runner asks them, and those of its RunConfig over them, for the read that a run begins with
+    alone. What it compares with what it wrote it counts itself.
+    """
+
+    def __post_init__(self) -> None:
+        self.limit = self.limit  # it is marked
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "limit" and isinstance(value, int):
+            value = WindowLimit(value)
+        super().__setattr__(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SessionSettings):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def resolve(self, override: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+        """As ``SessionSettings``."""
+        return WindowSettings(**SessionSettings(**self.to_dict()).resolve(override).to_dict())
+
+
 class Methods(Current):
     """get, add, pop and clear, over a session's place."""
 
@@ -61,11 +98,12 @@ class Methods(Current):
 
         Damaged items are left out with a warning in the log, and do not count. A session with
         ``compaction`` or ``budget_tokens`` gives a legal window of at most so many, the summary
-        among them, for the limit of ``session_settings``, and the exact tail for any other one.
+        among them, for the limit of settings, and the exact tail for a number.
 
         Args:
             limit: None: that of ``session_settings``, else all; 0: none; negative: all. The Runner
-                passes that of ``session_settings`` itself.
+                passes that of the settings itself, as the very object that ``session_settings`` or
+                their ``resolve`` gave it (``WindowLimit``).
             branch_id: of which branch; None: of the current one.
             wrapper: the Runner's context wrapper.
 
@@ -75,9 +113,8 @@ class Methods(Current):
         """
         bound = self.bound_at(branch_id, wrapper)
         bound.known.read(bound.address)
-        usual = resolve_session_limit(None, self.session_settings)
-        if limit is None or limit == usual:
-            return await self.shown(bound, usual)
+        if limit is None or isinstance(limit, WindowLimit):
+            return await self.shown(bound, resolve_session_limit(limit, self.session_settings))
         return await self.read(bound, limit)
 
     async def add_items(
@@ -157,8 +194,13 @@ class Methods(Current):
         """Remove all that is stored of this session from the file, its branches included.
 
         What was ever the name of a branch stays taken.
+
+        Raises:
+            AccessDeniedError: the authorizer refuses to delete the session.
+            RuntimeError: the session is closed.
         """
         scope = self.scope_for(wrapper)
+        need_access(scope, "delete_session", self.session_id)
         self.leave_branch(scope)
         closure = clearing(scope, self.session_id)
         _, rest = await commit_to(engine_of(scope).store, closure, makes_room=True)
@@ -320,8 +362,8 @@ class Hooks(Methods):
 # --- What a session's owner may ask for beside the protocol: compaction by itself, legal reads ----
 # The Runner calls any method named ``run_compaction`` after it saved a turn, so there is one only
 # if it was asked for. It adds a view to the session and takes nothing from the log. A run begins
-# with a read without a limit, or with that of the session's settings: these give a legal window. A
-# read with any other limit stays the exact tail that the Runner compares with what it wrote.
+# with a read without a limit, or with one that settings gave: these give a legal window. A read
+# with any other limit stays the exact tail that the Runner compares with what it wrote.
 
 _POLICY: Final = "openai_responses"
 _STAGES: Final = 8
@@ -359,6 +401,19 @@ class Compacting(Hooks):
             )
             raise ValueError(msg)
         super().__init__(*args, **options)
+
+    @property
+    def session_settings(self) -> SessionSettings | None:
+        """The SDK's settings of the session."""
+        settings: SessionSettings | None = self._settings
+        return settings
+
+    @session_settings.setter
+    def session_settings(self, settings: SessionSettings | dict[str, Any] | None) -> None:
+        if self.is_windowed:
+            given = SessionSettings() if settings is None else coerce_session_settings(settings)
+            settings = WindowSettings(**given.to_dict())
+        self._settings: Any = settings
 
     @property
     def is_windowed(self) -> bool:

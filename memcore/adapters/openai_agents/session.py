@@ -14,6 +14,8 @@ from memcore.adapters.openai_agents.branch_rows import BranchGone, WritablePage
 from memcore.adapters.openai_agents.history import (
     MAIN,
     Bound,
+    Coder,
+    Sealer,
     Unreadable,
     branch_name_of,
     finish_removal,
@@ -24,7 +26,7 @@ from memcore.adapters.openai_agents.protocol import stands_for_sqlite
 from memcore.aio.commit import commit_to
 from memcore.codec.values import plain_json
 from memcore.database import Scope
-from memcore.database.scope import engine_of
+from memcore.database.scope import engine_of, need_access
 from memcore.errors import InvalidOptionError, UnreadableItemsError
 from memcore.log import CachedSession, Prepared, SessionTxn
 from memcore.model import ItemKind
@@ -184,6 +186,7 @@ class Branches(Usage):
 
         Raises:
             ValueError: there is no such branch, or it may not be deleted.
+            AccessDeniedError: the authorizer refuses to delete the session.
             RuntimeError: the session is closed.
         """
         if not branch_id or not branch_id.strip():
@@ -193,6 +196,7 @@ class Branches(Usage):
             msg = "Cannot delete the 'main' branch"
             raise ValueError(msg)
         scope = self.scope_for(wrapper)
+        need_access(scope, "delete_session", self.session_id)
         if branch_id == self.branch_in(scope):
             if not force:
                 msg = (
@@ -432,7 +436,7 @@ class Notes(Branches):
             return found.get("run") if is_there else None
 
         found = bound.session.sync.reading.run(look, None)
-        run = None if found is None else self._opened_note(bound, found)
+        run = None if found is None else self._opened_note(bound, RUN, found)
         return await RunState.from_json(agent, run, **options) if isinstance(run, dict) else None
 
     # --- how they are kept ------------------------------------------------------------------------
@@ -443,19 +447,26 @@ class Notes(Branches):
 
     def _note(self, bound: Bound, name: str) -> Any:
         found = bound.session.sync.reading.run(lambda log, txn: _field(log, txn, name), None)
-        return None if found is None else self._opened_note(bound, found)
+        return None if found is None else self._opened_note(bound, name, found)
 
     def _sealed_note(self, bound: Bound, name: str, value: Any) -> dict[str, Any]:
         """The value as it is stored: admitted, and encrypted if items are."""
         passage = bound.address.passage
         if passage is not None:
             value = passage.value(plain_json(value), "state", name=name, under=name)
-        return bound.coder.encode([{"value": value}], None)[0]
+        return self._note_coder(bound, name).encode([{"value": value}], None)[0]
 
-    def _opened_note(self, bound: Bound, found: Any) -> Any:
+    def _note_coder(self, bound: Bound, name: str) -> Coder:
+        """Each note is sealed under a key of its own: no item and no other one stands for it."""
+        if self._keys is None:
+            return bound.coder
+        return Sealer(self._keys, bound.address.app, bound.address.user, self.session_id, name)
+
+    def _opened_note(self, bound: Bound, name: str, found: Any) -> Any:
         """The value; None for what this adapter did not write there."""
+        coder = self._note_coder(bound, name)
         try:
-            value = bound.coder.decode(found) if isinstance(found, dict) else None
+            value = coder.decode(found) if isinstance(found, dict) else None
         except Unreadable as exc:
             raise unreadable_error(self.session_id, {str(exc): 1}) from exc
         return value.get("value") if isinstance(value, dict) else None
