@@ -28,11 +28,12 @@ from memcore.audit.verify import AuditedEntry, AuditReport
 from memcore.blobs import StagedBlobLost
 from memcore.compaction import Pressure
 from memcore.compaction.backoff import Patience
-from memcore.database import CompactReport, Database, Scope, open_database
+from memcore.database import Database, Scope, open_database
 from memcore.database.database import KeyStatus, Rotation
 from memcore.database.stats import Branch, Difference
 from memcore.errors import StorageError
 from memcore.limits import ITEMS_PAGE
+from memcore.maintenance.backup import CompactReport
 from memcore.model import (
     Calibration,
     CallRecord,

@@ -21,50 +21,16 @@ reference may vanish at any time; ``acquire`` looks again inside the referrer's 
 A large blob is removed in pieces, its header back at ``STAGING`` meanwhile (``blobs.removal``).
 """
 
-from memcore.blobs.rows import (
-    STAGING,
-    BlobRef,
-    StagedBlobLost,
-    acquire,
-    discard,
-    exists,
-    finish_leaving,
-    header_of,
-    let_go,
-    pages_of,
-    read,
-    references,
-    release,
-    removal_of,
-    slot_of,
-    stream,
-    write,
-)
-from memcore.blobs.staging import refer, stage, unstage
-from memcore.blobs.store import BlobStore, check, collect
+from memcore.faces import face
 
-__all__ = [
-    "STAGING",
-    "BlobRef",
-    "BlobStore",
-    "StagedBlobLost",
-    "acquire",
-    "check",
-    "collect",
-    "discard",
-    "exists",
-    "finish_leaving",
-    "header_of",
-    "let_go",
-    "pages_of",
-    "read",
-    "refer",
-    "references",
-    "release",
-    "removal_of",
-    "slot_of",
-    "stage",
-    "stream",
-    "unstage",
-    "write",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "rows": (
+            "STAGING BlobRef StagedBlobLost acquire discard exists finish_leaving header_of "
+            "let_go pages_of read references release removal_of slot_of stream write"
+        ),
+        "staging": "refer stage unstage",
+        "store": "BlobStore check collect",
+    },
+)

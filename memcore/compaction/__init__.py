@@ -1,87 +1,22 @@
 """Compaction: a pure plan, a summary made outside any transaction, one view record."""
 
-from memcore.compaction.plan import (
-    Basis,
-    Mended,
-    PlanOutcome,
-    applies,
-    fallback_plan,
-    make_plan,
-    mended,
-    record_view,
-    shape,
-)
-from memcore.compaction.policy import CompactionPolicy, Keep, Pressure, Stage, SummaryStyle, Trigger
-from memcore.compaction.presets import PRESETS, compaction_policy, policy_mapping, read_policy
-from memcore.compaction.recursive import Recursive
-from memcore.compaction.reducers import (
-    REDUCERS,
-    ClearResults,
-    DropDuplicates,
-    DropSimilar,
-    ElideOutputs,
-    OffloadResults,
-    Reducer,
-    Reduction,
-    StripReasoning,
-    TruncateArguments,
-    Visible,
-    as_embedder,
-    reduce_all,
-    reducer_from,
-    wordllama_embedder,
-)
-from memcore.compaction.summarizers import (
-    AnthropicSummarizer,
-    LiteLLMSummarizer,
-    ModelSummarizer,
-    OpenAISummarizer,
-    detect_language,
-)
-from memcore.compaction.transcript import Caps, Extractive, extractive
+from memcore.faces import face
 
-__all__ = [
-    "PRESETS",
-    "REDUCERS",
-    "AnthropicSummarizer",
-    "Basis",
-    "Caps",
-    "ClearResults",
-    "CompactionPolicy",
-    "DropDuplicates",
-    "DropSimilar",
-    "ElideOutputs",
-    "Extractive",
-    "Keep",
-    "LiteLLMSummarizer",
-    "Mended",
-    "ModelSummarizer",
-    "OffloadResults",
-    "OpenAISummarizer",
-    "PlanOutcome",
-    "Pressure",
-    "Recursive",
-    "Reducer",
-    "Reduction",
-    "Stage",
-    "StripReasoning",
-    "SummaryStyle",
-    "Trigger",
-    "TruncateArguments",
-    "Visible",
-    "applies",
-    "as_embedder",
-    "compaction_policy",
-    "detect_language",
-    "extractive",
-    "fallback_plan",
-    "make_plan",
-    "mended",
-    "policy_mapping",
-    "read_policy",
-    "record_view",
-    "reduce_all",
-    "reducer_from",
-    "shape",
-    "wordllama_embedder",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "plan": "Basis Mended PlanOutcome applies fallback_plan make_plan mended record_view shape",
+        "policy": "CompactionPolicy Keep Pressure Stage SummaryStyle Trigger",
+        "presets": "PRESETS compaction_policy policy_mapping read_policy",
+        "recursive": "Recursive",
+        "reducers": (
+            "REDUCERS ClearResults DropDuplicates DropSimilar ElideOutputs OffloadResults "
+            "Reducer Reduction StripReasoning TruncateArguments Visible as_embedder "
+            "reduce_all reducer_from wordllama_embedder"
+        ),
+        "summarizers": (
+            "AnthropicSummarizer LiteLLMSummarizer ModelSummarizer OpenAISummarizer detect_language"
+        ),
+        "transcript": "Caps Extractive extractive",
+    },
+)

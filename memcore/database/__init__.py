@@ -1,21 +1,12 @@
 """Open database: ``open``, Database and Scope."""
 
-from memcore.database.database import Database
-from memcore.database.open import open_database
-from memcore.database.scope import Scope
-from memcore.maintenance.backup import CompactReport, RestoreReport, restore
-from memcore.maintenance.check import check_database
-from memcore.maintenance.salvage import SalvagedSession, SalvageReport, salvage
+from memcore.faces import face
 
-__all__ = [
-    "CompactReport",
-    "Database",
-    "RestoreReport",
-    "SalvageReport",
-    "SalvagedSession",
-    "Scope",
-    "check_database",
-    "open_database",
-    "restore",
-    "salvage",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "database": "Database",
+        "open": "open_database",
+        "scope": "Scope",
+    },
+)

@@ -8,21 +8,13 @@ The entry alone decides what is visible: expired entries are hidden at once, swe
 expiry row that does not match its entry is only litter.
 """
 
-from memcore.kv.keyvalue import KeyValue
-from memcore.kv.namespace import REQUESTS, EntryFilter, KeyValueTxn, KeyValueView, Requests
-from memcore.kv.rows import clear_scope, entry_of, expire_rows, reference_in, references, sweep
+from memcore.faces import face
 
-__all__ = [
-    "REQUESTS",
-    "EntryFilter",
-    "KeyValue",
-    "KeyValueTxn",
-    "KeyValueView",
-    "Requests",
-    "clear_scope",
-    "entry_of",
-    "expire_rows",
-    "reference_in",
-    "references",
-    "sweep",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "keyvalue": "KeyValue",
+        "namespace": "REQUESTS EntryFilter KeyValueTxn KeyValueView Requests",
+        "rows": "clear_scope entry_of expire_rows reference_in references sweep",
+    },
+)

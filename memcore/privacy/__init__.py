@@ -4,28 +4,14 @@
 ``walking`` does so inside JSON values without touching what frameworks pair by.
 """
 
-from __future__ import annotations
+from memcore.faces import face
 
-from memcore.privacy.policy import (
-    CLASSES,
-    POLICY_PRESETS,
-    RedactionContext,
-    RedactionPolicy,
-    Redactor,
-    Span,
-    redaction_policy,
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "policy": (
+            "CLASSES POLICY_PRESETS RedactionContext RedactionPolicy Redactor Span redaction_policy"
+        ),
+        "redact": "PlacedRedaction RedactingFilter Redaction",
+    },
 )
-from memcore.privacy.redact import PlacedRedaction, RedactingFilter, Redaction
-
-__all__ = [
-    "CLASSES",
-    "POLICY_PRESETS",
-    "PlacedRedaction",
-    "RedactingFilter",
-    "Redaction",
-    "RedactionContext",
-    "RedactionPolicy",
-    "Redactor",
-    "Span",
-    "redaction_policy",
-]

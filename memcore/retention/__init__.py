@@ -1,77 +1,23 @@
 """Retention: rules and times, the sweep, legal holds, erasure."""
 
-from memcore.retention.erasure import (
-    ErasureRequest,
-    bury_shredded,
-    count_pending,
-    erase,
-    finish_erasures,
-    marking_gone,
-    resume_erasures,
-    would_erase,
-)
-from memcore.retention.legal_holds import (
-    Hold,
-    hold,
-    hold_user,
-    holds,
-    memories,
-    opt_in,
-    opt_out,
-    opted_out,
-    release,
-    release_user,
-)
-from memcore.retention.receipt import ErasureReceipt, receipt_key, verify_receipt
-from memcore.retention.retention import Retention
-from memcore.retention.rules import (
-    RETENTION_PRESETS,
-    ArchiveTarget,
-    AuditSweep,
-    Exporter,
-    RetentionRule,
-    SweepReport,
-    SweepRun,
-    archive_to,
-    read_rules,
-    retention_rules,
-)
-from memcore.retention.sweeper import Sweeper, note_sweep, sweep
+from memcore.faces import face
 
-__all__ = [
-    "RETENTION_PRESETS",
-    "ArchiveTarget",
-    "AuditSweep",
-    "ErasureReceipt",
-    "ErasureRequest",
-    "Exporter",
-    "Hold",
-    "Retention",
-    "RetentionRule",
-    "SweepReport",
-    "SweepRun",
-    "Sweeper",
-    "archive_to",
-    "bury_shredded",
-    "count_pending",
-    "erase",
-    "finish_erasures",
-    "hold",
-    "hold_user",
-    "holds",
-    "marking_gone",
-    "memories",
-    "note_sweep",
-    "opt_in",
-    "opt_out",
-    "opted_out",
-    "read_rules",
-    "receipt_key",
-    "release",
-    "release_user",
-    "resume_erasures",
-    "retention_rules",
-    "sweep",
-    "verify_receipt",
-    "would_erase",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "erasure": (
+            "ErasureRequest bury_shredded count_pending erase finish_erasures marking_gone "
+            "resume_erasures would_erase"
+        ),
+        "legal_holds": (
+            "Hold hold hold_user holds memories opt_in opt_out opted_out release release_user"
+        ),
+        "receipt": "ErasureReceipt receipt_key verify_receipt",
+        "retention": "Retention",
+        "rules": (
+            "RETENTION_PRESETS ArchiveTarget AuditSweep Exporter RetentionRule SweepReport "
+            "SweepRun archive_to read_rules retention_rules"
+        ),
+        "sweeper": "Sweeper note_sweep sweep",
+    },
+)

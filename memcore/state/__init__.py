@@ -1,106 +1,22 @@
 """State: fields with reducers beside a session's log, and fields that sessions share."""
 
-from memcore.state.change import ScopedChange, Scopes, StateChange
-from memcore.state.handle import Fields, SharedState, StateChanges, Watching
-from memcore.state.rows import (
-    FieldVersion,
-    StateHeader,
-    StateStep,
-    Trimmed,
-    begin_trim,
-    check_state,
-    counter_before,
-    header_key,
-    header_problem,
-    inherit,
-    is_moment,
-    is_state_row,
-    json_fields,
-    mend_state,
-    moments_of,
-    packed_field,
-    put_moment,
-    read_header,
-    restore,
-    state_counter,
-    trim_piece,
-    value_at,
-    values_at,
-    versions_of,
-    write_past,
-)
-from memcore.state.schema import (
-    APP,
-    TEMPORARY,
-    USER,
-    Field,
-    FileData,
-    Omit,
-    OmitInput,
-    OmitOutput,
-    Private,
-    Reduction,
-    StateSchema,
-    Trace,
-    append_messages,
-    merge_entries,
-    prefix_of,
-    state_schema,
-)
-from memcore.state.update import Command, Delete, Merge, Overwrite, Update
+from memcore.faces import face
 
-__all__ = [
-    "APP",
-    "TEMPORARY",
-    "USER",
-    "Command",
-    "Delete",
-    "Field",
-    "FieldVersion",
-    "Fields",
-    "FileData",
-    "Merge",
-    "Omit",
-    "OmitInput",
-    "OmitOutput",
-    "Overwrite",
-    "Private",
-    "Reduction",
-    "ScopedChange",
-    "Scopes",
-    "SharedState",
-    "StateChange",
-    "StateChanges",
-    "StateHeader",
-    "StateSchema",
-    "StateStep",
-    "Trace",
-    "Trimmed",
-    "Update",
-    "Watching",
-    "append_messages",
-    "begin_trim",
-    "check_state",
-    "counter_before",
-    "header_key",
-    "header_problem",
-    "inherit",
-    "is_moment",
-    "is_state_row",
-    "json_fields",
-    "mend_state",
-    "merge_entries",
-    "moments_of",
-    "packed_field",
-    "prefix_of",
-    "put_moment",
-    "read_header",
-    "restore",
-    "state_counter",
-    "state_schema",
-    "trim_piece",
-    "value_at",
-    "values_at",
-    "versions_of",
-    "write_past",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "change": "ScopedChange Scopes StateChange",
+        "handle": "Fields SharedState StateChanges Watching",
+        "rows": (
+            "FieldVersion StateHeader StateStep Trimmed begin_trim check_state "
+            "counter_before header_key header_problem inherit is_moment is_state_row "
+            "json_fields mend_state moments_of packed_field put_moment read_header restore "
+            "state_counter trim_piece value_at values_at versions_of write_past"
+        ),
+        "schema": (
+            "APP TEMPORARY USER Field FileData Omit OmitInput OmitOutput Private Reduction "
+            "StateSchema Trace append_messages merge_entries prefix_of state_schema"
+        ),
+        "update": "Command Delete Merge Overwrite Update",
+    },
+)

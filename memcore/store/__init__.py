@@ -1,18 +1,12 @@
 """Ordered map underneath everything: one LMDB file, one flush a commit."""
 
-from __future__ import annotations
+from memcore.faces import face
 
-from memcore.store.interface import MapMovedError, ReadTxn, Store, Txn
-from memcore.store.offline import build_detached, open_detached
-from memcore.store.store import LmdbStore, open_store
-
-__all__ = [
-    "LmdbStore",
-    "MapMovedError",
-    "ReadTxn",
-    "Store",
-    "Txn",
-    "build_detached",
-    "open_detached",
-    "open_store",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {
+        "interface": "MapMovedError ReadTxn Store Txn",
+        "offline": "build_detached open_detached",
+        "store": "LmdbStore open_store",
+    },
+)

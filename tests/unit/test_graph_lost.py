@@ -17,7 +17,6 @@ from memcore.cli.app import app
 from memcore.cli.options import ExitCode
 from memcore.codec.keys import Kind, ThreadRow
 from memcore.codec.values import seal_value
-from memcore.database import salvage
 from memcore.errors import CorruptValueError
 from memcore.graph import (
     MISSING,
@@ -29,6 +28,7 @@ from memcore.graph import (
     rows,
 )
 from memcore.graph.check import Checking
+from memcore.maintenance.salvage import salvage
 from memcore.store.interface import Txn
 
 LOST = "(?s)channel 'log'.*missing"

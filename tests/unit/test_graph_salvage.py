@@ -11,9 +11,9 @@ from threaded import CODER, Sealing, Thread, half_deleted, keep, rows_under, tex
 import memcore
 from memcore.codec import keys
 from memcore.codec.keys import Kind, ThreadRow
-from memcore.database import salvage
 from memcore.errors import CorruptValueError
 from memcore.graph import NewWrites
+from memcore.maintenance.salvage import salvage
 from memcore.store.interface import Txn
 
 

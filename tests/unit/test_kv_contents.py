@@ -11,8 +11,8 @@ from memcore import blobs
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import seal_value
-from memcore.database import salvage
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
+from memcore.maintenance.salvage import salvage
 from memcore.store import LmdbStore
 from raw import rows
 

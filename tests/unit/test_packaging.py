@@ -9,8 +9,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import memcore
 from memcore import _fast
+from memcore.faces import face
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(memcore.__file__).parent
@@ -67,6 +70,28 @@ def test_all_is_sorted_and_there() -> None:
     assert list(memcore.__all__) == wanted
     missing = [name for name in memcore.__all__ if not hasattr(memcore, name)]
     assert missing == []
+
+
+def test_stubs_hold_the_names_of_the_faces() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/make_faces"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_face_offers_its_names_and_no_others() -> None:
+    names, get, offered = face(
+        "memcore.privacy", {"": "guards", "policy": "Policy=RedactionPolicy"}
+    )
+    assert names == ["Policy", "guards"]
+    assert get("Policy") is memcore.RedactionPolicy
+    assert get("guards") is sys.modules["memcore.privacy.guards"]
+    assert set(names) < set(offered())
+    with pytest.raises(AttributeError, match="has no attribute 'RedactionPolicy'"):
+        get("RedactionPolicy")
 
 
 def test_version_is_that_of_the_project() -> None:

@@ -1,0 +1,66 @@
+"""Faces of packages: their public names, each imported from its home when it is first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "face",
+    "homes_of",
+]
+
+
+def homes_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Where each public name of a face is: its module, and its name there (empty: the module)."""
+    found: dict[str, tuple[str, str]] = {}
+    for home, names in homes.items():
+        for name in names.split():
+            public, _, defined = name.partition("=")
+            found[public] = (home, defined or public) if home else (public, "")
+    # Constants, classes, functions, as the linter sorts them.
+    order = sorted(found, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    return {name: found[name] for name in order}
+
+
+def face(
+    package: str, homes: Mapping[str, str], *, extra: tuple[str, str, tuple[str, ...]] | None = None
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's ``__all__``, ``__getattr__`` and ``__dir__``.
+
+    ``homes`` is the one list of its public names; ``scripts/make_faces`` writes it down for type
+    checkers, in the ``__init__.pyi`` beside it. Who uses little of a package loads little of it.
+
+    Args:
+        package: the package's name.
+        homes: its modules, and the names in each, separated by spaces; ``name=other`` is public as
+            ``name`` and defined as ``other``. Under an empty text: modules that are public.
+        extra: what a framework calls itself, memcore's extra that installs it, and its packages;
+            that one of these is missing is told in these words.
+    """
+    where = homes_of(homes)
+
+    def __getattr__(name: str) -> Any:  # noqa: N807 - what it is to the package
+        if name not in where:
+            msg = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        home, defined = where[name]
+        try:
+            found: Any = import_module(f"{package}.{home}")
+            found = getattr(found, defined) if defined else found
+        except ModuleNotFoundError as exc:
+            if extra is None or (exc.name or "").partition(".")[0] not in extra[2]:
+                raise
+            needs, by, _ = extra
+            msg = f'{name} needs {needs}: install it with pip install "memcore[{by}]" ({exc})'
+            raise ImportError(msg, name=exc.name) from exc
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def __dir__() -> list[str]:  # noqa: N807
+        special = (name for name in vars(sys.modules[package]) if name.startswith("__"))
+        return sorted({*where, *special})
+
+    return list(where), __getattr__, __dir__
