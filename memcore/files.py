@@ -10,8 +10,8 @@ import errno
 import os
 import re
 from contextlib import suppress
+from os import urandom
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 __all__ = [
@@ -59,7 +59,7 @@ def put_private(
             failed.
     """
     # Who wrote into the file that another has just linked would change one that is in use.
-    temporary = f"{path}.{token_hex(_NAME_BYTES)}.tmp"
+    temporary = f"{path}.{urandom(_NAME_BYTES).hex()}.tmp"
     fd = -1
     try:
         fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

@@ -134,3 +134,9 @@ RECOUNT_PAGE_BYTES: Final = 4 * 1024**2
 """Bytes of items after which a page of a recount ends, though it holds fewer than ITEMS_PAGE."""
 RECOUNT_FORKS_MAX: Final = 1000
 """Forks that a recount looks at to find out which token pages nobody refers to any more."""
+
+# --- recovery and bundles ---------------------------------------------------------------------
+RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
+"""What a recovery may do, the gentlest first."""
+BUNDLE_BYTES: Final = 64 * 1024
+"""How large a bundle is at most, unless its caller says so."""

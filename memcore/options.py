@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,17 @@ __all__ = [
     "checked_optional_share",
     "checked_path",
     "checked_share",
+    "closest",
     "need_known",
     "read_mapping",
 ]
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """The one of some names that is most like this one, for a message; empty: none is."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for messages of errors alone
+
+    return get_close_matches(name, list(known), 1)
 
 
 def checked_int(name: str, value: Any, *, least: int = 0) -> int:
@@ -68,7 +74,7 @@ def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """
     listed = tuple(choices)
     if not isinstance(value, str) or value not in listed:
-        near = get_close_matches(str(value), listed, 1)
+        near = closest(str(value), listed)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
         raise InvalidOptionError(msg)
@@ -180,7 +186,11 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-        return json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        if file.suffix == ".json":
+            return json.loads(text)
+        import tomllib  # noqa: PLC0415 - for options from files alone
+
+        return tomllib.loads(text)
     except FileNotFoundError as exc:
         msg = f"{what}: there is no file {str(file)!r}"
         raise NotFoundError(msg) from exc

@@ -9,6 +9,7 @@ from memcore.audit.start import end_scope as end_scope
 from memcore.audit.start import end_session as end_session
 from memcore.audit.start import record_event as record_event
 from memcore.audit.start import start_audit as start_audit
+from memcore.audit.truncate import cut_chain as cut_chain
 
 __all__ = [
     "AnchorFile",
@@ -16,6 +17,7 @@ __all__ = [
     "Audit",
     "anchor_all",
     "chainer_for",
+    "cut_chain",
     "end_scope",
     "end_session",
     "read_anchor",

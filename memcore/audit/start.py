@@ -41,7 +41,7 @@ from memcore.store.audit_log import (
 from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
 from memcore.store.environment import Environment
 from memcore.store.interface import ReadTxn, Txn
-from memcore.store.transaction import WriteTxn, stored, stored_rows
+from memcore.store.transaction import WriteTxn, is_audited, stored, stored_rows
 
 __all__ = [
     "Audit",
@@ -50,7 +50,6 @@ __all__ = [
     "checked_seconds",
     "end_scope",
     "end_session",
-    "is_audited",
     "key_in",
     "record_event",
     "start_audit",
@@ -228,12 +227,6 @@ _PAGE_ROWS: Final = 256
 _PIECE_ROWS: Final = 2048
 _PIECE_BYTES: Final = 8 * 1024**2
 _FIRST_LOOKED_AT: Final = 4
-
-
-def is_audited(txn: ReadTxn, path: str) -> bool:
-    """Whether the file's record says that every write is noted."""
-    record = Format.unpack(stored(txn).get(FORMAT_KEY), path)
-    return bool(record.features & AUDITED)
 
 
 def chainer_for(store: LmdbStore, audit: Audit) -> Chainer:

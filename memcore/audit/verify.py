@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from memcore.audit.anchors import Anchored, matches
-from memcore.audit.start import is_audited
 from memcore.codec import keys
 from memcore.codec.audit_entry import (
     FIRST_MAC,
@@ -47,7 +46,7 @@ from memcore.store.audit_log import (
     told_row,
 )
 from memcore.store.interface import ReadTxn
-from memcore.store.transaction import stored, stored_rows
+from memcore.store.transaction import is_audited, stored, stored_rows
 
 __all__ = [
     "AuditFinding",

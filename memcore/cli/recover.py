@@ -22,7 +22,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.graph import RecoveredNamespace, StoredCoder
-from memcore.session.recovery import RECOVERY_STEPS
+from memcore.limits import RECOVERY_STEPS
 
 __all__ = [
     "recover_session",

@@ -10,12 +10,16 @@ string with a NUL behind it: ``after(key)`` is not the next key, ``behind(key)``
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
 from memcore.errors import CorruptValueError
 from memcore.limits import KEY_BYTES_MAX
+
+try:  # hashlib's own, without OpenSSL, which hashlib loads for others: 3 MB
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 __all__ = [
     "KIND_U64_2",
@@ -32,6 +36,7 @@ __all__ = [
     "audit_mark",
     "audit_rows",
     "behind",
+    "blake2b",
     "blob_chunk",
     "care_rows",
     "chunk_prefix",

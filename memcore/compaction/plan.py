@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Final
 
 from memcore.compaction.policy import Keep, Stage, units_around
@@ -20,6 +19,7 @@ from memcore.compaction.reducers import Reduction, Visible, reduce_all
 from memcore.errors import InternalError, PlanStaleError
 from memcore.log import AnyLedger, SessionTxn, count_message
 from memcore.model import Item, ItemKind, Mask, Message, Plan, Repair, View
+from memcore.options import closest
 from memcore.rows.views import StoredView, write_view
 from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem, apply_mends, find_violations, mend, render
@@ -237,7 +237,7 @@ def _names(basis: Basis, keep: Keep | None) -> dict[int, set[str]]:
     found = dict(zip(order, tool_names(entries), strict=True))
     known = {name for tools in found.values() for name in tools}
     for name in sorted(wanted - known) if known else ():
-        near = get_close_matches(name, known, n=1)
+        near = closest(name, known)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         _log.warning("keep: no call of a tool %r among the items to compact%s", name, hint)
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from memcore.compaction.reducers import (
     reducer_from,
 )
 from memcore.errors import InvalidOptionError
-from memcore.options import read_mapping
+from memcore.options import closest, read_mapping
 
 __all__ = [
     "PRESETS",
@@ -437,7 +436,7 @@ def _known(what: str, given: Mapping[Any, Any], names: Iterable[str]) -> None:
 
 
 def _near(name: object, known: Iterable[str]) -> str:
-    close = get_close_matches(str(name)[:100], list(known), n=1)
+    close = closest(str(name)[:100], list(known))
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

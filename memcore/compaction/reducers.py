@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -22,7 +21,7 @@ from memcore._fast import classify
 from memcore.errors import InternalError, InvalidOptionError
 from memcore.log import count_message
 from memcore.model import ItemKind, Mask, Message
-from memcore.options import checked_bool, checked_int, checked_share
+from memcore.options import checked_bool, checked_int, checked_share, closest
 from memcore.tokens import TokenCounter
 from memcore.wire import Binding, PairPolicy, WireItem, bind
 from memcore.wire.message import (
@@ -1038,7 +1037,7 @@ def reducer_from(given: str | Mapping[str, Any]) -> Reducer:
 
 
 def _near(name: object, known: list[str]) -> str:
-    close: list[str] = difflib.get_close_matches(str(name)[:100], known, n=1)
+    close: list[str] = closest(str(name)[:100], known)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -7,26 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import WeakSet
 
-from memcore import retention
+from memcore import audit, database, exchange, maintenance, privacy, retention, session, store
 from memcore.access import Access, checked_actor
-from memcore.audit import record_event
-from memcore.audit.truncate import cut_chain
-from memcore.audit.verify import AuditedEntry, AuditReport
-from memcore.compaction import CompactionPolicy
-from memcore.database.audit import anchor_audit, cut_audit, list_audit, verify_audit
 from memcore.database.scope import Scope, erase_user
-from memcore.database.stats import Branch, Difference, branches_of, compare, count_everything
 from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
-from memcore.exchange.export import Archiving, check_form, export_sessions
-from memcore.exchange.lines import Title, parse_line, redacted_lines
-from memcore.exchange.load import Imported, ImportOptions, import_lines
-from memcore.exchange.state import export_shared
-from memcore.maintenance.backup import CompactReport, check_mode, judge_for
-from memcore.maintenance.backup import Progress as CopyProgress
-from memcore.maintenance.check import check_database
 from memcore.model import SessionEntry, Summarize
 from memcore.options import (
     checked_bool,
@@ -35,34 +22,38 @@ from memcore.options import (
     checked_optional_seconds,
     checked_path,
 )
-from memcore.privacy import RedactingFilter, Redaction
-from memcore.privacy.keyring import Key, key_provider
-from memcore.retention import (
-    ArchiveTarget,
-    AuditSweep,
-    ErasureReceipt,
-    Hold,
-    Retention,
-    Sweeper,
-    SweepReport,
-    SweepRun,
-    archive_to,
-    marking_gone,
-    note_sweep,
-    sweep,
-)
-from memcore.retention.erasure import Judge
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Engine, Session
-from memcore.session.checkpoints import Position
-from memcore.session.content_filter import Guards, Redact, demand, read_demand, redacts_at
-from memcore.session.content_filter import Redact as Demanded
 from memcore.store.encryption import RowCipher
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.lmdb import verify as structure_of
-from memcore.store.offline import reseal
+from memcore.store.store import check_mode
 from memcore.tokens import TokenCounter, get_counter
+
+if TYPE_CHECKING:
+    from memcore.audit.verify import AuditedEntry, AuditReport
+    from memcore.compaction import CompactionPolicy
+    from memcore.database.stats import Branch, Difference
+    from memcore.exchange.lines import Title
+    from memcore.exchange.load import Imported
+    from memcore.maintenance.backup import CompactReport
+    from memcore.maintenance.backup import Progress as CopyProgress
+    from memcore.privacy import RedactingFilter
+    from memcore.privacy.keyring import Key
+    from memcore.retention import (
+        ArchiveTarget,
+        AuditSweep,
+        ErasureReceipt,
+        Hold,
+        Retention,
+        Sweeper,
+        SweepReport,
+    )
+    from memcore.retention.erasure import Judge
+    from memcore.session.checkpoints import Position
+    from memcore.session.content_filter import Guards, Redact
+    from memcore.session.content_filter import Redact as Demanded
 
 __all__ = [
     "Database",
@@ -116,7 +107,7 @@ def _scopes(txn: ReadTxn) -> list[tuple[int, str, str]]:
 
 def _rewrap(engine: Engine, key: Key) -> None:
     """Protect the key file by another key-encryption key; contents stay as they are."""
-    provider = key_provider(key)
+    provider = privacy.key_provider(key)
     vault = _vault(engine)
     _need_writable(engine)
     _tell(engine, 0, "key rotation begun", {})
@@ -139,7 +130,7 @@ def _rotate(
     for number, its_app, its_user in engine.store.read(_scopes):
         if user in (None, its_user) and app in (None, its_app):
             try:
-                count, whole = reseal(engine.store, number, progress=progress)
+                count, whole = store.reseal(engine.store, number, progress=progress)
             except MemcoreError:
                 if not vault.is_shredded(number):
                     raise
@@ -157,7 +148,7 @@ def _tell(engine: Engine, scope: int, what: str, details: Mapping[str, Any]) -> 
 
     def closure(txn: Txn) -> None:
         if not is_erased(txn, scope):
-            record_event(txn, scope, what, details)
+            audit.record_event(txn, scope, what, details)
 
     if engine.store.environment().audit is not None:
         engine.store.transact(closure)
@@ -185,7 +176,7 @@ _NOW_MAX: Final = 2**40
 
 
 def _cut(engine: Engine, scope: int, session: int, before_ms: int, most: int) -> int:
-    return cut_chain(engine.store, (scope, session), before_ms, most=most)
+    return audit.cut_chain(engine.store, (scope, session), before_ms, most=most)
 
 
 def _milliseconds(now: object) -> int:
@@ -338,7 +329,7 @@ class Database:
             progress: called with (sessions done, sessions in all).
         """
         self._need("check")
-        return check_database(self._engine, progress)
+        return maintenance.check_database(self._engine, progress)
 
     @property
     def demands(self) -> dict[str, Any]:
@@ -350,7 +341,7 @@ class Database:
             CorruptValueError: the row is damaged.
         """
         self._need("demands")
-        return self._engine.store.read(read_demand).shown()
+        return self._engine.store.read(session.read_demand).shown()
 
     def log_filter(self, redact: Redact = None) -> RedactingFilter:
         """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
@@ -361,9 +352,9 @@ class Database:
         self._need("log_filter")
         border = self._engine.border
         own = None if border is None else border.redaction
-        policy = own.policy if redact is None and isinstance(own, Redaction) else redact
+        policy = own.policy if redact is None and isinstance(own, privacy.Redaction) else redact
         secret = self._engine.store.secret.value()
-        return RedactingFilter("default" if policy is None else policy, secret=secret)
+        return privacy.RedactingFilter("default" if policy is None else policy, secret=secret)
 
     def demand(self, *, redact: Demanded = None, guard: Guards | bool = None) -> None:
         """Change what the file demands of who opens it; the audit notes it.
@@ -379,7 +370,7 @@ class Database:
             ReadOnlyError, StorageError: nothing was changed.
         """
         self._need("demand")
-        demand(self._engine.store, redact, guard)
+        session.demand(self._engine.store, redact, guard)
 
     def branches(self, *, user: str | None = None, app: str | None = None) -> list[Branch]:
         """The tree that forks make of the sessions, with their checkpoints.
@@ -395,7 +386,7 @@ class Database:
 
             def collect(txn: ReadTxn, app: str = its_app, user: str = its_user) -> list[Branch]:
                 scope = names.scope_of(txn, app, user)
-                return [] if scope is None else list(branches_of(txn, scope, app, user))
+                return [] if scope is None else list(database.branches_of(txn, scope, app, user))
 
             found += self._engine.store.read(collect)
         return found
@@ -420,12 +411,12 @@ class Database:
             NotFoundError: there is no such session or position.
             CorruptValueError: a row is damaged.
         """
-        return compare(a, b, at=at, other_at=other_at)
+        return database.compare(a, b, at=at, other_at=other_at)
 
     def stats(self) -> dict[str, Any]:
         """Sizes and counters of the file and of this process's handle on it."""
         self._need("stats")
-        return count_everything(self._engine, self._pairs())
+        return database.count_everything(self._engine, self._pairs())
 
     def backup(
         self,
@@ -453,7 +444,11 @@ class Database:
         target = checked_path("path", path)
         self._need("backup", name=target)
         checked_bool("compact", compact)
-        judge = judge_for(self._engine, progress) if checked_bool("verify", verify) else None
+        judge = (
+            maintenance.judge_for(self._engine, progress)
+            if checked_bool("verify", verify)
+            else None
+        )
         self._engine.store.backup(target, compact=compact, judge=judge)
 
     def copy_compact(
@@ -485,11 +480,15 @@ class Database:
         """
         self._need("copy_compact")
         check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
-        judge = judge_for(self._engine, progress) if checked_bool("verify", verify) else None
+        judge = (
+            maintenance.judge_for(self._engine, progress)
+            if checked_bool("verify", verify)
+            else None
+        )
         store = self._engine.store
-        with marking_gone(store):
+        with retention.marking_gone(store):
             before, after = store.copy_compact(durability=durability, judge=judge)
-        return CompactReport(before, after, self.durability)
+        return maintenance.CompactReport(before, after, self.durability)
 
     def flush(self) -> None:
         """Push everything committed so far to the device."""
@@ -527,7 +526,7 @@ class Database:
         Raises:
             InvalidOptionError, NotFoundError, CorruptValueError
         """
-        check_form(format, undone=undone)
+        exchange.check_form(format, undone=undone)
         self._need("export", app=app, user=user, name=session_id)
         entries = self._sessions(user, app)
         places = ((found.app, found.user, found.session_id) for found in entries)
@@ -543,10 +542,12 @@ class Database:
                 undone=undone,
                 left_out=left_out,
             )
-        found = export_sessions(engine, chosen, form=format, undone=undone, left_out=left_out)
+        found = exchange.export_sessions(
+            engine, chosen, form=format, undone=undone, left_out=left_out
+        )
         if session_id is not None:
             return found
-        shared = export_shared(engine, user=user, app=app, form=format, left_out=left_out)
+        shared = exchange.export_shared(engine, user=user, app=app, form=format, left_out=left_out)
         return chain(found, shared)
 
     def _redacted(
@@ -560,17 +561,19 @@ class Database:
         """The lines of an export, each redacted as its session would have been stored."""
         engine = self._engine
         for place in chosen:
-            found = export_sessions(engine, [place], **options)
-            yield from redacted_lines(found, redacts_at(engine, redact, place))
+            found = exchange.export_sessions(engine, [place], **options)
+            yield from exchange.redacted_lines(found, session.redacts_at(engine, redact, place))
         if session_id is None:
             form, left_out = options["form"], options["left_out"]
-            shared = export_shared(
+            shared = exchange.export_shared(
                 engine, user=owner[0], app=owner[1], form=form, left_out=left_out
             )
             for line in shared:
-                said = parse_line(line)["shared"]
+                said = exchange.parse_line(line)["shared"]
                 owned = said["app"], said["user"] or "", None
-                yield from redacted_lines([line], redacts_at(engine, redact, owned))
+                yield from exchange.redacted_lines(
+                    [line], session.redacts_at(engine, redact, owned)
+                )
 
     def import_(
         self,
@@ -612,11 +615,11 @@ class Database:
         """
         self._need("import")
         by = None if counter is None else get_counter(counter)
-        options = ImportOptions(
+        options = exchange.ImportOptions(
             rename=rename, counter=by, format=format, policy=policy, orphans=orphans,
             on_conflict=on_conflict, unnamed=unnamed,
         )  # fmt: skip
-        return import_lines(self._engine, lines, options)
+        return exchange.import_lines(self._engine, lines, options)
 
     # --- permission -------------------------------------------------------------------------------
 
@@ -655,7 +658,7 @@ class Database:
             NotFoundError: there is no such anchor.
         """
         self._need("verify_audit")
-        return verify_audit(self._engine, key=key, anchor=anchor, progress=progress)
+        return database.verify_audit(self._engine, key=key, anchor=anchor, progress=progress)
 
     def audit_entries(
         self, session_id: str | None = None, *, user: str | None = None, app: str | None = None
@@ -666,7 +669,7 @@ class Database:
             NotFoundError: there is no such session or user.
         """
         self._need("audit_entries", app=app, user=user, name=session_id)
-        return list_audit(self._engine, session_id, user=user, app=app)
+        return database.list_audit(self._engine, session_id, user=user, app=app)
 
     def anchor_audit(
         self,
@@ -687,7 +690,7 @@ class Database:
             AuditError: it cannot be written.
         """
         self._need("anchor_audit")
-        return anchor_audit(self._engine, anchor, key=key, reset=reset)
+        return database.anchor_audit(self._engine, anchor, key=key, reset=reset)
 
     def cut_audit(self, *, older_than_seconds: float | None = None) -> int:
         """Forget old entries of the audit; how many. What they say of rows that are there stays.
@@ -700,7 +703,7 @@ class Database:
             AuditError: an entry does not prove what it says.
         """
         self._need("cut_audit")
-        return cut_audit(self._engine, older_than_seconds)
+        return database.cut_audit(self._engine, older_than_seconds)
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -787,7 +790,7 @@ class Database:
     def retention(self) -> Retention:
         """What stays how long: rules, and times of single things."""
         self._need("retention")
-        return Retention(self._engine)
+        return retention.Retention(self._engine)
 
     def sweep(
         self,
@@ -820,19 +823,22 @@ class Database:
         if self._engine.store.read_only and not dry_run:
             msg = "the database is open read-only; open it for writing, or sweep with dry_run=True"
             raise ReadOnlyError(msg)
-        run = SweepRun(
+        run = retention.SweepRun(
             self._engine,
             self._engine.now_ms() if now is None else _milliseconds(now),
             count,
-            SweepReport(dry_run=dry_run),
+            retention.SweepReport(dry_run=dry_run),
             audit=self.audit_sweep,
         )
         if archive is not None:
-            run.exporter, run.write = Archiving(self._engine), archive_to(archive)
+            run.exporter, run.write = (
+                exchange.Archiving(self._engine),
+                retention.archive_to(archive),
+            )
         try:
-            sweep(run)
+            retention.sweep(run)
         finally:
-            note_sweep(run)
+            retention.note_sweep(run)
         return run.report
 
     def sweeper(
@@ -859,11 +865,11 @@ class Database:
             raise InvalidOptionError(msg)
         checked_callable("failed", failed)
         if archive is not None:
-            archive_to(archive)
+            retention.archive_to(archive)
         if self._engine.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
-        made = Sweeper(
+        made = retention.Sweeper(
             lambda: self.sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
         )
         self._sweepers.add(made)
@@ -1021,4 +1027,4 @@ class Database:
         return retention.receipt_key(self._engine.store)
 
     def _judge(self, progress: CopyProgress | None) -> Judge:
-        return judge_for(self._engine, progress)
+        return maintenance.judge_for(self._engine, progress)

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from memcore import audit as auditing
+from memcore import compaction as compacting
+from memcore import retention as retaining
+from memcore import session
 from memcore.access import Access, AccessRequest, Authorizer, checked_actor, checked_authorizer
-from memcore.audit import Audit, record_event, start_audit
-from memcore.compaction import CompactionPolicy, compaction_policy
-from memcore.compaction.reducers import Embed
 from memcore.database.database import Database
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.limits import (
@@ -22,31 +23,32 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_DEFAULT,
     STEADY_INTERVAL_MS_MAX,
 )
-from memcore.maintenance.backup import access_of, check_mode
 from memcore.options import checked_bool, checked_int, checked_path
-from memcore.privacy.keyring import Key
-from memcore.retention import (
-    Retention,
-    RetentionRule,
-    bury_shredded,
-    resume_erasures,
-    retention_rules,
-)
+from memcore.rows.lifecycle import is_erasing
 from memcore.session import Engine, resume_removals
-from memcore.session.content_filter import Admission, Guards, Redact, admission, settled
 from memcore.session.oversize import Oversize, size_guard
 from memcore.store import LmdbStore, open_store
 from memcore.store.datafile import refuse_network
+from memcore.store.store import access_of, check_mode
+from memcore.store.transaction import is_audited
 from memcore.telemetry import Telemetry, bound, opening
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import policy_name
+
+if TYPE_CHECKING:
+    from memcore.audit import Audit
+    from memcore.compaction import CompactionPolicy
+    from memcore.compaction.reducers import Embed
+    from memcore.privacy.keyring import Key
+    from memcore.retention import RetentionRule
+    from memcore.session.content_filter import Admission, Guards, Redact
 
 __all__ = [
     "open_database",
 ]
 
 
-Rules: TypeAlias = tuple[RetentionRule, ...] | None
+Rules: TypeAlias = "tuple[RetentionRule, ...] | None"
 
 
 @opening
@@ -140,11 +142,12 @@ def open_database(
     _check_recount(recount, counter, read_only=read_only)
     check_mode(durability, allow_unsafe=allow_unsafe or file == ":memory:")
     _check_numbers(map_bytes, steady_interval_ms)
-    by, preset, rule = get_counter(counter), policy_name(policy), compaction_policy(compaction)
+    by, preset = get_counter(counter), policy_name(policy)
+    rule = None if compaction is None else compacting.compaction_policy(compaction)
     _check_objects(embed, audit)
-    admitted = admission(redact, guard)
+    admitted = session.admission(redact, guard)
     sizes = size_guard(item_bytes, oversize)
-    rules = None if retention is None else retention_rules(retention)
+    rules = None if retention is None else retaining.retention_rules(retention)
     store = _open_file(
         file, allow_network_fs=allow_network_fs, read_only=read_only, create=create,
         durability=durability, map_bytes=map_bytes, steady_interval_ms=steady_interval_ms,
@@ -193,7 +196,7 @@ def _check_objects(embed: object, audit: object) -> None:
     if embed is not None and not callable(embed):
         msg = f"embed: expected a callable or None, got {type(embed).__name__}"
         raise InvalidOptionError(msg)
-    if audit is not None and not isinstance(audit, Audit):
+    if audit is not None and not isinstance(audit, auditing.Audit):
         msg = f"audit: expected a memcore.Audit or None, got {type(audit).__name__}"
         raise InvalidOptionError(msg)
 
@@ -210,16 +213,21 @@ def _opened(
     Raises:
         AuditError: the file is audited under another key, or no key was given.
     """
-    start_audit(store, engine.audit)
-    engine.border = settled(store, admitted).border(store, None if told is None else told.redacted)
+    writes = not store.read_only and not store.environment().leader.poison
+    if engine.audit is not None or (writes and store.read(lambda t: is_audited(t, store.path))):
+        auditing.start_audit(store, engine.audit)
+    redacted = None if told is None else told.redacted
+    engine.border = session.settled(store, admitted).border(store, redacted)
     if not store.read_only:
         if not store.environment().leader.poison:  # else nobody may rest on what is read
             store.secret.settle()
-            bury_shredded(engine)
+            if store.vault is not None:
+                retaining.bury_shredded(engine)
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-        resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
-        if rules is not None and rules != Retention(engine).get():
-            Retention(engine).set(rules)
+        if store.read(is_erasing):
+            retaining.resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
+        if rules is not None and rules != retaining.Retention(engine).get():
+            retaining.Retention(engine).set(rules)
         if engine.access is not None and engine.audit is not None:
             engine.access.tell_also(partial(_chain_access, store))
     return Database(engine)
@@ -228,7 +236,7 @@ def _opened(
 def _chain_access(store: LmdbStore, request: AccessRequest, allowed: bool) -> None:
     """Let the audit say who asked for what, before they get it."""
     details = {"allowed": allowed, **asdict(request)}
-    store.transact(lambda txn: record_event(txn, 0, "access", details))
+    store.transact(lambda txn: auditing.record_event(txn, 0, "access", details))
 
 
 def _check_flags(**flags: bool) -> None:

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memcore import retention
+from memcore import blobs, graph, kv, maintenance, retention
+from memcore import compaction as compacting
+from memcore import session as sessions
+from memcore import state as states
 from memcore.access import Access
-from memcore.blobs import BlobStore
-from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
-from memcore.graph import GraphStore
-from memcore.kv import REQUESTS, EntryFilter, KeyValue, Requests
 from memcore.log import Head
-from memcore.maintenance.backup import Progress, judge_for
 from memcore.model import SessionEntry, Summarize
 from memcore.options import checked_bool
-from memcore.privacy.write_filter import ScopeFilter
-from memcore.retention import ErasureReceipt, Hold
 from memcore.rows import names
 from memcore.rows.head import head_key
-from memcore.session import (
-    Compactor,
-    Engine,
-    Lease,
-    Session,
-    SessionOptions,
-    SessionRef,
-    delete_session,
-)
-from memcore.session.content_filter import Quarantine
-from memcore.state import SharedState, state_schema
-from memcore.state.handle import Once
+from memcore.session import Engine, Session, SessionOptions, SessionRef
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.lmdb import verify as structure_of
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import policy_name
+
+if TYPE_CHECKING:
+    from memcore.blobs import BlobStore
+    from memcore.compaction import CompactionPolicy
+    from memcore.graph import GraphStore
+    from memcore.kv import KeyValue, Requests
+    from memcore.maintenance.backup import Progress
+    from memcore.privacy.write_filter import ScopeFilter
+    from memcore.retention import ErasureReceipt, Hold
+    from memcore.session import Lease
+    from memcore.session.content_filter import Quarantine
+    from memcore.state import SharedState
+    from memcore.state.handle import Once
 
 __all__ = [
     "Scope",
@@ -142,8 +140,8 @@ class Scope:
         anew = self._engine.recount if recount is None else checked_bool("recount", recount)
         if checked_bool("auto_recover", auto_recover) or anew or auto_compact is not None:
             self._need_writable()
-        rule = None if compaction is None else compaction_policy(compaction)
-        fields = None if state is None else state_schema(state)
+        rule = None if compaction is None else compacting.compaction_policy(compaction)
+        fields = None if state is None else states.state_schema(state)
         if access_counts is not None:
             checked_bool("access_counts", access_counts)
         options = SessionOptions(
@@ -154,7 +152,7 @@ class Scope:
         address.access = self._access
         session = Session(address)
         if auto_compact is not None:
-            session.after_append = Compactor(session, auto_compact).after_append
+            session.after_append = sessions.Compactor(session, auto_compact).after_append
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
             raise NotFoundError(msg)
@@ -222,7 +220,9 @@ class Scope:
         self._need("delete_session", session_id)
         self._need_writable()
         tenure = None if lease is None else lease.tenure
-        return delete_session(self._engine, self._app, self._user, session_id, tenure=tenure)
+        return sessions.delete_session(
+            self._engine, self._app, self._user, session_id, tenure=tenure
+        )
 
     def kv(self, namespace: str) -> KeyValue:
         """Ordered key/value storage of this scope under a namespace.
@@ -258,14 +258,14 @@ class Scope:
 
         engine, seed = self._engine, self._blob_seed()
         requests = self._requests(f"kv {namespace}")
-        return KeyValue(
+        return kv.KeyValue(
             engine.store,
             find,
             ensure,
             now_ms=engine.now_ms,
             seed=seed,
             requests=requests,
-            gate=None if passage is None else EntryFilter(passage, namespace),
+            gate=None if passage is None else kv.EntryFilter(passage, namespace),
             memory=memory,
         )
 
@@ -274,22 +274,22 @@ class Scope:
 
         def find(txn: ReadTxn) -> tuple[int, int] | None:
             scope = self._find(txn)
-            number = None if scope is None else names.namespace_of(txn, scope, REQUESTS)
+            number = None if scope is None else names.namespace_of(txn, scope, kv.REQUESTS)
             return None if scope is None or number is None else (scope, number)
 
         def ensure(txn: Txn) -> tuple[int, int]:
             scope = self._ensure(txn)
-            return scope, names.ensure_namespace(txn, scope, REQUESTS)
+            return scope, names.ensure_namespace(txn, scope, kv.REQUESTS)
 
         engine = self._engine
-        return Requests(find, ensure, now_ms=engine.now_ms, seed=engine.seed, about=about)
+        return kv.Requests(find, ensure, now_ms=engine.now_ms, seed=engine.seed, about=about)
 
     @property
     def state(self) -> SharedState:
         """The user's state: what all their sessions in the application see as ``user:NAME``."""
         self._need("state")
         label = f"user {self._user!r} in app {self._app!r}"
-        return SharedState(
+        return states.SharedState(
             self._engine.store,
             self._find,
             self._ensure,
@@ -313,7 +313,7 @@ class Scope:
         """
         self._need("app_state")
         app = self._app
-        return SharedState(
+        return states.SharedState(
             self._engine.store,
             lambda txn: names.app_scope_of(txn, app),
             lambda txn: names.ensure_app_scope(txn, app),
@@ -327,14 +327,14 @@ class Scope:
         """What guards put aside of the scope's sessions."""
         self._need("quarantine")
         label = f"user {self._user!r} in app {self._app!r}"
-        return Quarantine(self._engine, self._find, label)
+        return sessions.Quarantine(self._engine, self._find, label)
 
     @property
     def graph(self) -> GraphStore:
         """Checkpoints of graph runtimes in this scope."""
         self._need("graph")
         engine = self._engine
-        return GraphStore(
+        return graph.GraphStore(
             engine.store,
             engine.graphs,
             self._find,
@@ -348,7 +348,9 @@ class Scope:
         """Content-addressed bytes of this scope."""
         self._need("blobs")
         store, seed = self._engine.store, self._blob_seed()
-        return BlobStore(store, self._find, seed=seed, ensure=self._ensure, passage=self._passes)
+        return blobs.BlobStore(
+            store, self._find, seed=seed, ensure=self._ensure, passage=self._passes
+        )
 
     def _blob_seed(self) -> int:
         return int.from_bytes(self._engine.seed[:8], "little")
@@ -526,5 +528,7 @@ def erase_user(
         checked_bool(name, value)
     texts = (probes,) if isinstance(probes, str | bytes) else tuple(probes)
     asked = retention.ErasureRequest(user, app, probes=texts, key=key, **flags)
-    judge = judge_for(engine, progress) if checked_bool("verify", verify) else structure_of
+    judge = (
+        maintenance.judge_for(engine, progress) if checked_bool("verify", verify) else structure_of
+    )
     return retention.erase(engine, asked, judge)

@@ -9,8 +9,8 @@ __all__, __getattr__, __dir__ = face(
         "decode": "MISSING Cache",
         "manifest": "Coder JsonCoder StoredCoder Typed Wrapper",
         "prune": (
-            "PruneCandidate PrunePlan Pruned Rule changed_ms is_encrypted keep_rule "
-            "limits_rule run_rule"
+            "PruneCandidate PrunePlan Pruned Rule changed_ms is_encrypted is_unused keep_rule "
+            "limits_rule remove_piece run_rule"
         ),
         "read": "Delta StoredCheckpoint ThreadEntry",
         "rows": "Thread scopes_with_threads thread_of",

@@ -16,8 +16,10 @@ from memcore.graph.prune import Pruned as Pruned
 from memcore.graph.prune import Rule as Rule
 from memcore.graph.prune import changed_ms as changed_ms
 from memcore.graph.prune import is_encrypted as is_encrypted
+from memcore.graph.prune import is_unused as is_unused
 from memcore.graph.prune import keep_rule as keep_rule
 from memcore.graph.prune import limits_rule as limits_rule
+from memcore.graph.prune import remove_piece as remove_piece
 from memcore.graph.prune import run_rule as run_rule
 from memcore.graph.read import Delta as Delta
 from memcore.graph.read import StoredCheckpoint as StoredCheckpoint
@@ -56,8 +58,10 @@ __all__ = [
     "check_threads",
     "clear_body",
     "is_encrypted",
+    "is_unused",
     "keep_rule",
     "limits_rule",
+    "remove_piece",
     "run_rule",
     "scopes_with_threads",
     "thread_of",

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from memcore import state
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import decode_json, encode_json, open_value, seal_value
@@ -22,7 +23,6 @@ from memcore.errors import CorruptValueError
 from memcore.log.history import History
 from memcore.model import Checkpoint
 from memcore.rows.head import Head, Segment, older_segments
-from memcore.state import read_header
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -167,7 +167,7 @@ def known_counters(txn: ReadTxn, scope: int, session: int) -> list[int]:
     Raises:
         CorruptValueError: the state's header is damaged.
     """
-    header = read_header(txn, scope, session)
+    header = state.read_header(txn, scope, session)
     saved = {at for at in checkpoint_states(txn, scope, session) if header.holds(at)}
     return sorted({*saved, header.counter}) if header.counter else []
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
 from memcore.codec import keys
-from memcore.codec.keys import Row
+from memcore.codec.keys import Row, blake2b
 from memcore.codec.values import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError, DuplicateRequestError
 from memcore.limits import IDEMPOTENCY_TTL_SECONDS

@@ -7,27 +7,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from memcore import maintenance, session, store
 from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
 from memcore.limits import FORMAT_VERSION
-from memcore.maintenance.check import check_database
 from memcore.options import checked_bool, checked_path
-from memcore.privacy.keyring import Key, key_provider
-from memcore.session import Engine
 from memcore.store import open_detached, open_store
-from memcore.store.copy import Judge
-from memcore.store.datafile import DURABILITIES
-from memcore.store.offline import migrate_file
-from memcore.store.store import KeyOptions, need_newest
+from memcore.store.store import KeyOptions, access_of, need_newest
 from memcore.tokens import TokenCounter, get_counter
+
+if TYPE_CHECKING:
+    from memcore.privacy.keyring import Key
+    from memcore.session import Engine
+    from memcore.store.copy import Judge
 
 __all__ = [
     "CompactReport",
     "MigrationReport",
     "Progress",
     "RestoreReport",
-    "check_mode",
     "judge_for",
     "migrate",
     "restore",
@@ -61,46 +60,15 @@ class RestoreReport:
     """What ``force`` accepted."""
 
 
-def check_mode(durability: object, *, allow_unsafe: bool) -> None:
-    """Refuse a mode that there is not, or one that loses data without consent.
-
-    Raises:
-        InvalidOptionError
-    """
-    if durability not in (None, *DURABILITIES):
-        known = ", ".join(map(repr, DURABILITIES))
-        msg = f"durability: expected one of {known}, got {durability!r}"
-        raise InvalidOptionError(msg)
-    if durability == "none" and not allow_unsafe:
-        msg = (
-            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
-            "if the file is a cache or a test's, else leave durability out"
-        )
-        raise InvalidOptionError(msg)
-
-
-def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOptions | None:
-    """What the options ``key`` and ``key_file`` give.
-
-    Raises:
-        InvalidOptionError, KeyNeededError
-    """
-    if key is None:
-        if key_file is not None:
-            raise InvalidOptionError("key_file: needs key=, which opens it")
-        return None
-    return KeyOptions(
-        key_provider(key), None if key_file is None else checked_path("key_file", key_file)
-    )
-
-
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:
     """The whole check of a copy, with what is known of the database that it is a copy of."""
 
     def judge(path: str) -> list[str]:
         with open_detached(path, vault=engine.store.vault) as store:
-            copy = Engine(store, engine.counter, engine.policy, counters=dict(engine.counters))
-            return check_database(copy, progress)
+            copy = session.Engine(
+                store, engine.counter, engine.policy, counters=dict(engine.counters)
+            )
+            return maintenance.check_database(copy, progress)
 
     return judge
 
@@ -173,7 +141,7 @@ def restore(
     try:
         if store.vault is not None:
             need_newest(store.environment(), store.vault)
-        check = judge_for(Engine(store, get_counter(counter), "openai_chat"), progress)
+        check = judge_for(session.Engine(store, get_counter(counter), "openai_chat"), progress)
 
         def judge(path: str) -> list[str]:
             findings = check(path)
@@ -244,14 +212,14 @@ def migrate(
         msg = f"{name}: there is no such file to migrate"
         raise NotFoundError(msg)
     checked_bool("keep", keep)
-    found = migrate_file(name, keep=None, judge=None, look=True)
+    found = store.migrate_file(name, keep=None, judge=None, look=True)
     if checked_bool("dry_run", dry_run) or found >= FORMAT_VERSION:
         return MigrationReport(name, found, found, None)
     kept = f"{name}.format-{found}" if keep else None
     if kept is not None and os.path.lexists(kept):
         msg = f"{kept}: exists; move it away: the old file is to be kept under this name"
         raise StoreAccessError(msg)
-    migrate_file(name, keep=kept, judge=_judge(counter, progress))
+    store.migrate_file(name, keep=kept, judge=_judge(counter, progress))
     return MigrationReport(name, found, FORMAT_VERSION, kept)
 
 
@@ -260,6 +228,6 @@ def _judge(counter: str | TokenCounter | None, progress: Progress | None) -> Jud
 
     def judge(copy: str) -> list[str]:
         with open_detached(copy) as store:
-            return check_database(Engine(store, by, "openai_chat"), progress)
+            return maintenance.check_database(session.Engine(store, by, "openai_chat"), progress)
 
     return judge

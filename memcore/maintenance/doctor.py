@@ -25,7 +25,6 @@ from memcore.errors import (
     StorageError,
     StoreLockedError,
 )
-from memcore.maintenance.backup import access_of
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, read_key_file
 from memcore.store import lmdb as binding
@@ -40,7 +39,7 @@ from memcore.store.datafile import (
     newest_meta,
 )
 from memcore.store.lmdb import holders_of, readers_of
-from memcore.store.store import KeyOptions, need_newest
+from memcore.store.store import KeyOptions, access_of, need_newest
 
 __all__ = [
     "DoctorReport",

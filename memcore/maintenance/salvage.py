@@ -23,7 +23,6 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
-from memcore.maintenance.backup import access_of
 from memcore.maintenance.check import (
     SessionCheck,
     check_database,
@@ -61,7 +60,7 @@ from memcore.store.encryption import OWNER_KEY, RowCipher
 from memcore.store.interface import Txn
 from memcore.store.open_file import new_record
 from memcore.store.page_scan import PageScan
-from memcore.store.store import vault_for_copy
+from memcore.store.store import access_of, vault_for_copy
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = [

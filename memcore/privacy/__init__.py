@@ -9,6 +9,11 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "guards": (
+            "VERDICTS NoWrites WriteContext blocked checked_guard guard_mapping is_operator "
+            "judged read_guard"
+        ),
+        "keyring": "key_provider unveiled veiled",
         "policy": (
             "CLASSES POLICY_PRESETS RedactionContext RedactionPolicy Redactor Span redaction_policy"
         ),

@@ -30,16 +30,12 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
-import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
-from hashlib import blake2b
-from hmac import compare_digest
 from importlib import import_module
 from pathlib import Path
 from struct import Struct
@@ -56,6 +52,7 @@ from typing import (
     runtime_checkable,
 )
 
+from memcore.codec.keys import blake2b
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
@@ -722,7 +719,14 @@ class KeyRing:
             packed += _ENTRY.pack(*_OWNER_NOTE, table.owner)
         nonce = os.urandom(NONCE_BYTES)
         body = head + nonce + Cipher(own).encrypt(nonce, bytes(packed), head)
-        return body + hashlib.sha256(body).digest()
+        return body + _proof_of(body)
+
+
+def _proof_of(body: bytes) -> bytes:
+    """What proves a key file."""
+    from hashlib import sha256  # noqa: PLC0415 - brings OpenSSL: for encrypted databases alone
+
+    return sha256(body).digest()
 
 
 def read_key_file(path: str) -> tuple[bytes, bytes]:
@@ -742,7 +746,7 @@ def read_key_file(path: str) -> tuple[bytes, bytes]:
     body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
     if body[: len(MAGIC)] != MAGIC:
         raise KeyFileError(f"{path}: is no key file of memcore's")
-    if len(body) < len(MAGIC) + _LENGTH.size or hashlib.sha256(body).digest() != total:
+    if len(body) < len(MAGIC) + _LENGTH.size or _proof_of(body) != total:
         raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
     return body, total
 
@@ -850,7 +854,7 @@ class Secret:
             try:
                 secret_of(self._path, create=True)
             except StoreFullError:
-                return secrets.token_bytes(SECRET_BYTES)
+                return os.urandom(SECRET_BYTES)
         return kept
 
     def settle(self) -> bool:
@@ -891,7 +895,7 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
         StoreAccessError: the system refuses to read or write it.
     """
     if path == ":memory:":
-        return secrets.token_bytes(SECRET_BYTES)
+        return os.urandom(SECRET_BYTES)
     file = os.path.realpath(path) + SUFFIX
     try:
         found = _read(file)
@@ -899,7 +903,7 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
             with suppress(FileExistsError):  # somebody else was faster: theirs stays
                 # Root may be the first to need it, for a database of somebody else's.
                 owner = None if os.geteuid() else os.stat(path)
-                put_private(file, made or secrets.token_bytes(SECRET_BYTES), new=True, owner=owner)
+                put_private(file, made or os.urandom(SECRET_BYTES), new=True, owner=owner)
             found = _read(file)
     except OSError as exc:
         if exc.errno in _FULL:
@@ -941,6 +945,8 @@ def unveiled(secret: bytes, sealed: str) -> str | None:
         text = _streamed(secret, proof, packed).decode("utf-8", "surrogatepass")
     except ValueError:
         return None
+    from hmac import compare_digest  # noqa: PLC0415 - brings OpenSSL: for those who have names
+
     return text if compare_digest(veiled(secret, text), sealed) else None
 
 

@@ -6,13 +6,12 @@ import importlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from memcore.errors import InvalidOptionError
-from memcore.options import checked_bool
+from memcore.options import checked_bool, closest
 
 __all__ = [
     "CLASSES",
@@ -373,7 +372,7 @@ def _checked_classes(given: object) -> tuple[str, ...]:
     wanted = _listed("classes", given)
     for name in wanted:
         if not isinstance(name, str) or name not in CLASSES:
-            near = get_close_matches(str(name), CLASS_NAMES, 1)
+            near = closest(str(name), CLASS_NAMES)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             msg = f"classes: unknown class {name!r:.80}{hint}; known are {', '.join(CLASS_NAMES)}"
             raise InvalidOptionError(msg)
@@ -538,7 +537,7 @@ def redaction_policy(given: object) -> RedactionPolicy | None:
 def _preset(name: object) -> tuple[str, ...]:
     if isinstance(name, str) and name in POLICY_PRESETS:
         return POLICY_PRESETS[name]
-    near = get_close_matches(str(name), POLICY_PRESETS, 1)
+    near = closest(str(name), POLICY_PRESETS)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     msg = f"redaction preset: expected one of {', '.join(POLICY_PRESETS)}; got {name!r:.80}{hint}"
     raise InvalidOptionError(msg)

@@ -8,10 +8,13 @@ if something is found in it, it is refused. Names of users and sessions, and ids
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from memcore import privacy
 from memcore.errors import BlockedError
-from memcore.privacy.guards import VERDICTS, WriteContext, WriteGuard, blocked, is_operator, judged
+
+if TYPE_CHECKING:
+    from memcore.privacy.guards import WriteContext, WriteGuard
 
 __all__ = [
     "Filtered",
@@ -179,7 +182,7 @@ class ScopeFilter:
             BlockedError: a guard or the policy refuses it.
         """
         write = self._write(kind, source, None)
-        judgement = judged(self.border.guards, message, write)
+        judgement = privacy.judged(self.border.guards, message, write)
         verdict: str = judgement.verdict
         reason = judgement.reason
         redacts = self._redactor(verdict)
@@ -283,21 +286,21 @@ class ScopeFilter:
                 return self._redacts, None
             return self._redacts, self._write(kind, source, name)
         write = self._write(kind, source, name)
-        verdict, reason = judged(self.border.guards, value, write)
+        verdict, reason = privacy.judged(self.border.guards, value, write)
         if verdict in _IN_LOGS:  # there is no log that could hold a placeholder of it
-            raise blocked(write, reason)
+            raise privacy.blocked(write, reason)
         return self._redactor(verdict), write
 
     def _write(self, kind: str, source: str, name: str | None) -> WriteContext:
         place = self.app, self.user, self.session
-        return WriteContext(*place, kind, source, name, operator=is_operator())
+        return privacy.WriteContext(*place, kind, source, name, operator=privacy.is_operator())
 
     def _rule(self, found: Mapping[str, int], write: WriteContext | None) -> None:
         """Hold what was found against the verdicts of the policy."""
         if found and write is not None and self.border.verdicts is not None:
             verdict, reason = self._ruled(found, "allow", "", write)
             if verdict in _IN_LOGS:
-                raise blocked(write, reason)
+                raise privacy.blocked(write, reason)
 
     def _ruled(
         self, found: Mapping[str, int], verdict: str, reason: str, write: WriteContext
@@ -307,8 +310,10 @@ class ScopeFilter:
         by_policy = self.border.verdicts(found)
         told = f"the policy says {by_policy} of {', '.join(sorted(found))}"
         if by_policy == "block":
-            raise blocked(write, told)
-        if VERDICTS.index(by_policy) <= max(VERDICTS.index(verdict), VERDICTS.index("redact")):
+            raise privacy.blocked(write, told)
+        if privacy.VERDICTS.index(by_policy) <= max(
+            privacy.VERDICTS.index(verdict), privacy.VERDICTS.index("redact")
+        ):
             return verdict, reason
         return by_policy, told
 

@@ -12,7 +12,7 @@ __all__, __getattr__, __dir__ = face(
         "legal_holds": (
             "Hold hold hold_user holds memories opt_in opt_out opted_out release release_user"
         ),
-        "receipt": "ErasureReceipt receipt_key verify_receipt",
+        "receipt": "ErasureReceipt checked_key digest_of receipt_key verify_receipt",
         "retention": "Retention",
         "rules": (
             "RETENTION_PRESETS ArchiveTarget AuditSweep Exporter RetentionRule SweepReport "

@@ -18,6 +18,8 @@ from memcore.retention.legal_holds import opted_out as opted_out
 from memcore.retention.legal_holds import release as release
 from memcore.retention.legal_holds import release_user as release_user
 from memcore.retention.receipt import ErasureReceipt as ErasureReceipt
+from memcore.retention.receipt import checked_key as checked_key
+from memcore.retention.receipt import digest_of as digest_of
 from memcore.retention.receipt import receipt_key as receipt_key
 from memcore.retention.receipt import verify_receipt as verify_receipt
 from memcore.retention.retention import Retention as Retention
@@ -50,7 +52,9 @@ __all__ = [
     "Sweeper",
     "archive_to",
     "bury_shredded",
+    "checked_key",
     "count_pending",
+    "digest_of",
     "erase",
     "finish_erasures",
     "hold",

@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from memcore.audit import end_scope, end_session, record_event
+from memcore import audit, retention, store
 from memcore.codec import keys
-from memcore.codec.keys import Care, Kind, ThreadRow
+from memcore.codec.keys import Kind, ThreadRow
 from memcore.codec.keys import Row as RowRemoving
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import (
@@ -38,17 +38,18 @@ from memcore.errors import (
     StorageError,
 )
 from memcore.limits import PIECE_ROWS
-from memcore.privacy.keyring import KeyRing
-from memcore.retention.receipt import ErasureReceipt, checked_key, digest_of, receipt_key
 from memcore.rows import names
-from memcore.rows.lifecycle import buried, bury, drop_holds, need_free
+from memcore.rows.lifecycle import ERASURES, buried, bury, drop_holds, need_free
 from memcore.rows.names import check_name, pass_over
-from memcore.session import Engine
 from memcore.store import LmdbStore
-from memcore.store.copy import separators
 from memcore.store.datafile import newest_meta
 from memcore.store.interface import ERASED, NAMES, DeleteBudget, ReadTxn, Txn
-from memcore.store.pages import DamageError, LeafRow, Tree, TreeWalk
+
+if TYPE_CHECKING:
+    from memcore.privacy.keyring import KeyRing
+    from memcore.retention.receipt import ErasureReceipt
+    from memcore.session import Engine
+    from memcore.store.pages import LeafRow, TreeWalk
 
 __all__ = [
     "GONE",
@@ -93,8 +94,6 @@ _log = logging.getLogger("memcore.retention")
 # ``12 | 0 u64 | 02 | 02 | id 16``: one row an erasure, from its first transaction until the bytes
 # are gone. What a killed process leaves is gone on with by whoever comes next.
 
-_ROWS = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
-
 HIDDEN: Final = "hidden"
 """Nobody reaches the scopes any more."""
 SHREDDED: Final = "shredded"
@@ -135,7 +134,7 @@ class Pending:
 
 
 def _key(id_: str) -> bytes:
-    return _ROWS + bytes.fromhex(id_)
+    return ERASURES + bytes.fromhex(id_)
 
 
 def put_pending(txn: Txn, pending: Pending) -> None:
@@ -167,7 +166,7 @@ def all_pending(txn: ReadTxn) -> Iterator[Pending]:
     Raises:
         CorruptValueError: a row is damaged.
     """
-    for key, value in txn.scan(_ROWS, keys.after(_ROWS)):
+    for key, value in txn.scan(ERASURES, keys.after(ERASURES)):
         yield _unpacked(key, value)
 
 
@@ -175,7 +174,7 @@ def _unpacked(key: bytes, value: bytes) -> Pending:
     flags, body = open_value(key, value)
     with decoding(key, "erasure"):
         found: Any = decode_json(body, flags)
-        pending = Pending(id=key[len(_ROWS) :].hex(), **found)
+        pending = Pending(id=key[len(ERASURES) :].hex(), **found)
         if pending.stage not in _STAGES or not all(type(each) is int for each in pending.scopes):
             raise ValueError
     return pending
@@ -244,8 +243,8 @@ def _hits_in_rows(path: str, needles: list[bytes]) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         meta = newest_meta(fd, path)
-        walk = TreeWalk(fd, meta.last_page)
-        tree = Tree("main tree", meta.main_root, meta.main_depth)
+        walk = store.TreeWalk(fd, meta.last_page)
+        tree = store.Tree("main tree", meta.main_root, meta.main_depth)
         rows = (
             _bytes_of(fd, walk, row)
             for leaf in walk.leaves(tree)
@@ -253,9 +252,9 @@ def _hits_in_rows(path: str, needles: list[bytes]) -> int:
             if row.key[0]  # the store's own rows hold the redo slots
         )
         # Branches of a copy hold beginnings of the keys that there are.
-        held = chain(rows, separators(fd, path))
+        held = chain(rows, store.separators(fd, path))
         return sum(_count(content, needle) for content in held for needle in needles)
-    except DamageError:
+    except store.DamageError:
         return 0  # the copy is refused by who proves it
     finally:
         os.close(fd)
@@ -509,7 +508,7 @@ def _remove_piece(txn: Txn, id_: str) -> bool:
     piece, whole, before = DeleteBudget(), True, pending.counts.get("rows", 0)
     for start, stop in _ranges(txn, pending.scopes):
         if start[0] == Kind.CARE:  # the last kind: nothing of the scope is noted any more
-            end_scope(txn, keys.split_scoped(start)[0])
+            audit.end_scope(txn, keys.split_scoped(start)[0])
         whole = _clear(txn, start, stop, piece, pending.counts)
         if not whole:
             break
@@ -532,7 +531,7 @@ def _clear(
         if start[0] == Kind.SESSION and len(key) > _ROW_AT:
             sessions.add(keys.split_session_prefix(key))
     for place in sessions:
-        end_session(txn, *place)
+        audit.end_session(txn, *place)
     txn.delete_range(start, until)
     return until is stop
 
@@ -608,7 +607,11 @@ def erase(engine: Engine, asked: ErasureRequest, judge: Judge) -> ErasureReceipt
     check_name(asked.user, "user")
     if asked.app is not None:
         check_name(asked.app, "app")
-    key = receipt_key(engine.store) if asked.key is None else checked_key(asked.key)
+    key = (
+        retention.receipt_key(engine.store)
+        if asked.key is None
+        else retention.checked_key(asked.key)
+    )
     probes = checked_probes((asked.user, *asked.probes))
     begun, found = _begin(engine, asked, key)
     if begun is None:
@@ -650,7 +653,7 @@ def finish_erasures(
         InvalidOptionError, ReadOnlyError, StorageError
     """
     _need_writable(engine)
-    by = receipt_key(engine.store) if key is None else checked_key(key)
+    by = retention.receipt_key(engine.store) if key is None else retention.checked_key(key)
     works = [_Work(engine, each) for each in engine.store.read(lambda t: list(all_pending(t)))]
     for work in works:
         work.advance()
@@ -720,7 +723,7 @@ def _revived(txn: ReadTxn, ring: KeyRing) -> list[int]:
 
 
 def _bury_all(engine: Engine, ring: KeyRing) -> None:
-    own, now_ms = receipt_key(engine.store), engine.now_ms()
+    own, now_ms = retention.receipt_key(engine.store), engine.now_ms()
     size = engine.store.stats()["file_bytes"]
 
     def closure(txn: Txn) -> None:
@@ -735,13 +738,13 @@ def _bury_all(engine: Engine, ring: KeyRing) -> None:
             if scope not in known and has_rows(txn, scope):
                 found.setdefault("", []).append(scope)
         for user, scopes in found.items():
-            who = digest_of(own, "user", user)
+            who = retention.digest_of(own, "user", user)
             pending = Pending(os.urandom(16).hex(), who, None, who, None, scopes, now_ms, size)
             pending.stage, pending.shredded = SHREDDED, True
             for scope in scopes:
                 pending.overrode_hold = bool(drop_holds(txn, scope)) or pending.overrode_hold
             put_pending(txn, pending)
-            record_event(txn, 0, "erase", {"erasure": pending.id, "scopes": scopes})
+            audit.record_event(txn, 0, "erase", {"erasure": pending.id, "scopes": scopes})
         txn.notify(NAMES)
         txn.notify(ERASED)
         txn.on_commit(lambda: _forget(engine, lost))
@@ -754,9 +757,9 @@ def _bury_all(engine: Engine, ring: KeyRing) -> None:
 
 def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending | None, list[str]]:
     """Take the user's names away; what is to be done, and some of the names for the scan."""
-    own = receipt_key(engine.store)
-    user, app = digest_of(own, "user", asked.user), _app_digest(own, asked.app)
-    told = digest_of(key, "user", asked.user), _app_digest(key, asked.app)
+    own = retention.receipt_key(engine.store)
+    user, app = retention.digest_of(own, "user", asked.user), _app_digest(own, asked.app)
+    told = retention.digest_of(key, "user", asked.user), _app_digest(key, asked.app)
     now_ms, id_ = engine.now_ms(), os.urandom(16).hex()
     size = engine.store.stats()["file_bytes"]
 
@@ -776,7 +779,7 @@ def _begin(engine: Engine, asked: ErasureRequest, key: bytes) -> tuple[Pending |
             drop_names(txn, scope, its_app, asked.user)
             bury(txn, scope)
         put_pending(txn, pending)
-        record_event(txn, 0, "erase", {"erasure": id_, "scopes": pending.scopes})
+        audit.record_event(txn, 0, "erase", {"erasure": id_, "scopes": pending.scopes})
         txn.notify(NAMES)
         txn.notify(ERASED)
         txn.on_commit(lambda: _forget(engine, pending.scopes))
@@ -804,7 +807,7 @@ def _long_names(txn: ReadTxn, scope: int) -> list[str]:
 
 
 def _app_digest(key: bytes, app: str | None) -> str | None:
-    return None if app is None else digest_of(key, "app", app)
+    return None if app is None else retention.digest_of(key, "app", app)
 
 
 def _need_writable(engine: Engine) -> None:
@@ -925,7 +928,7 @@ class _Work:
         method = ["shredded"] if pending.shredded else []
         method += ["removed"] if pending.stage in (REMOVED, GONE) else []
         method += ["compacted"] if pending.stage == GONE else []
-        return ErasureReceipt(
+        return retention.ErasureReceipt(
             id=pending.id,
             user_digest=pending.told_user,
             user=user,
@@ -967,9 +970,9 @@ def out_of_reach(path: str) -> tuple[str, ...]:
 def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceipt:
     """The receipt for a user of whom nothing is stored."""
     size, now = engine.store.stats()["file_bytes"], engine.now_ms() / 1000
-    return ErasureReceipt(
+    return retention.ErasureReceipt(
         id=os.urandom(16).hex(),
-        user_digest=digest_of(key, "user", asked.user),
+        user_digest=retention.digest_of(key, "user", asked.user),
         user=asked.user if asked.named else None,
         app_digest=_app_digest(key, asked.app),
         scopes=0,

@@ -25,6 +25,7 @@ from memcore.errors import CorruptValueError, HeldError, NotFoundError
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
+    "ERASURES",
     "TOMBSTONE",
     "HoldRow",
     "LeaseRow",
@@ -39,6 +40,7 @@ __all__ = [
     "holds_in",
     "index_row",
     "is_erased",
+    "is_erasing",
     "is_held",
     "is_hold_row",
     "is_lease",
@@ -72,11 +74,18 @@ __all__ = [
 TOMBSTONE = b"\x01"
 """What follows the prefix of erasures in a tombstone's key."""
 _TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + TOMBSTONE
+ERASURES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
+"""What the keys of erasures that are not finished begin with."""
 
 
 def tombstone_of(scope: int) -> bytes:
     """``12 | 0 u64 | 02 | 01 | scope u64``: the key of a scope's tombstone."""
     return _TOMBSTONES + keys.u64(scope)
+
+
+def is_erasing(txn: ReadTxn) -> bool:
+    """Whether an erasure is under way: somebody has to go on with it."""
+    return next(iter(txn.scan(ERASURES, keys.after(ERASURES), limit=1)), None) is not None
 
 
 def is_erased(txn: ReadTxn, scope: int) -> bool:

@@ -5,13 +5,31 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
-        "batch": "ChangeBatch",
+        "batch": "BatchContext ChangeBatch",
+        "bundle": "make_bundle",
         "change": "Change",
+        "checkpoints": (
+            "DeleteCheckpoint Rewind SaveCheckpoint checkpoints_of fork_point get_checkpoint "
+            "history_at"
+        ),
+        "compact": "Compacting",
         "compactor": "Compactor",
-        "delete": "check_removals delete_session is_leaving resume_removals start_removal",
+        "content_filter": (
+            "Quarantine admission admitted_event admitted_item demand read_demand redacts_at "
+            "settled shown_context shown_items told"
+        ),
+        "delete": (
+            "check_removals delete_session hold is_leaving release resume_removals start_removal"
+        ),
         "engine": "Engine SessionOptions SessionRef",
-        "lease": "Lease",
+        "lease": "Lease TakeLease",
+        "oversize": "DIGEST_BYTES REFERENCE",
         "read": "SessionReader",
+        "recount": "Recounting",
+        "recovery": "Recovering",
+        "repair": "REPAIR_ATTEMPTS RecordRepair Repairing",
+        "retry": "Escalations Ladder append_once checked_rules",
+        "rewrite": "rewrite_items",
         "session": "Session",
         "state": "SessionState",
     },

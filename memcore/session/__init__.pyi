@@ -1,34 +1,106 @@
 # Written by scripts/make_faces from __init__.py.
+from memcore.session.batch import BatchContext as BatchContext
 from memcore.session.batch import ChangeBatch as ChangeBatch
+from memcore.session.bundle import make_bundle as make_bundle
 from memcore.session.change import Change as Change
+from memcore.session.checkpoints import DeleteCheckpoint as DeleteCheckpoint
+from memcore.session.checkpoints import Rewind as Rewind
+from memcore.session.checkpoints import SaveCheckpoint as SaveCheckpoint
+from memcore.session.checkpoints import checkpoints_of as checkpoints_of
+from memcore.session.checkpoints import fork_point as fork_point
+from memcore.session.checkpoints import get_checkpoint as get_checkpoint
+from memcore.session.checkpoints import history_at as history_at
+from memcore.session.compact import Compacting as Compacting
 from memcore.session.compactor import Compactor as Compactor
+from memcore.session.content_filter import Quarantine as Quarantine
+from memcore.session.content_filter import admission as admission
+from memcore.session.content_filter import admitted_event as admitted_event
+from memcore.session.content_filter import admitted_item as admitted_item
+from memcore.session.content_filter import demand as demand
+from memcore.session.content_filter import read_demand as read_demand
+from memcore.session.content_filter import redacts_at as redacts_at
+from memcore.session.content_filter import settled as settled
+from memcore.session.content_filter import shown_context as shown_context
+from memcore.session.content_filter import shown_items as shown_items
+from memcore.session.content_filter import told as told
 from memcore.session.delete import check_removals as check_removals
 from memcore.session.delete import delete_session as delete_session
+from memcore.session.delete import hold as hold
 from memcore.session.delete import is_leaving as is_leaving
+from memcore.session.delete import release as release
 from memcore.session.delete import resume_removals as resume_removals
 from memcore.session.delete import start_removal as start_removal
 from memcore.session.engine import Engine as Engine
 from memcore.session.engine import SessionOptions as SessionOptions
 from memcore.session.engine import SessionRef as SessionRef
 from memcore.session.lease import Lease as Lease
+from memcore.session.lease import TakeLease as TakeLease
+from memcore.session.oversize import DIGEST_BYTES as DIGEST_BYTES
+from memcore.session.oversize import REFERENCE as REFERENCE
 from memcore.session.read import SessionReader as SessionReader
+from memcore.session.recount import Recounting as Recounting
+from memcore.session.recovery import Recovering as Recovering
+from memcore.session.repair import REPAIR_ATTEMPTS as REPAIR_ATTEMPTS
+from memcore.session.repair import RecordRepair as RecordRepair
+from memcore.session.repair import Repairing as Repairing
+from memcore.session.retry import Escalations as Escalations
+from memcore.session.retry import Ladder as Ladder
+from memcore.session.retry import append_once as append_once
+from memcore.session.retry import checked_rules as checked_rules
+from memcore.session.rewrite import rewrite_items as rewrite_items
 from memcore.session.session import Session as Session
 from memcore.session.state import SessionState as SessionState
 
 __all__ = [
+    "DIGEST_BYTES",
+    "REFERENCE",
+    "REPAIR_ATTEMPTS",
+    "BatchContext",
     "Change",
     "ChangeBatch",
+    "Compacting",
     "Compactor",
+    "DeleteCheckpoint",
     "Engine",
+    "Escalations",
+    "Ladder",
     "Lease",
+    "Quarantine",
+    "RecordRepair",
+    "Recounting",
+    "Recovering",
+    "Repairing",
+    "Rewind",
+    "SaveCheckpoint",
     "Session",
     "SessionOptions",
     "SessionReader",
     "SessionRef",
     "SessionState",
+    "TakeLease",
+    "admission",
+    "admitted_event",
+    "admitted_item",
+    "append_once",
     "check_removals",
+    "checked_rules",
+    "checkpoints_of",
     "delete_session",
+    "demand",
+    "fork_point",
+    "get_checkpoint",
+    "history_at",
+    "hold",
     "is_leaving",
+    "make_bundle",
+    "read_demand",
+    "redacts_at",
+    "release",
     "resume_removals",
+    "rewrite_items",
+    "settled",
+    "shown_context",
+    "shown_items",
     "start_removal",
+    "told",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
-from memcore import blobs
+from memcore import blobs, session
 from memcore.errors import (
     BlockedError,
     InvalidItemError,
@@ -36,7 +36,6 @@ from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
 from memcore.options import checked_optional_int
 from memcore.rows import names
 from memcore.session.change import Change, Unchanged
-from memcore.session.content_filter import admitted_event, admitted_item, told
 from memcore.session.engine import SessionRef
 from memcore.session.oversize import OFFLOADED
 from memcore.session.read import SessionReader
@@ -182,7 +181,7 @@ def admit_items(ref: SessionRef, items: Iterable[Mapping[str, Any]]) -> list[Any
     passage = ref.passage
     if passage is None:
         return list(items)
-    found = [admitted_item(passage, item, None) for item in items]
+    found = [session.admitted_item(passage, item, None) for item in items]
     if any(each.held is not None for each in found):
         msg = "an item is to be quarantined, which encrypted ones cannot be: nothing was stored"
         raise BlockedError(msg, verdict="quarantine", reason="encrypted")
@@ -195,7 +194,7 @@ def _admitted(
     """What is stored of an item once it passed the border."""
     passage = ref.passage
     assert passage is not None  # noqa: S101 - there is a border
-    admitted = admitted_item(passage, item, options.meta)
+    admitted = session.admitted_item(passage, item, options.meta)
     prepared = prepare_item(
         admitted.message,
         counter=counter,
@@ -203,7 +202,7 @@ def _admitted(
         now_us=now_us,
         meta=admitted.meta,
         request_id=options.request_id,
-        envelope=told(
+        envelope=session.told(
             passage,
             options.envelope,
             redacted=admitted.redacted,
@@ -245,9 +244,9 @@ def encode_event(
     engine, passage = ref.engine, ref.passage
     meta, envelope, held = options.meta, options.envelope, None
     if passage is not None and not abandons:
-        admitted = admitted_event(passage, event_type, payload, meta)
+        admitted = session.admitted_event(passage, event_type, payload, meta)
         payload, meta, redacted, held, _ = admitted
-        envelope = told(passage, envelope, redacted=redacted, request_id=options.request_id)
+        envelope = session.told(passage, envelope, redacted=redacted, request_id=options.request_id)
     prepared = prepare_event(
         event_type,
         payload,

@@ -26,13 +26,11 @@ from memcore.session.read import SessionReader, decoded, head_of
 from memcore.store.interface import ReadTxn
 
 __all__ = [
-    "BUNDLE_BYTES",
     "make_bundle",
 ]
 
 
 BUNDLE_FORMAT: Final = 1
-BUNDLE_BYTES: Final = 64 * 1024
 BUNDLE_BYTES_LEAST: Final = 2048
 _ITEMS_MAX: Final = 64
 """So many items around the failure are shown at most, whole groups."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from memcore import blobs
+from memcore import blobs, state
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import FLAG_BLOB, seal_value
@@ -25,7 +25,6 @@ from memcore.rows import names
 from memcore.rows.item import split_body
 from memcore.rows.usage import inherit_usage
 from memcore.rows.views import read_view
-from memcore.state import counter_before, inherit, read_header, restore, state_counter
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire import policy_name
 
@@ -153,7 +152,7 @@ def state_at(txn: ReadTxn, scope: int, session: int, history: History, seq: int)
     """
     position = _position(history, seq) if seq else -1
     if position + 1 == history.count:
-        return session, state_counter(txn, scope, session)
+        return session, state.state_counter(txn, scope, session)
     return _before(txn, scope, history, position + 1)
 
 
@@ -169,8 +168,8 @@ def state_before(txn: ReadTxn, scope: int, history: History, seq: int) -> StateP
 
 def _before(txn: ReadTxn, scope: int, history: History, position: int) -> StatePoint:
     owner, seq = history.locate(position)
-    counter = counter_before(txn, scope, owner, seq)
-    if counter is None and read_header(txn, scope, owner).floor:
+    counter = state.counter_before(txn, scope, owner, seq)
+    if counter is None and state.read_header(txn, scope, owner).floor:
         msg = f"the state before item {seq} is not known: it was trimmed, or came without its past"
         raise NotFoundError(msg)
     return owner, counter or 0
@@ -192,12 +191,12 @@ def restore_state_at(draft: SessionTxn, seq: int) -> None:
         CorruptValueError: a row is damaged.
     """
     txn, (scope, session) = draft.txn, draft.log.place
-    if not state_counter(txn, scope, session):
+    if not state.state_counter(txn, scope, session):
         return  # it never had one, nor had what it was forked from
     history = History(draft.head.all_segments(txn, scope))
     try:
         owner, counter = state_at(txn, scope, session, history, seq)
-        restore(txn, scope, session, counter, seq=draft.head.next_seq, owner=owner)
+        state.restore(txn, scope, session, counter, seq=draft.head.next_seq, owner=owner)
     except NotFoundError as exc:
         raise unknown_state(seq, exc) from exc
 
@@ -337,7 +336,9 @@ class Fork(Change[None]):
         inherit_usage(txn, log.scope, log.session, number, at=seq)
         try:
             owner, counter = _state_point(session, seq, saved) if self.state else (0, None)
-            inherit(txn, log.scope, owner or log.session, number, counter=counter, seq=seq + 1)
+            state.inherit(
+                txn, log.scope, owner or log.session, number, counter=counter, seq=seq + 1
+            )
         except NotFoundError as exc:
             raise unknown_state(seq, exc) from exc
         txn.on_commit(lambda: target.settle(log.scope, number))
@@ -350,7 +351,7 @@ def _state_point(
     txn, log = session.txn, session.log
     if saved is not None or seq == session.last_seq:
         return log.session, None if saved is None else saved.checkpoint.state
-    if not state_counter(txn, *log.place):
+    if not state.state_counter(txn, *log.place):
         return log.session, None  # it never had a state, nor had what it was forked from
     history = History(session.head.all_segments(txn, log.scope))
     return state_at(txn, *log.place, history, seq)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from memcore import state as states
 from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import META_BYTES_MAX
@@ -32,7 +33,6 @@ from memcore.rows.head import head_key
 from memcore.session.change import Change, Unchanged, live_count, restore_state_at
 from memcore.session.engine import SessionRef
 from memcore.session.read import SessionReader
-from memcore.state import restore, state_counter
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -141,7 +141,7 @@ def saving(
             tokens=session.tokens,
             counter=head.counter,
             view=head.view_number,
-            state=state_counter(txn, *log.place),
+            state=states.state_counter(txn, *log.place),
             created_at=now_ms / 1000,
             meta=kept,
         )
@@ -231,7 +231,7 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
         moved = session.move_to(saved) or before != saved.view
         if state and saved.checkpoint.state is not None:
             place, counter = session.log.place, saved.checkpoint.state
-            restore(session.txn, *place, counter, seq=session.head.next_seq)
+            states.restore(session.txn, *place, counter, seq=session.head.next_seq)
         return moved
 
     return step

@@ -483,7 +483,7 @@ class Compacting:
     def policy(self, given: object = None) -> CompactionPolicy:
         """The policy of a call: what it gives, else the handle's, else the database's."""
         if given is None:
-            return self._address.options.compaction or self._address.engine.compaction
+            given = self._address.options.compaction or self._address.engine.compaction
         return compaction_policy(given)
 
     def asked(

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
+from memcore import audit, privacy
+from memcore import session as sessions
 from memcore._fast import classify, pack_facts
-from memcore.audit import record_event
 from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.codec.keys import Care
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
-from memcore.compaction import PlanOutcome
 from memcore.errors import (
     BlockedError,
     CorruptValueError,
@@ -31,27 +31,22 @@ from memcore.errors import (
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import count_message
 from memcore.model import Context, Envelope, Item, ItemKind, Mask, Message
-from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
-from memcore.privacy.guards import (
-    NoWrites,
-    WriteGuard,
-    checked_guard,
-    guard_mapping,
-    is_operator,
-    read_guard,
-)
-from memcore.privacy.keyring import Secret, unveiled, veiled
 from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
 from memcore.rows import names
 from memcore.rows.quarantine import drop_held, held_in, read_held
 from memcore.session.engine import Engine, SessionRef
-from memcore.session.rewrite import rewrite_items
 from memcore.store import LmdbStore
 from memcore.store.datafile import DEMANDING, FORMAT_KEY, Format
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.transaction import WriteTxn, stored
 from memcore.tokens import TokenCounter
 from memcore.wire.message import Path, arguments_of, edited, results_of, texts_of
+
+if TYPE_CHECKING:
+    from memcore.compaction import PlanOutcome
+    from memcore.privacy import Redaction, RedactionPolicy
+    from memcore.privacy.guards import WriteGuard
+    from memcore.privacy.keyring import Secret
 
 __all__ = [
     "QUARANTINED",
@@ -84,8 +79,8 @@ __all__ = [
 
 # --- What ``redact`` and ``guard`` of ``memcore.open`` come to: the border of one open file -------
 
-Redact: TypeAlias = RedactionPolicy | str | Mapping[str, Any] | bool | None
-Guards: TypeAlias = WriteGuard | Sequence[WriteGuard] | None
+Redact: TypeAlias = "RedactionPolicy | str | Mapping[str, Any] | bool | None"
+Guards: TypeAlias = "WriteGuard | Sequence[WriteGuard] | None"
 DEMAND_KEY: Final = keys.care_rows(0, Care.DEMAND)
 _CONTENT: Final = {"view": ("summary", "reason", "masks"), "checkpoint": ("name", "meta")}
 """What of the lines of an export is content."""
@@ -110,7 +105,7 @@ class Admission(NamedTuple):
         if store.read_only or (policy is None and not self.guards):
             return None
         return WriteFilter(
-            None if policy is None else Redaction(policy, secret=store.secret.value()),
+            None if policy is None else privacy.Redaction(policy, secret=store.secret.value()),
             self.guards,
             reserve=_reserve(store.secret),
             told=told,
@@ -125,7 +120,7 @@ def _reserve(secret: Secret) -> Callable[[], Redaction]:
 
     def reserve() -> Redaction:
         if not made:
-            made.append(Redaction(RedactionPolicy(), secret=secret.value()))
+            made.append(privacy.Redaction(privacy.RedactionPolicy(), secret=secret.value()))
         return made[0]
 
     return reserve
@@ -137,7 +132,8 @@ def admission(redact: Redact, guard: Guards) -> Admission:
     Raises:
         InvalidOptionError: ``redact`` is no policy, or ``guard`` no guard.
     """
-    return Admission(redaction_policy(redact), checked_guard(guard))
+    policy = None if redact is None else privacy.redaction_policy(redact)
+    return Admission(policy, () if guard is None else privacy.checked_guard(guard))
 
 
 def admitted_line(passage: ScopeFilter, found: Any) -> Any:
@@ -273,7 +269,7 @@ def settled(store: LmdbStore, given: Admission) -> Admission:
     if not (known.policy or known.guards or given.policy or given.guards):
         return given
     held = _merged(store, known, given)
-    if any(isinstance(guard, NoWrites) for guard in held.guards):
+    if any(isinstance(guard, privacy.NoWrites) for guard in held.guards):
         return held
     wanted = _written(store, held)
     if wanted != known or not store.read(lambda txn: _is_flagged(txn, store.path)):
@@ -300,14 +296,14 @@ def _recorded(txn: ReadTxn, path: str, given: Admission) -> FileDemand:
 
 
 def _merged(store: LmdbStore, known: FileDemand, given: Admission) -> Admission:
-    if any(isinstance(guard, NoWrites) for guard in given.guards):
+    if any(isinstance(guard, privacy.NoWrites) for guard in given.guards):
         return Admission(_policy_of_care(store, known.policy), given.guards)
     policy, guards = given.policy, given.guards
     if known.policy is not None:
         policy = _policy_for(store, known.policy, policy)
     if known.guards and not guards:
         with decoding(DEMAND_KEY, "demand for a guard"):
-            made = [(each, read_guard(each)) for each in known.guards]
+            made = [(each, privacy.read_guard(each)) for each in known.guards]
         lacking = [str(each["guard"]) for each, guard in made if guard is None]
         if lacking:
             msg = (
@@ -316,7 +312,7 @@ def _merged(store: LmdbStore, known: FileDemand, given: Admission) -> Admission:
             )
             raise DemandError(msg)
         guards = tuple(guard for _, guard in made if guard is not None)
-    elif known.guards and _sorted(map(guard_mapping, guards)) != _sorted(known.guards):
+    elif known.guards and _sorted(map(privacy.guard_mapping, guards)) != _sorted(known.guards):
         told = ", ".join(json.dumps(each) for each in known.guards)
         msg = (
             f"{store.path}: demands other guards than those given, namely {told}: pass them, or "
@@ -335,7 +331,7 @@ def _policy_for(
 ) -> RedactionPolicy:
     """The policy of a handle: the recorded one, if it can be made again, or the same as it."""
     names = recorded["names"]
-    told = unveiled(store.secret.value(), names) if names else "[]"
+    told = privacy.unveiled(store.secret.value(), names) if names else "[]"
     if given is not None:
         wanted = _policy_written(store, given)
         if told is None:  # another secret: whether they are the same names cannot be known
@@ -364,7 +360,7 @@ def _policy_for(
     with decoding(DEMAND_KEY, "demand for a redaction"):
         made = {**recorded, "names": json.loads(told)}
         del made["redactors"]
-        found = redaction_policy(made)
+        found = privacy.redaction_policy(made)
     assert found is not None  # noqa: S101 - a mapping makes a policy
     return found
 
@@ -373,23 +369,23 @@ def _policy_of_care(store: LmdbStore, recorded: dict[str, Any] | None) -> Redact
     """What of a policy can be made again, for the little that NoWrites lets pass: reasons."""
     if recorded is None:
         return None
-    told = unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
+    told = privacy.unveiled(store.secret.value(), recorded["names"]) if recorded["names"] else None
     with decoding(DEMAND_KEY, "demand for a redaction"):
         made = {**recorded, "names": json.loads(told or "[]")}
         del made["redactors"]
-        return redaction_policy({**made, "verdicts": {}})
+        return privacy.redaction_policy({**made, "verdicts": {}})
 
 
 def _written(store: LmdbStore, held: Admission) -> FileDemand:
     policy = None if held.policy is None else _policy_written(store, held.policy)
-    return FileDemand(policy, tuple(guard_mapping(guard) for guard in held.guards))
+    return FileDemand(policy, tuple(privacy.guard_mapping(guard) for guard in held.guards))
 
 
 def _policy_written(store: LmdbStore, policy: RedactionPolicy) -> dict[str, Any]:
     found = {**policy.mapping(), "redactors": list(policy.redactor_ids)}
     # Names are what the policy keeps out of the file: there they stand under its secret.
     names = json.dumps(sorted(policy.names)) if policy.names else ""
-    found["names"] = veiled(store.secret.value(), names) if names else ""
+    found["names"] = privacy.veiled(store.secret.value(), names) if names else ""
     return found
 
 
@@ -415,7 +411,7 @@ def _write(txn: Txn, store: LmdbStore, wanted: FileDemand) -> None:
         txn.need_feature(DEMANDING)
     guards = [guard["guard"] for guard in wanted.guards]
     classes = None if wanted.policy is None else wanted.policy["classes"]
-    record_event(txn, 0, "demand", {"redact": classes, "guards": guards})
+    audit.record_event(txn, 0, "demand", {"redact": classes, "guards": guards})
 
 
 def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
@@ -424,7 +420,7 @@ def demand(store: LmdbStore, redact: Any, guard: Any) -> None:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
     given = admission(redact or None, guard or None)
-    if any(isinstance(each, NoWrites) for each in given.guards):
+    if any(isinstance(each, privacy.NoWrites) for each in given.guards):
         msg = "guard: NoWrites is for one handle; a file cannot demand it"
         raise InvalidOptionError(msg)
     made = _written(store, given)
@@ -674,11 +670,11 @@ def redacts_at(engine: Engine, redact: Redact, place: tuple[str, str, str | None
         InvalidOptionError: ``redact`` is no policy.
         NotFoundError: there is no secret yet, and the database is open read-only.
     """
-    policy = redaction_policy(redact)
+    policy = privacy.redaction_policy(redact)
     if policy is None:
         msg = "redact: expected a policy that looks for something"
         raise InvalidOptionError(msg)
-    return Redaction(policy, secret=engine.store.secret.value()).for_place(*place)
+    return privacy.Redaction(policy, secret=engine.store.secret.value()).for_place(*place)
 
 
 def shown_items(address: SessionRef, found: Iterable[Item], redact: Redact) -> Iterator[Item]:
@@ -787,7 +783,7 @@ class Quarantine:
 
     def _put_back(self, scope: int, session: int, seq: int, message: Message) -> bool:
         """Let go of an original in the commit that shows it; whether the placeholder was there."""
-        done = rewrite_items(
+        done = sessions.rewrite_items(
             self._engine,
             scope,
             session,
@@ -823,7 +819,7 @@ class Quarantine:
         if self._engine.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
-        if not is_operator():
+        if not privacy.is_operator():
             msg = (
                 f"what is in the quarantine is {what} by an operator alone: call it inside 'with "
                 "memcore.as_operator():'"

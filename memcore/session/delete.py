@@ -15,13 +15,11 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from memcore import blobs
-from memcore.audit import end_session, record_event
+from memcore import audit, blobs, graph, state
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, open_value, seal_value
 from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError, NotFoundError
-from memcore.graph import prune as removal
 from memcore.limits import PIECE_ROWS
 from memcore.log import Head
 from memcore.rows import names
@@ -38,7 +36,6 @@ from memcore.rows.lifecycle import (
 )
 from memcore.rows.quarantine import forget_held
 from memcore.session.engine import Engine, LeaseToken, check_lease_row
-from memcore.state import header_key
 from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
 
 __all__ = [
@@ -166,7 +163,7 @@ def _piece(txn: Txn, row: bytes) -> list[bytes]:
     prefix = keys.split_removal_row(row)
     scope, slot = keys.split_scoped(prefix)
     if prefix[0] in (Kind.THREAD, Kind.CHUNK):
-        return removal.remove_piece(txn, row)
+        return graph.remove_piece(txn, row)
     if prefix[0] == Kind.SESSION:
         place = keys.split_session_prefix(prefix)
         head = _read_head(txn, *place)
@@ -202,7 +199,7 @@ def _removal_of(scope: int, session: int) -> bytes:
 
 def remove_nameless(txn: Txn, scope: int, session: int) -> list[bytes]:
     """Remove the first piece of a session whose name is gone, or hide it; what is left to do."""
-    txn.notify(header_key(scope, session))  # whoever watches its state looks for it again
+    txn.notify(state.header_key(scope, session))  # whoever watches its state looks for it again
     head = _read_head(txn, scope, session)
     if head is not None and _has_children(txn, scope, session):
         _hide(txn, scope, session, head)
@@ -222,7 +219,7 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
     With its last piece go its head and its place under its parent, which may be next.
     """
     head = _read_head(txn, scope, session)
-    end_session(txn, scope, session)
+    audit.end_session(txn, scope, session)
     done, work = _remove_rows(txn, scope, session)
     if not done:
         if head is not None and not head.hidden:
@@ -295,7 +292,7 @@ def check_removals(txn: ReadTxn) -> list[str]:
             continue  # what it leads to may have left before it
         try:
             if prefix[0] in (Kind.THREAD, Kind.CHUNK):
-                sound = removal.is_unused(txn, prefix)
+                sound = graph.is_unused(txn, prefix)
             elif prefix[0] == Kind.SESSION:
                 head = _read_head(txn, *place)
                 sound = head is not None and head.hidden
@@ -349,7 +346,7 @@ def checked_reason(reason: object) -> str:
 
 def hold_in(txn: Txn, scope: int, session: int, reason: str, now_ms: int) -> bool:
     """Put a scope (session 0) or a session under a hold; whether that is new."""
-    record_event(txn, scope, "hold", {"session": session})
+    audit.record_event(txn, scope, "hold", {"session": session})
     return put_hold(txn, HoldRow(scope, session, reason, now_ms))
 
 
@@ -357,7 +354,7 @@ def release_in(txn: Txn, scope: int, session: int) -> bool:
     """End a hold on a scope (session 0) or a session; whether there was one."""
     found = release_hold(txn, scope, session)
     if found:
-        record_event(txn, scope, "release", {"session": session})
+        audit.record_event(txn, scope, "release", {"session": session})
     return found
 
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from struct import Struct
 from threading import Lock, RLock
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from memcore import graph, state
 from memcore.access import Access
-from memcore.audit import Audit
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import clock_us, open_value, seal_value
-from memcore.compaction import CompactionPolicy, compaction_policy
-from memcore.compaction.reducers import Embed
 from memcore.errors import (
     CorruptValueError,
     CounterUnavailableError,
@@ -28,18 +26,23 @@ from memcore.errors import (
     PolicyMismatchError,
     ReadOnlyError,
 )
-from memcore.graph import Cache
 from memcore.log import CachedSession, CachedSessions, Head, SessionTxn, SessionTxns
-from memcore.privacy.write_filter import RedactsPlaces, ScopeFilter, WriteFilter
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, head_key
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
 from memcore.session.oversize import SizeGuard
-from memcore.state import APP, StateSchema
 from memcore.store import LmdbStore, MapMovedError
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import policy_name
+
+if TYPE_CHECKING:
+    from memcore.audit import Audit
+    from memcore.compaction import CompactionPolicy
+    from memcore.compaction.reducers import Embed
+    from memcore.graph import Cache
+    from memcore.privacy.write_filter import RedactsPlaces, ScopeFilter, WriteFilter
+    from memcore.state import StateSchema
 
 __all__ = [
     "AccessStats",
@@ -327,7 +330,7 @@ class Engine:
     """What new sessions are held to."""
     recount: bool = False
     """Whether handles of sessions recount what another counter counted, unless they say not to."""
-    compaction: CompactionPolicy = field(default_factory=compaction_policy)
+    compaction: CompactionPolicy | None = None
     """How sessions are compacted, unless their handle or a call says otherwise."""
     embed: Embed | None = None
     """What semantic de-duplication compares texts by."""
@@ -349,8 +352,8 @@ class Engine:
     """Of these the ones with something to write."""
     now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
-    graphs: Cache = field(default_factory=Cache)
-    """What is remembered of the values of graph checkpoints."""
+    _graphs: Cache | None = field(init=False, default=None)
+    _making: Lock = field(init=False, default_factory=Lock)
     seed: bytes = field(init=False)
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: CachedSessions = field(init=False)
@@ -363,6 +366,14 @@ class Engine:
         )  # not of ours: that were a cycle
         self.seed = self.store.seed
         self.drafts = SessionTxns(self.logs, self.seed)
+
+    @property
+    def graphs(self) -> Cache:
+        """What is remembered of the values of graph checkpoints."""
+        with self._making:  # one alone: an erasure has it forget
+            if self._graphs is None:
+                self._graphs = graph.Cache()
+            return self._graphs
 
     @property
     def redaction(self) -> RedactsPlaces | None:
@@ -635,13 +646,13 @@ class SessionRef:
 
     def find_scope(self, txn: ReadTxn, prefix: str) -> int | None:
         """The scope that holds the fields of a prefix, None if there is none yet."""
-        if prefix == APP:
+        if prefix == state.APP:
             return names.app_scope_of(txn, self.app)
         return self._scope_in(txn)
 
     def ensure_scope(self, txn: Txn, prefix: str) -> int:
         """As ``find_scope``; it makes the scope."""
-        if prefix == APP:
+        if prefix == state.APP:
             return names.ensure_app_scope(txn, self.app)
         return names.ensure_scope(txn, self.app, self.user)
 

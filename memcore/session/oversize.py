@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
+from memcore.codec.keys import blake2b
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.limits import ITEM_BYTES_MAX

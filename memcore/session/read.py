@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import orjson
 from xxhash import xxh3_64_digest
 
-from memcore import blobs
+from memcore import blobs, session
 from memcore._fast import classify, fresh_json, open_messages
 from memcore.codec import keys
 from memcore.codec.keys import Row
@@ -25,7 +24,6 @@ from memcore.rows.head import FLAG_REWRITTEN
 from memcore.rows.item import split_body
 from memcore.rows.views import view_chain
 from memcore.session.engine import SessionRef, spans_of
-from memcore.session.oversize import DIGEST_BYTES, REFERENCE
 from memcore.store.interface import ReadTxn
 from memcore.wire.message import SECOND
 
@@ -402,7 +400,9 @@ class DecodedCache:
         new: list[tuple[ItemRun, Items]] = []
         for part in parts:
             if found:
-                await asyncio.sleep(0)
+                from asyncio import sleep  # noqa: PLC0415 - only those who await need it
+
+                await sleep(0)
             if isinstance(part, ItemRun):
                 messages = part.messages()
                 if messages is None:
@@ -522,9 +522,9 @@ def read_offloaded(reading: SessionReader, reference: str) -> str:
         NotFoundError: no live item of the session holds it.
         InvalidOptionError: it is no reference.
     """
-    key, _, number = reference.removeprefix(REFERENCE).partition(":")
-    if len(key) != 2 * DIGEST_BYTES or not number.isascii() or not number.isdigit():
-        msg = f"reference: expected '{REFERENCE}KEY:NUMBER', got {reference!r:.80}"
+    key, _, number = reference.removeprefix(session.REFERENCE).partition(":")
+    if len(key) != 2 * session.DIGEST_BYTES or not number.isascii() or not number.isdigit():
+        msg = f"reference: expected '{session.REFERENCE}KEY:NUMBER', got {reference!r:.80}"
         raise InvalidOptionError(msg)
     wanted = key.encode()
 

@@ -24,6 +24,7 @@ from memcore.errors import (
     NotFoundError,
     PolicyMismatchError,
 )
+from memcore.limits import RECOVERY_STEPS
 from memcore.log import CachedSession, Prepared, SessionTxn, prepare_event
 from memcore.log.checkpoint import (
     CheckpointRow,
@@ -51,7 +52,6 @@ from memcore.tokens import TokenCounter
 
 __all__ = [
     "BEFORE_RECOVERY",
-    "RECOVERY_STEPS",
     "Recovering",
     "Recovery",
     "RecoveryStep",
@@ -815,7 +815,6 @@ class Restoring:
 # session was is saved as a checkpoint if that can be told. Only what follows from items is written
 # anew: the head, index pages, token counts.
 
-RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
 _UNASKED: Final = ("mend", "checkpoint", "log")
 """What a recovery may do that nobody asked for at the time."""
 _TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"

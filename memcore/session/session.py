@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
-from memcore.compaction import CompactionPolicy, Pressure
+from memcore import session
 from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError, RevisionConflict
+from memcore.limits import BUNDLE_BYTES, RECOVERY_STEPS
 from memcore.log import History
 from memcore.model import (
     RESULT_TYPES,
@@ -30,7 +32,6 @@ from memcore.model import (
     View,
 )
 from memcore.options import checked_int, checked_optional_int, checked_optional_seconds
-from memcore.privacy import RedactionPolicy
 from memcore.session.append import (
     AnyEnvelope,
     Append,
@@ -41,45 +42,31 @@ from memcore.session.append import (
     record_event,
     store,
 )
-from memcore.session.batch import BatchContext, ChangeBatch
-from memcore.session.bundle import BUNDLE_BYTES, make_bundle
 from memcore.session.change import Change, Fork, SetPolicy, Uncompact, Undo
-from memcore.session.checkpoints import (
-    DeleteCheckpoint,
-    Position,
-    Rewind,
-    SaveCheckpoint,
-    checkpoints_of,
-    fork_point,
-    get_checkpoint,
-    history_at,
-)
-from memcore.session.compact import Compacting
-from memcore.session.content_filter import Redact, shown_context, shown_items
 from memcore.session.context import checked_voices
-from memcore.session.delete import hold, release
 from memcore.session.engine import Accessed, SessionRef, read_uses
-from memcore.session.lease import Lease, TakeLease
 from memcore.session.oversize import REFERENCE
 from memcore.session.read import SessionReader, head_of, read_offloaded
-from memcore.session.recount import Progress, Recounting
-from memcore.session.recovery import RECOVERY_STEPS, Recovering, Recovery
-from memcore.session.repair import REPAIR_ATTEMPTS, RecordRepair, Repairing
-from memcore.session.retry import (
-    Escalation,
-    Escalations,
-    Ladder,
-    LadderRules,
-    append_once,
-    checked_rules,
-)
-from memcore.session.state import SessionState
 from memcore.session.usage import Metering
-from memcore.state import Command, Trace
 from memcore.store import LmdbStore
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire.message import results_of
+
+if TYPE_CHECKING:
+    from memcore.compaction import CompactionPolicy, Pressure
+    from memcore.privacy import RedactionPolicy
+    from memcore.session.batch import BatchContext, ChangeBatch
+    from memcore.session.checkpoints import Position
+    from memcore.session.compact import Compacting
+    from memcore.session.content_filter import Redact
+    from memcore.session.lease import Lease
+    from memcore.session.recount import Progress, Recounting
+    from memcore.session.recovery import Recovering, Recovery
+    from memcore.session.repair import Repairing
+    from memcore.session.retry import Escalation, Escalations, Ladder, LadderRules
+    from memcore.session.state import SessionState
+    from memcore.state import Command, Trace
 
 __all__ = [
     "Session",
@@ -91,7 +78,7 @@ __all__ = [
 
 T = TypeVar("T")
 _SEQ: Final = re.compile("[0-9]{1,20}")
-AnyPolicy = CompactionPolicy | str | Mapping[str, Any]
+AnyPolicy: TypeAlias = "CompactionPolicy | str | Mapping[str, Any]"
 
 
 def _split_reference(reference: object) -> tuple[int, str | None]:
@@ -131,14 +118,6 @@ class Session:
         self._address = address
         self._reading = SessionReader(address)
         self.metering = Metering(address)
-        # The asynchronous facade commits what these plan.
-        self.compacting = Compacting(address)
-        self.repairing = Repairing(address)
-        self.recovering = Recovering(address)
-        self.escalations = Escalations(address)
-        self.recounting = Recounting(address)
-        self.state = SessionState(address)
-        """Fields and values beside the log; see ``SessionState``."""
         self.after_append: Callable[[], object] | None = None
         """Called after each change that appends, once it is stored; it does not raise."""
         options = address.options
@@ -146,6 +125,39 @@ class Session:
             address.due = self._recover_and_recount if options.recount else self.recovering.lazily
         elif options.recount:
             address.due = self.recounting.lazily
+
+    # What a session may do beside appending and showing is made, and its code loaded, when it is
+    # first asked for. Two threads may both make one: they hold nothing but the address.
+
+    @cached_property
+    def state(self) -> SessionState:
+        """Fields and values beside the log; see ``SessionState``."""
+        return session.SessionState(self._address)
+
+    @cached_property
+    def compacting(self) -> Compacting:
+        """Compaction; the asynchronous facade commits what it plans, as that of those below."""
+        return session.Compacting(self._address)
+
+    @cached_property
+    def repairing(self) -> Repairing:
+        """Repair of an illegal history by a view."""
+        return session.Repairing(self._address)
+
+    @cached_property
+    def recovering(self) -> Recovering:
+        """Recovery of a session with damaged rows."""
+        return session.Recovering(self._address)
+
+    @cached_property
+    def escalations(self) -> Escalations:
+        """Answers to calls that failed again and again."""
+        return session.Escalations(self._address)
+
+    @cached_property
+    def recounting(self) -> Recounting:
+        """Tokens by another counter."""
+        return session.Recounting(self._address)
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - _INTERNAL)
@@ -190,13 +202,13 @@ class Session:
         """
         at = self._address
         at.need("hold")
-        return hold(at.engine, at.app, at.user, at.name, reason=reason)
+        return session.hold(at.engine, at.app, at.user, at.name, reason=reason)
 
     def release(self) -> bool:
         """End the session's own hold; whether there was one. That of its scope stays."""
         at = self._address
         at.need("release")
-        return release(at.engine, at.app, at.user, at.name)
+        return session.release(at.engine, at.app, at.user, at.name)
 
     @property
     def is_admitting(self) -> bool:
@@ -341,7 +353,7 @@ class Session:
             idempotency_key: the same key with the same steps is carried out once, within a week,
                 and ``b.receipt`` is the first one; ``undone`` and ``checkpoints`` are empty then.
         """
-        return BatchContext(
+        return session.BatchContext(
             self.plan_batch(expected_revision, idempotency_key),
             lambda batch: self._append(batch.change()),
         )
@@ -350,7 +362,7 @@ class Session:
         self, expected_revision: int | None, idempotency_key: str | None = None
     ) -> ChangeBatch:
         """An empty batch of this session."""
-        return ChangeBatch(self._address, expected_revision, idempotency_key)
+        return session.ChangeBatch(self._address, expected_revision, idempotency_key)
 
     def apply(
         self,
@@ -414,8 +426,8 @@ class Session:
             LeaseHeldError: another owner holds it.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        change = TakeLease(self._address, owner, ttl_seconds, force=force)
-        return Lease(self._address, self._commit(change), change.ttl_ms)
+        change = session.TakeLease(self._address, owner, ttl_seconds, force=force)
+        return session.Lease(self._address, self._commit(change), change.ttl_ms)
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -668,12 +680,12 @@ class Session:
         if given_up:
             self._commit(repairing.give_up(draft))
             draft = repairing.prepare(mode)
-        for left in range(REPAIR_ATTEMPTS, 0, -1):
+        for left in range(session.REPAIR_ATTEMPTS, 0, -1):
             draft = replace(draft, open_calls=given_up)
             if draft.is_empty:
                 break
             try:
-                return draft.result(self._commit(RecordRepair(self._address, draft)))
+                return draft.result(self._commit(session.RecordRepair(self._address, draft)))
             except (RevisionConflict, PlanStaleError):
                 if left == 1:
                     raise
@@ -764,7 +776,7 @@ class Session:
             DuplicateRequestError: the key was used for another name or ``meta``.
             RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
         """
-        change = SaveCheckpoint(
+        change = session.SaveCheckpoint(
             self._address,
             name,
             meta,
@@ -779,7 +791,7 @@ class Session:
         Raises:
             CorruptValueError: one of them is damaged.
         """
-        return checkpoints_of(self._address)
+        return session.checkpoints_of(self._address)
 
     def get_checkpoint(self, which: str | int) -> Checkpoint:
         """A checkpoint by its number, or the newest of a name.
@@ -788,14 +800,14 @@ class Session:
             NotFoundError: there is none.
             CorruptValueError: it is damaged.
         """
-        return get_checkpoint(self._address, which)
+        return session.get_checkpoint(self._address, which)
 
     def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
 
         The items that it refers to stay, as all items do.
         """
-        return self._commit(DeleteCheckpoint(self._address, which))
+        return self._commit(session.DeleteCheckpoint(self._address, which))
 
     # --- going back -------------------------------------------------------------------------------
 
@@ -819,7 +831,7 @@ class Session:
                 values of then were trimmed.
             RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
         """
-        change = Rewind(self._address, to, state=state, expected_revision=expected_revision)
+        change = session.Rewind(self._address, to, state=state, expected_revision=expected_revision)
         return self._commit(change)
 
     def fork(
@@ -865,7 +877,7 @@ class Session:
         change = Fork(
             ref,
             target,
-            fork_point(ref, at),
+            session.fork_point(ref, at),
             state=state,
             expected_revision=expected_revision,
         )
@@ -878,7 +890,7 @@ class Session:
             NotFoundError: there is no session, no such live item, or no such checkpoint.
             CorruptValueError: a row is damaged.
         """
-        return history_at(self._address, txn, at)
+        return session.history_at(self._address, txn, at)
 
     # --- recovery ---------------------------------------------------------------------------------
 
@@ -964,7 +976,7 @@ class Session:
         prepared = encode_items(address, [item.message], options)
         number = 0 if its.log is None else its.log.session
         key = f"memcore:share:{number}:{item.seq}"
-        return append_once(address, key, prepared)
+        return session.append_once(address, key, prepared)
 
     def _newest_result(self) -> Item:
         stop = None
@@ -987,7 +999,7 @@ class Session:
         Raises:
             InvalidOptionError: a rule is unknown or out of range.
         """
-        return Ladder(self._address, checked_rules(rules))
+        return session.Ladder(self._address, session.checked_rules(rules))
 
     def pending_hitl(self) -> list[Escalation]:
         """The ``hitl`` events of the live history without a decision, oldest first.
@@ -1040,7 +1052,7 @@ class Session:
         Raises:
             NotFoundError, InvalidOptionError, CorruptValueError
         """
-        return make_bundle(
+        return session.make_bundle(
             self._address, self._reading, seq=seq, most_bytes=most_bytes, policy=policy
         )
 
@@ -1084,7 +1096,7 @@ class Session:
         voices = checked_voices(authors, share)
         found = self._reading.items(start, stop, skip_corrupt=skip_corrupt)
         if redact not in (None, False):
-            found = shown_items(self._address, found, redact)
+            found = session.shown_items(self._address, found, redact)
         if voices is None:
             return found
         shown = self.metering.voicing.seqs(voices, skip_corrupt=skip_corrupt)
@@ -1105,7 +1117,7 @@ class Session:
         found = self._reading.tail(count, skip_corrupt=skip_corrupt)
         if redact in (None, False):
             return found
-        return list(shown_items(self._address, found, redact))
+        return list(session.shown_items(self._address, found, redact))
 
     def find_call(self, call_id: str) -> CallRecord:
         """Where a call was made and answered; the latest with this id.
@@ -1168,7 +1180,11 @@ class Session:
             view=view,
             voices=checked_voices(authors, share),
         )
-        return found if redact in (None, False) else shown_context(self._address, found, redact)
+        return (
+            found
+            if redact in (None, False)
+            else session.shown_context(self._address, found, redact)
+        )
 
 
 def store_of(session: Session) -> LmdbStore:

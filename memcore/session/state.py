@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from memcore import state
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.log import Head, History, SessionTxn, find_request, record_request, request_of
 from memcore.log.checkpoint import checkpoint_states
@@ -12,25 +13,11 @@ from memcore.options import checked_bool, checked_int
 from memcore.rows.head import head_key
 from memcore.session.change import Change, Unchanged, state_at, state_before
 from memcore.session.engine import SessionRef
-from memcore.state import (
-    APP,
-    TEMPORARY,
-    USER,
-    Fields,
-    FieldVersion,
-    ScopedChange,
-    StateSchema,
-    Trimmed,
-    Watching,
-    begin_trim,
-    packed_field,
-    prefix_of,
-    read_header,
-    trim_piece,
-    value_at,
-    values_at,
-)
+from memcore.state import Fields, ScopedChange
 from memcore.store.interface import ReadTxn, Txn
+
+if TYPE_CHECKING:
+    from memcore.state import FieldVersion, StateSchema, Trimmed, Watching
 
 __all__ = [
     "SessionState",
@@ -80,7 +67,7 @@ class SessionState(Fields[ScopedChange]):
     @property
     def counter(self) -> int:
         """The number of the last change of its own fields; what ``expected`` is compared with."""
-        return self._read(lambda txn, place: read_header(txn, *place).counter, 0)
+        return self._read(lambda txn, place: state.read_header(txn, *place).counter, 0)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())
@@ -97,12 +84,12 @@ class SessionState(Fields[ScopedChange]):
     def read(self, txn: ReadTxn, *, shared: bool = True) -> dict[str, Any]:
         """``all`` as a transaction of the session's store sees it."""
         place = self._address.find(txn)
-        found = {} if place is None else _decoded(values_at(txn, *place))
+        found = {} if place is None else _decoded(state.values_at(txn, *place))
         if shared:
-            for prefix in (APP, USER):
+            for prefix in (state.APP, state.USER):
                 scope = self._address.find_scope(txn, prefix)
                 if scope is not None:
-                    found |= _decoded(values_at(txn, scope, 0), prefix)
+                    found |= _decoded(state.values_at(txn, scope, 0), prefix)
             found |= self._address.temporary
         return found
 
@@ -113,7 +100,7 @@ class SessionState(Fields[ScopedChange]):
             NotFoundError: there was no such change, or its values were trimmed.
         """
         checked_int("counter", counter)
-        found = self._read(lambda txn, place: _decoded(values_at(txn, *place, counter)), None)
+        found = self._read(lambda txn, place: _decoded(state.values_at(txn, *place, counter)), None)
         if found is None and counter:
             msg = f"there is no session {self._address.name!r}"
             raise NotFoundError(msg)
@@ -152,7 +139,7 @@ class SessionState(Fields[ScopedChange]):
                 raise self._address.headless(*place)
             history = History(Head.unpack(key, value).all_segments(txn, place[0]))
             owner, counter = find(txn, place, history)
-            return _decoded(values_at(txn, place[0], owner, counter))
+            return _decoded(state.values_at(txn, place[0], owner, counter))
 
         found = self._read(look, None)
         if found is None and seq:
@@ -172,9 +159,9 @@ class SessionState(Fields[ScopedChange]):
         return self.schema.visible(self.all(), to=to, exclude=exclude)
 
     def _value(self, key: str) -> tuple[Any] | None:
-        address, prefix = self._address, prefix_of(key)
-        packed_field(key, prefix=prefix)
-        if prefix == TEMPORARY:
+        address, prefix = self._address, state.prefix_of(key)
+        state.packed_field(key, prefix=prefix)
+        if prefix == state.TEMPORARY:
             found = address.temporary
             return (found[key],) if key in found else None
 
@@ -186,7 +173,7 @@ class SessionState(Fields[ScopedChange]):
             if place is None:
                 return None
             name = key.removeprefix(prefix)
-            version = value_at(txn, *place, name, read_header(txn, *place).counter)
+            version = state.value_at(txn, *place, name, state.read_header(txn, *place).counter)
             return None if version is None else (version.value(),)
 
         return address.engine.store.read(look)
@@ -229,7 +216,7 @@ class SessionState(Fields[ScopedChange]):
     @property
     def watching(self) -> Watching:
         """What waits for its changes (for memcore's own facades)."""
-        return Watching(self._address.engine.store, self._address.find)
+        return state.Watching(self._address.engine.store, self._address.find)
 
     # --- the past ---------------------------------------------------------------------------------
 
@@ -255,16 +242,18 @@ class SessionState(Fields[ScopedChange]):
     def _begin_trim(self, txn: Txn, keep: int) -> Trimmed:
         place = self._address.find(txn)
         if place is None:
-            return Trimmed(0, None)
+            return state.Trimmed(0, None)
         self._address.admit(txn, place)
-        return Trimmed(0, begin_trim(txn, *place, keep=keep, pinned=checkpoint_states(txn, *place)))
+        return state.Trimmed(
+            0, state.begin_trim(txn, *place, keep=keep, pinned=checkpoint_states(txn, *place))
+        )
 
     def _trim(self, txn: Txn, start: bytes) -> Trimmed:
         place = self._address.find(txn)
         if place is None:
-            return Trimmed(0, None)
+            return state.Trimmed(0, None)
         self._address.admit(txn, place)
-        return trim_piece(txn, *place, start)
+        return state.trim_piece(txn, *place, start)
 
 
 class UpdateState(Change[int]):
@@ -296,7 +285,7 @@ class UpdateState(Change[int]):
         if place is None:
             change.check(0)
         change.run(txn, None, ref)
-        return 0 if place is None else read_header(txn, *place).counter
+        return 0 if place is None else state.read_header(txn, *place).counter
 
     def run(self, session: SessionTxn) -> int | Unchanged:
         """Write the fields, unless the request was carried out before."""

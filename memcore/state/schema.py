@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import (
     Annotated,
     Any,
@@ -22,6 +21,7 @@ from typing import (
 )
 
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
+from memcore.options import closest
 from memcore.state.update import MISSING, Merge, Update, copied, merged, overwritten, writes_of
 
 __all__ = [
@@ -404,7 +404,7 @@ class StateSchema:
         if found is None and is_shared(key):  # other sessions write it, too, and by other schemas
             return Field(key, Any, required=False)
         if found is None:
-            near = get_close_matches(key, self._fields, n=1)
+            near = closest(key, self._fields)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self._fields)}"
             msg = f"the schema of the state has no field {key!r:.80}: {hint}"
             raise InvalidUpdateError(msg, key=key)

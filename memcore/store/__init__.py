@@ -5,8 +5,16 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {
+        "audit_log": "anchored",
+        "copy": "back_up compact_file refusal restore_file separators wipe_slots",
+        "datafile": "refuse_network",
+        "encryption": (
+            "CLOSED_KINDS SECRET_KEY RowCipher copy_refused number_of owner_of packed_secret "
+            "waiting_secret"
+        ),
         "interface": "MapMovedError ReadTxn Store Txn",
-        "offline": "build_detached open_detached",
+        "offline": "build_detached migrate_file open_detached reseal",
+        "pages": "TXNID_MAX DamageError Tree TreeWalk free_lists free_pages",
         "store": "LmdbStore open_store",
     },
 )

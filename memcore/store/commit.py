@@ -11,7 +11,6 @@ waiter also looks at its state now and then, so a swallowed wake-up costs time, 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from _thread import LockType, allocate_lock, get_ident
 from collections import deque
@@ -31,6 +30,8 @@ from memcore.store.lmdb import MapFull, RawError
 from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
 
 if TYPE_CHECKING:
+    import asyncio
+
     from memcore.store.environment import Environment
 
 __all__ = [

@@ -12,7 +12,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -560,7 +559,7 @@ _MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
 
 def temporary_name(final: str) -> str:
     """Where this process makes a file that is to be ``final``."""
-    return f"{final}.new-{os.getpid()}-{token_hex(4)}"
+    return f"{final}.new-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def leftovers(final: str) -> list[tuple[str, int]]:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from memcore.codec.keys import Care, Counter, Kind, Row, care_rows, counter, u64
+from memcore.codec.keys import Care, Counter, Kind, Row, blake2b, care_rows, counter, u64
 from memcore.codec.values import CLEAR_FORMAT, HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import (
     CorruptValueError,

@@ -10,11 +10,12 @@ import os
 from _thread import LockType, allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from memcore import store
 from memcore.errors import (
     ClosedError,
     InternalError,
@@ -25,10 +26,8 @@ from memcore.errors import (
 )
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
-from memcore.store.audit_log import Recorder, anchored
 from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
 from memcore.store.datafile import Format, newest_meta
-from memcore.store.encryption import RowCipher
 from memcore.store.fault_injection import watched
 from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
@@ -36,6 +35,10 @@ from memcore.store.open_file import Attachment, FileKey, attach, walked
 from memcore.store.redo_log import RedoLog
 from memcore.store.steady import SteadyLog, SteadySync
 from memcore.store.transaction import Snapshot
+
+if TYPE_CHECKING:
+    from memcore.store.audit_log import Recorder
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "Environment",
@@ -606,7 +609,7 @@ class Environment:
     def _shut(self, _: Any) -> None:
         if self.is_closed and self.raw is None:
             return
-        with anchored(self.audit):
+        with nullcontext() if self.audit is None else store.anchored(self.audit):
             self.barrier.closed(self.detach)
 
     def needs_recovery(self) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator
 from threading import Lock
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from memcore.limits import PAGE_BYTES, PIECE_PAGES, PIECE_ROWS
-from memcore.store.encryption import RowCipher
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "ERASED",

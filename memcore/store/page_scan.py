@@ -14,12 +14,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from memcore.errors import CorruptStoreError, StorageError, StoreAccessError
 from memcore.limits import KV_VALUE_BYTES_MAX, PAGE_BYTES
 from memcore.store.datafile import DEPTH_MAX, FORMAT_KEY, NO_PAGE, Meta, meta_page, parse_meta
-from memcore.store.encryption import RowCipher
 from memcore.store.pages import (
     BRANCH,
     LEAF,
@@ -33,6 +32,9 @@ from memcore.store.pages import (
 )
 from memcore.store.redo_log import RedoArea, RedoLog, find_run
 from memcore.store.steady import SteadyLog
+
+if TYPE_CHECKING:
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "Confidence",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import logging
 import os
 import stat
-import tempfile
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from weakref import WeakSet, ref
 
+from memcore import store as package
 from memcore.codec import keys
 from memcore.codec.values import open_number, seal_value
 from memcore.errors import (
@@ -40,19 +39,9 @@ from memcore.limits import (
     MAP_BYTES_MIN,
     STEADY_INTERVAL_MS_DEFAULT,
 )
-from memcore.privacy.keyring import KeyProvider, KeyRing, Secret
-from memcore.store.copy import Judge, back_up, compact_file, refusal, restore_file, wipe_slots
+from memcore.options import checked_path
+from memcore.privacy.keyring import Key, KeyProvider, KeyRing, Secret, key_provider
 from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
-from memcore.store.encryption import (
-    CLOSED_KINDS,
-    SECRET_KEY,
-    RowCipher,
-    copy_refused,
-    number_of,
-    owner_of,
-    packed_secret,
-    waiting_secret,
-)
 from memcore.store.environment import Environment
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.lmdb import RawEnv, already_open
@@ -60,9 +49,17 @@ from memcore.store.open_file import build_file, create_file, new_record
 from memcore.store.redo_log import find_run
 from memcore.store.transaction import stored_rows
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from memcore.store.copy import Judge
+    from memcore.store.encryption import RowCipher
+
 __all__ = [
     "KeyOptions",
     "LmdbStore",
+    "access_of",
+    "check_mode",
     "close_if_unused",
     "close_unused",
     "drop",
@@ -223,6 +220,39 @@ class KeyOptions:
         return self.key_file or database + _KEYS
 
 
+def check_mode(durability: object, *, allow_unsafe: bool) -> None:
+    """Refuse a mode that there is not, or one that loses data without consent.
+
+    Raises:
+        InvalidOptionError
+    """
+    if durability not in (None, *DURABILITIES):
+        known = ", ".join(map(repr, DURABILITIES))
+        msg = f"durability: expected one of {known}, got {durability!r}"
+        raise InvalidOptionError(msg)
+    if durability == "none" and not allow_unsafe:
+        msg = (
+            "durability='none' may corrupt the file when the power fails: pass allow_unsafe=True "
+            "if the file is a cache or a test's, else leave durability out"
+        )
+        raise InvalidOptionError(msg)
+
+
+def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOptions | None:
+    """What the options ``key`` and ``key_file`` give.
+
+    Raises:
+        InvalidOptionError, KeyNeededError
+    """
+    if key is None:
+        if key_file is not None:
+            raise InvalidOptionError("key_file: needs key=, which opens it")
+        return None
+    return KeyOptions(
+        key_provider(key), None if key_file is None else checked_path("key_file", key_file)
+    )
+
+
 def new_ring(access: KeyOptions, path: str) -> KeyRing:
     """The key file of a database that is about to be made, at ``path``.
 
@@ -244,7 +274,7 @@ def vault_for_copy(access: KeyOptions | None, source: str, target: str) -> RowCi
     if access is None:
         return None
     ring = KeyRing.load(access.path_for(source), access.provider)
-    return RowCipher(ring.copied(target + _KEYS))
+    return package.RowCipher(ring.copied(target + _KEYS))
 
 
 def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | None:
@@ -271,7 +301,7 @@ def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | 
     if ring.seed != record.seed:
         msg = f"{name}: is the key file of another database than {os.fspath(path)}"
         raise KeyFileError(msg)
-    return RowCipher(ring)
+    return package.RowCipher(ring)
 
 
 def need_own(store: LmdbStore, vault: RowCipher) -> None:
@@ -287,7 +317,7 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
     ring = vault.ring
     if ring.path is None:
         return
-    if not (ring.owner and store.read(owner_of) == ring.owner):
+    if not (ring.owner and store.read(package.owner_of) == ring.owner):
         owner = store.transact(lambda txn: vault.own(txn, store.path), makes_room=True)
         if not ring.owner:
             store.make_durable()
@@ -299,7 +329,7 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
                 _log.warning("the next opening notes whose the key file is: %s", error)
     home = ring.path.removesuffix(_KEYS)
     if home != ring.path and _is_copy_of(store, home):
-        raise copy_refused(store.path, f"{home}, which {ring.path} belongs to")
+        raise package.copy_refused(store.path, f"{home}, which {ring.path} belongs to")
 
 
 def _is_copy_of(store: LmdbStore, other: str) -> bool:
@@ -341,7 +371,9 @@ def need_newest(env: Environment, vault: RowCipher) -> None:
         key = keys.counter(keys.Counter.SCOPE)
         value = txn.get(key)
         last = 0 if value is None else open_number(key, value)
-        found = (_first_content(txn, kind, vault.ring.minted, last) for kind in CLOSED_KINDS)
+        found = (
+            _first_content(txn, kind, vault.ring.minted, last) for kind in package.CLOSED_KINDS
+        )
         return min((scope for scope in found if scope is not None), default=None)
 
     found = env.read(look)
@@ -373,7 +405,7 @@ def _first_content(txn: ReadTxn, kind: int, first: int, last: int) -> int | None
         for key, value in stored_rows(txn, start, stop):
             found = int.from_bytes(key[1:9], "big")
             scope, looked = found, looked + 1 if found == scope else 1
-            if number_of(value) is not None:
+            if package.number_of(value) is not None:
                 return scope
             if looked == _ROWS_LOOKED_AT:
                 break  # on to the next one
@@ -563,14 +595,16 @@ def _format(env: Environment) -> Format:
 
 
 def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - for databases in memory alone
+
     ring = None if access is None else new_ring(access, ":memory:")
     record = new_record("none", seed=None if ring is None else ring.seed)
     try:
-        with tempfile.TemporaryDirectory(prefix="memcore-") as directory:
+        with TemporaryDirectory(prefix="memcore-") as directory:
             name = str(Path(directory, "memory"))
             build_file(name, record, sync=False)
             env = Environment(name, map_bytes=map_bytes)
-            env.vault = None if ring is None else RowCipher(ring)
+            env.vault = None if ring is None else package.RowCipher(ring)
             with opening.lock:  # a fork finds it whole, or not at all
                 env.attach(read_only=False)
                 env.private = True
@@ -578,7 +612,7 @@ def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
                 environments.add(env)
                 return LmdbStore(env, read_only=False)
     except OSError as error:
-        raise refusal(error, ":memory:") from error
+        raise package.refusal(error, ":memory:") from error
 
 
 class SecretRow:
@@ -597,7 +631,7 @@ class SecretRow:
 
     def _kept(self, value: bytes | None) -> bytes | None:
         key = self._open().environment().key
-        return None if value is None or key is None else waiting_secret(value, key[1])
+        return None if value is None or key is None else package.waiting_secret(value, key[1])
 
     def kept(self) -> bytes | None:
         """The secret, if it is kept there."""
@@ -622,10 +656,10 @@ class SecretRow:
             kept = self._kept(row)
             left = fn(kept)
             if left is None:
-                txn.delete(SECRET_KEY)
+                txn.delete(package.SECRET_KEY)
             elif left != kept and env.key is not None:
-                packed = packed_secret(left, env.key[1])
-                txn.put(SECRET_KEY, seal_value(SECRET_KEY, packed))
+                packed = package.packed_secret(left, env.key[1])
+                txn.put(package.SECRET_KEY, seal_value(package.SECRET_KEY, packed))
             if row is not None and kept is None:
                 _log.warning(
                     "%s: a secret that was damaged or of another file was dropped", env.path
@@ -636,7 +670,7 @@ class SecretRow:
 
 
 def _secret_row(txn: ReadTxn) -> bytes | None:
-    return txn.get(SECRET_KEY)
+    return txn.get(package.SECRET_KEY)
 
 
 class LmdbStore:
@@ -758,7 +792,7 @@ class LmdbStore:
         The copy's structure is walked before it gets its name, or ``judge`` does so.
         """
         final = str(Path(os.fsdecode(os.fspath(target))).resolve())
-        back_up(self.environment(), final, compact=compact, judge=judge)
+        package.back_up(self.environment(), final, compact=compact, judge=judge)
 
     def copy_compact(
         self, *, durability: str | None = None, judge: Judge | None = None
@@ -770,12 +804,14 @@ class LmdbStore:
         if env.private:
             raise InvalidOptionError("an in-memory store has no file to compact")
         record = None if durability is None else _format(env)._replace(durability=durability)
-        return env.queue.call(lambda _: compact_file(env, record=record, judge=judge), job=True)
+        return env.queue.call(
+            lambda _: package.compact_file(env, record=record, judge=judge), job=True
+        )
 
     def wipe_records(self) -> None:
         """Leave nothing of the last commits in the redo slots; what is stored stays."""
         env = self.environment()
-        env.queue.call(lambda _: wipe_slots(env), job=True)
+        env.queue.call(lambda _: package.wipe_slots(env), job=True)
 
     def restore(
         self, target: str, *, kept: str | None, replace: bool, judge: Judge | None = None
@@ -784,9 +820,9 @@ class LmdbStore:
         env = self.environment()
         owner = b"" if self.vault is None else self.vault.ring.owner
         if replace and os.path.lexists(target):
-            restore_file(env, target, kept=kept, judge=judge, owner=owner)
+            package.restore_file(env, target, kept=kept, judge=judge, owner=owner)
         else:
-            back_up(env, target, compact=False, judge=judge, owner=owner)
+            package.back_up(env, target, compact=False, judge=judge, owner=owner)
 
     def check(self) -> list[str]:
         """Structural findings over the whole file; empty means clean. Writers wait meanwhile."""

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
-from memcore.store.datafile import FORMAT_KEY, Format
-from memcore.store.encryption import RowCipher
+from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
 from memcore.store.interface import ReadTxn
 from memcore.store.redo_log import OP_BYTES
 
 if TYPE_CHECKING:
     from memcore.store.audit_log import Recorder
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "RawTxn",
     "Snapshot",
     "WriteTxn",
+    "is_audited",
     "stored",
     "stored_rows",
 ]
@@ -135,6 +136,12 @@ def stored(txn: ReadTxn) -> RawTxn:
     if raw is None:
         _ended()
     return raw
+
+
+def is_audited(txn: ReadTxn, path: str) -> bool:
+    """Whether the file's record says that every write is noted."""
+    record = Format.unpack(stored(txn).get(FORMAT_KEY), path)
+    return bool(record.features & AUDITED)
 
 
 def stored_rows(

@@ -8,12 +8,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from functools import wraps
-from hashlib import blake2b
+from functools import cached_property, wraps
 from time import perf_counter, time
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
+from memcore.codec.keys import blake2b
 from memcore.errors import InvalidOptionError
 from memcore.telemetry.record import MEASURES, OK, Figures, Record, Sink
 
@@ -889,7 +889,8 @@ def observe(handle: T, observer: Observer) -> T:
         object.__setattr__(made, name, value)
     made.observer = observer.beside(handle)
     for part in _PARTS:
-        inner = getattr(made, "__dict__", {}).get(part)
+        is_made_late = isinstance(getattr(twin, part, None), cached_property)
+        inner = getattr(made, part) if is_made_late else getattr(made, "__dict__", {}).get(part)
         if inner is not None:
             setattr(made, part, observe(inner, made.observer))
     if _NOTED in getattr(made, "__dict__", ()):  # what the plain handle stores counts, too

@@ -6,7 +6,6 @@ are never added up.
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from abc import ABC, abstractmethod
 from array import array
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.limits import ITEM_TOKENS_MAX
-from memcore.options import checked_int
+from memcore.options import checked_int, closest
 from memcore.tokens.media import KINDS, PROFILES, Media, MediaTable
 from memcore.tokens.message import gather, gather_tools, json_text, tool_rules
 
@@ -319,7 +318,7 @@ def profile_named(name: Any) -> MediaTable:
     """
     found = PROFILES.get(name) if isinstance(name, str) else None
     if found is None:
-        close = difflib.get_close_matches(str(name), PROFILES, n=1)
+        close = closest(str(name), PROFILES)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         msg = f"no media profile is named {name!r:.80}; there are {', '.join(PROFILES)}{hint}"
         raise InvalidOptionError(msg)

@@ -10,11 +10,11 @@ model:NAME                     whatever counts for that model; its id is one of 
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, Final, NamedTuple
 
 from memcore.errors import CounterUnavailableError, InvalidOptionError
+from memcore.options import closest
 from memcore.tokens.builtin import (
     DIVISOR_MAX,
     ENCODINGS,
@@ -173,7 +173,7 @@ def counter_for_model(model: str, *, media: MediaOption = None) -> TextCounter:
             return found
     known = [prefix for prefix, _, _ in OPENAI_MODELS]
     known += [prefix for family in FAMILIES for prefix in family.prefixes]
-    close = difflib.get_close_matches(name, known, n=1)
+    close = closest(name, known)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     msg = (
         f"no counter is known for model {model!r:.80}{hint}; memcore knows models of OpenAI, "
@@ -320,7 +320,7 @@ def _is_model(name: str) -> bool:
 
 
 def _unknown(name: str) -> InvalidOptionError:
-    close: list[Any] = difflib.get_close_matches(name[:100], _EXAMPLES, n=1)
+    close: list[Any] = closest(name[:100], _EXAMPLES)
     if _is_model(name):
         close = [f"model:{name}"]
     hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Final
 
 from memcore._fast import classify
+from memcore.codec.keys import blake2b
 from memcore.model import ItemKind, Message, Repair
 from memcore.wire.message import (
     BY_NAME,

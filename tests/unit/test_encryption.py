@@ -388,7 +388,7 @@ def test_no_link_in_the_place_of_a_temporary_file_is_followed(sealed, tmp_path, 
     """Whoever guesses the name may plant a link there: the file that it leads to stays."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    monkeypatch.setattr(files, "token_hex", lambda count: "0" * 2 * count)
+    monkeypatch.setattr(files, "urandom", bytes)
     place = f"{sealed}.keys"
     with memcore.open(sealed, key=KEY) as db:
         os.symlink(victim, f"{place}.{'0' * 16}.tmp")

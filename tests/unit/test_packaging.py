@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,14 @@ NOT_LOADED = [
 ]
 
 
-def run_python(code: str, *path: Path) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, *path: Path, arguments: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run ``code`` in an interpreter of its own that looks for modules in ``path`` first."""
     inherited = os.environ.get("PYTHONPATH")
     search = [*map(str, path), *([inherited] if inherited else [])]
     return subprocess.run(
-        [sys.executable, "-P", "-c", code],  # -P: not the current directory
+        [sys.executable, "-P", "-c", code, *arguments],  # -P: not the current directory
         env=os.environ | {"PYTHONPATH": os.pathsep.join(search)},
         capture_output=True,
         text=True,
@@ -62,6 +65,39 @@ def test_import_loads_nothing_optional() -> None:
     assert "memcore._fast" in loaded
     assert loaded.isdisjoint(NOT_LOADED)
     assert loaded.isdisjoint({"memcore.adapters", "memcore.cli", "memcore.testing"})
+
+
+FIRST_TURN = """
+import sys
+before = set(sys.modules)
+import memcore
+with memcore.open(sys.argv[1]) as db:
+    session = db.session("s")
+    session.append({"role": "user", "content": "Hello"})
+    assert len(session.context().messages) == 1
+print(*sorted(set(sys.modules) - before), sep="\\n")
+"""
+FIRST_TURN_MODULES = 85
+"""Of memcore, with its packages: a number that may fall, and does not rise."""
+
+
+def test_the_first_turn_loads_what_it_needs(tmp_path: Path) -> None:
+    ran = run_python(FIRST_TURN, arguments=[str(tmp_path / "m.db")])
+    assert ran.returncode == 0, ran.stderr
+    loaded = set(ran.stdout.split())
+    assert loaded.isdisjoint(NOT_LOADED)
+    # Of the standard library what takes long or much: asyncio with ssl and sockets, OpenSSL.
+    late = {"asyncio", "concurrent.futures", "decimal", "difflib", "hashlib", "hmac", "queue"}
+    assert loaded.isdisjoint(late | {"secrets", "shutil", "socket", "ssl", "subprocess"})
+    assert loaded.isdisjoint({"tempfile", "tomllib", "zoneinfo"})
+    ours = {name for name in loaded if name.partition(".")[0] == "memcore"}
+    optional = (
+        "aio audit.start compaction.policy exchange.load graph.store kv.rows retention.erasure"
+    )
+    optional += " maintenance.check session.bundle session.compact session.recovery session.retry"
+    optional += " state.rows store.audit_log store.copy store.page_scan telemetry.otel"
+    assert ours.isdisjoint(f"memcore.{name}" for name in optional.split())
+    assert len(ours) <= FIRST_TURN_MODULES, sorted(ours)
 
 
 def test_all_is_sorted_and_there() -> None:
