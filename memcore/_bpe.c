@@ -113,7 +113,7 @@ int64_t bpe_count_to(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int6
             } else if (LIKELY(size <= SHORT_BYTES)) {
                 piece found = ahead[count++] = piece_at(s, size, t.end);
                 __builtin_prefetch(slot_of(w, found.hash));
-                __builtin_prefetch(line_of(v, found.hash));
+                __builtin_prefetch(&v->slots[first_slot(v, found.hash)]);
             } else {
                 int64_t found = tokens_of(v, w, s, size, t.end, NULL);
                 if (UNLIKELY(found < 0)) return found;
@@ -121,6 +121,8 @@ int64_t bpe_count_to(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int6
             }
             s = to;
         }
+        for (int i = 0; i < count; i++)
+            __builtin_prefetch(&v->places[v->slots[first_slot(v, ahead[i].hash)] & ID_MASK]);
         int left = 0;
         for (int i = 0; i < count; i++) {
             int64_t found = look_up(v, w, &ahead[i]);
@@ -191,7 +193,7 @@ static int cut_inside(bpe_vocab *v, bpe_work *w, const uint8_t *s, mark from, si
             if (!before && at.tokens >= most) break;
         }
         if (i < k) {
-            at.at += v->tokens[w->ids[i]].size;
+            at.at += bytes_of(v, w->ids[i]);
             at.tokens++;
         }
     }

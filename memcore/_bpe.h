@@ -30,7 +30,8 @@ typedef struct {
     int64_t bytes, tokens, total;
 } bpe_cut;
 
-/* NULL: malformed (*why says what), or no memory (*why is NULL). The files are copied. */
+/* NULL: malformed (*why says what), or no memory (*why is NULL). The vocabulary's file is used until
+ * bpe_vocab_free and may not change; that of the classes is copied. */
 bpe_vocab *bpe_vocab_new(const uint8_t *file, size_t n, const uint8_t *classes, size_t n_classes,
                          const char **why);
 void bpe_vocab_free(bpe_vocab *v);

@@ -1,6 +1,7 @@
 # --- token counts: the Python side of _bpe.c ------------------------------------------------------
 
 from cpython.array cimport array, clone
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 
 
@@ -66,13 +67,17 @@ cdef class Encoding:
     """
 
     cdef bpe_vocab *vocab
+    cdef Py_buffer file            # of the vocabulary: bytes, or a file that is mapped
     cdef bpe_work *idle[IDLE_MAX]
     cdef int idle_count
 
-    def __cinit__(self, bytes vocabulary not None, bytes classes not None):
+    def __cinit__(self, vocabulary, bytes classes not None):
         cdef const char *why = NULL
+        PyObject_GetBuffer(vocabulary, &self.file, PyBUF_SIMPLE)
+        if not self.file.readonly:
+            raise TypeError("a vocabulary has to stay as it is: expected bytes or a mapped file")
         self.vocab = bpe_vocab_new(
-            <const uint8_t *>PyBytes_AS_STRING(vocabulary), <size_t>PyBytes_GET_SIZE(vocabulary),
+            <const uint8_t *>self.file.buf, <size_t>self.file.len,
             <const uint8_t *>PyBytes_AS_STRING(classes), <size_t>PyBytes_GET_SIZE(classes), &why)
         if self.vocab is NULL:
             if why is NULL:
@@ -84,6 +89,7 @@ cdef class Encoding:
             self.idle_count -= 1
             bpe_work_free(self.idle[self.idle_count])
         bpe_vocab_free(self.vocab)
+        PyBuffer_Release(&self.file)
 
     @property
     def name(self):

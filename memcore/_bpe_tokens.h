@@ -110,15 +110,14 @@ static int may_cross(const bpe_vocab *v, const uint8_t *first, const uint8_t *p,
 /* Both parts of a token of two bytes or more, the left one in the low half; 0: none, the vocabulary
  * contradicts itself. */
 static inline uint64_t parts_of(bpe_vocab *v, sized it) {
-    token *t = &v->tokens[id_of(it)];
-    uint64_t both = __atomic_load_n(&t->parts, __ATOMIC_RELAXED);
+    uint64_t both = __atomic_load_n(&v->parts[id_of(it)], __ATOMIC_RELAXED);
     if (LIKELY(both)) return both;
-    size_t left = t->split, right = t->size - left;
-    const uint8_t *p = v->bytes + t->start, *end = p + t->size + PAD;
+    size_t left = v->splits[id_of(it)], right = size_of(it) - left;
+    const uint8_t *p = v->bytes + start_of(v, id_of(it)), *end = p + size_of(it) + PAD;
     uint32_t a = find(v, p, left, end), b = find(v, p + left, right, end);
     if (a == NONE || b == NONE || a >= id_of(it) || b >= id_of(it)) return 0;
     both = (uint64_t)sized_of(b, right) << 32 | sized_of(a, left);
-    __atomic_store_n(&t->parts, both, __ATOMIC_RELAXED);
+    __atomic_store_n(&v->parts[id_of(it)], both, __ATOMIC_RELAXED);
     return both;
 }
 
@@ -129,7 +128,7 @@ static int find_apart(bpe_vocab *v, const uint8_t *p, sized left, sized right, c
     for (;;) {
         size_t a = size_of(left), b = size_of(right);
         uint32_t joined = find(v, p - a, a + b, end);
-        if (joined < limit && v->tokens[joined].split == a) return 0;
+        if (joined < limit && v->splits[joined] == a) return 0;
         if (a == 1 && b == 1) return 1;
         int undo_left = b == 1 || (a > 1 && id_of(left) > id_of(right));
         uint64_t both = parts_of(v, undo_left ? left : right);
@@ -163,7 +162,7 @@ static inline int may_follow(bpe_vocab *v, bpe_work *w, const uint8_t *p, sized 
 static inline sized shorter_of(bpe_vocab *v, sized it) {
     sized found = __atomic_load_n(&v->shorter[id_of(it)], __ATOMIC_RELAXED);
     if (LIKELY(found)) return found;
-    const uint8_t *p = v->bytes + v->tokens[id_of(it)].start;
+    const uint8_t *p = v->bytes + start_of(v, id_of(it));
     found = longest(v, p, size_of(it) - 1, p + size_of(it) + PAD);
     __atomic_store_n(&v->shorter[id_of(it)], found, __ATOMIC_RELAXED);
     return found;

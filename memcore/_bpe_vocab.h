@@ -30,38 +30,24 @@ enum { OTHER, UP, LO, BOTH, MARK, NUM, WS, NL };  /* classes of code points, as 
 #define HEADER_BYTES 32
 #define ID_BITS 18
 #define ID_MASK ((1u << ID_BITS) - 1)
-#define PAD 16           /* readable bytes behind the tokens */
+#define PAD 16           /* bytes of 0 behind the tokens: what reads words may read on */
+#define SIZE_BITS 8      /* of what is known of a token's place: its size, above that its start */
 #define LENGTHS_BITS 18  /* slots of the tables of lengths */
 #define LENGTHS_FAR 31   /* this bit and those above: tokens of so many bytes or more */
 #define LONGEST_BITS 12
 
-/* What is known of a token, in one place: most questions come for all of it. */
-typedef struct {
-    uint32_t start;           /* where its bytes begin */
-    uint8_t size, split;      /* how many; how many in the left part of its last merge, 0 if one */
-    uint64_t parts;           /* memo: both parts of that merge as `sized`, the left one low; 0: not yet */
-} token;
-
-/* Tokens of at most SHORT_BYTES bytes by hash, each line of memory three of them: their bytes, with
- * the length in the highest byte. A miss of a processor's cache is what a lookup costs. */
-#define SHORT_BYTES 15
-#define LINE_KEYS 3
-typedef struct {
-    uint64_t lo[LINE_KEYS], hi[LINE_KEYS];
-    uint32_t id[LINE_KEYS], used;
-} line;
+#define SHORT_BYTES 15   /* bytes of a token, with their number, that make one key of 16 bytes */
 
 struct bpe_vocab {
-    void *arena;            /* the one allocation behind most pointers */
-    size_t arena_bytes;
+    void *arena;            /* the one allocation behind the tables; the file is not copied */
     int pattern;
     uint32_t n;
-    token *tokens;          /* by id */
-    const uint8_t *bytes;   /* of all tokens in a row, and PAD more */
-    line *lines;
-    uint32_t n_lines;
-    uint32_t *slots;        /* longer tokens, open addressing: tag above ID_BITS, id; NONE: empty */
-    uint32_t slot_mask;
+    const uint8_t *splits;  /* in the file, by id: bytes of the left part of the last merge, 0 if one */
+    const uint8_t *bytes;   /* in the file: of all tokens in a row, and PAD more */
+    uint32_t *places;       /* by id: where its bytes begin, and in SIZE_BITS how many */
+    uint32_t *slots;        /* by hash, open addressing: tag above ID_BITS, id; NONE: empty */
+    uint32_t n_slots;
+    uint64_t *parts;        /* memo: both parts of the last merge as `sized`, the left one low; 0: not yet */
     uint8_t *near;          /* by hash of three bytes: lengths of the tokens that begin with them */
     uint32_t *far;          /* by hash of six: lengths from six on */
     uint32_t *shorter;      /* memo: the next shorter token it begins with, as `sized`; 0: not yet */
@@ -141,20 +127,29 @@ static inline uint32_t far_slot(uint64_t lo) {
 
 static inline uint32_t longest_slot(uint64_t lo) { return far_slot(lo) >> (LENGTHS_BITS - LONGEST_BITS); }
 
-/* The line where a key is, if it is anywhere; lines that overflow go on in the next one. */
-static inline line *line_of(const bpe_vocab *v, uint64_t hash) {
-    return v->lines + ((hash & UINT32_MAX) * v->n_lines >> 32);
+static inline size_t start_of(const bpe_vocab *v, uint32_t id) { return v->places[id] >> SIZE_BITS; }
+
+static inline size_t bytes_of(const bpe_vocab *v, uint32_t id) {
+    return v->places[id] & ((1u << SIZE_BITS) - 1);
 }
 
-static inline line *next_line(const bpe_vocab *v, line *at) {
-    return at + 1 < v->lines + v->n_lines ? at + 1 : v->lines;
+/* The slot where a token of this hash is, if none before it took its place; else it is in one behind. */
+static inline uint32_t first_slot(const bpe_vocab *v, uint64_t hash) {
+    return (uint32_t)((hash & UINT32_MAX) * v->n_slots >> 32);
 }
+
+static inline uint32_t next_slot(const bpe_vocab *v, uint32_t at) { return at + 1 < v->n_slots ? at + 1 : 0; }
 
 static inline uint32_t find_key(const bpe_vocab *v, words key, uint64_t hash) {
-    for (line *at = line_of(v, hash);; at = next_line(v, at)) {
-        for (int i = 0; i < LINE_KEYS; i++)
-            if (at->hi[i] == key.hi && at->lo[i] == key.lo) return at->id[i];
-        if (LIKELY(at->used < LINE_KEYS)) return NONE;
+    uint32_t tag = tag_of(hash);
+    size_t n = key.hi >> 56;
+    for (uint32_t at = first_slot(v, hash);; at = next_slot(v, at)) {
+        uint32_t slot = v->slots[at], id = slot & ID_MASK;
+        if (slot == NONE) return NONE;
+        if ((slot & ~ID_MASK) != tag || bytes_of(v, id) != n) continue;
+        const uint8_t *p = v->bytes + start_of(v, id);
+        words its = key_of((words){load64(p), load64(p + 8)}, n);
+        if (LIKELY(its.lo == key.lo && its.hi == key.hi)) return id;
     }
 }
 
@@ -167,12 +162,11 @@ static inline uint32_t find_short(const bpe_vocab *v, words w, size_t n) {
 static inline uint32_t find_long(const bpe_vocab *v, const uint8_t *p, size_t n) {
     uint64_t h = hash_long(p, n);
     uint32_t tag = tag_of(h);
-    for (uint32_t at = (uint32_t)h & v->slot_mask;; at = (at + 1) & v->slot_mask) {
-        uint32_t slot = v->slots[at];
+    for (uint32_t at = first_slot(v, h);; at = next_slot(v, at)) {
+        uint32_t slot = v->slots[at], id = slot & ID_MASK;
         if (slot == NONE) return NONE;
-        uint32_t id = slot & ID_MASK;
-        const token *t = &v->tokens[id];
-        if ((slot & ~ID_MASK) == tag && t->size == n && !memcmp(v->bytes + t->start, p, n)) return id;
+        if ((slot & ~ID_MASK) == tag && bytes_of(v, id) == n && !memcmp(v->bytes + start_of(v, id), p, n))
+            return id;
     }
 }
 

@@ -1,5 +1,6 @@
 from array import array
 from collections.abc import Callable, Mapping
+from mmap import mmap
 from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
@@ -116,7 +117,7 @@ class HeadFields:
 
 @final
 class Encoding:
-    def __new__(cls, vocabulary: bytes, classes: bytes) -> Self: ...
+    def __new__(cls, vocabulary: bytes | mmap, classes: bytes) -> Self: ...
     @property
     def name(self) -> str: ...
     @property

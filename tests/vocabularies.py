@@ -23,8 +23,8 @@ def small(
     tokens = tokens or [*(bytes([byte]) for byte in range(256)), *MERGES]
     splits = splits or [0] * 256 + list(SPLITS)
     blob = b"".join(tokens)
-    head = HEADER.pack(b"mc-vocab", 1, pattern, len(tokens), len(blob), 0)
-    return head + bytes(map(len, tokens)) + bytes(splits) + blob
+    head = HEADER.pack(b"mc-vocab", 2, pattern, len(tokens), len(blob), 0)
+    return head + bytes(map(len, tokens)) + bytes(splits) + blob + bytes(16)
 
 
 def use(vocabulary: bytes, classes: bytes, texts: list[str]) -> bool:

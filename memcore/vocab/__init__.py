@@ -6,11 +6,12 @@ is ever fetched. An encoding is made when it is first asked for, and kept.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from mmap import ACCESS_READ, mmap
 from struct import Struct
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64
 
 from memcore._fast import Encoding
 from memcore.errors import CounterUnavailableError, InvalidOptionError
@@ -50,23 +51,27 @@ def load(name: str) -> Encoding:
     return found
 
 
-def _made(name: str, vocabulary: bytes, classes: bytes) -> Encoding:
+def _made(name: str, vocabulary: mmap, classes: mmap) -> Encoding:
     try:
-        return Encoding(vocabulary, classes)
+        return Encoding(vocabulary, classes[:])
     except ValueError as exc:
         raise _damaged(f"{name}.bin", str(exc)) from exc
 
 
-def _read(file: str) -> bytes:
-    path = Path(__file__).with_name(file)
+def _read(file: str) -> mmap:
+    """A file, mapped: what is not needed of it takes no memory, and processes share the rest."""
     try:
-        content = path.read_bytes()
-    except OSError as exc:
+        with open(os.path.join(os.path.dirname(__file__), file), "rb") as opened:
+            content = mmap(opened.fileno(), 0, access=ACCESS_READ)
+    except (OSError, ValueError) as exc:  # an empty one cannot be mapped
         raise _damaged(file, str(exc)) from exc
     if len(content) < _HEADER.size:
         raise _damaged(file, f"it has {len(content)} bytes")
     _, _, numbers, digest = _HEADER.unpack_from(content)
-    if xxh3_64_intdigest(numbers + content[_HEADER.size :]) != digest:
+    found = xxh3_64(numbers)
+    with memoryview(content) as whole, whole[_HEADER.size :] as rest:
+        found.update(rest)
+    if found.intdigest() != digest:
         raise _damaged(file, "its checksum is wrong")
     return content
 
