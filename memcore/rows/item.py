@@ -292,6 +292,17 @@ def salted(body: bytes, source: Random | None) -> bytes:
     return b"".join((head, salt, body[at:]))
 
 
+def unsalted(body: bytes) -> bytes:
+    """The body of an item's row as it was before ``salted``: the same wherever it is stored."""
+    if len(body) < _HEADER.size:
+        return body
+    kind, flag, reserved, size, created = _HEADER.unpack_from(body)
+    if not flag & _HAS_SALT:
+        return body
+    head = _HEADER.pack(kind, flag & ~_HAS_SALT, reserved, size - _SALT_BYTES, created)
+    return head + body[_HEADER.size + _SALT_BYTES :]
+
+
 _META: Final = b'{"meta":'
 _NO_REQUEST: Final = b',"request_id":null}'
 _TOLD: Final = b'{"request_id":'

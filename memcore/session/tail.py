@@ -24,7 +24,7 @@ from memcore.log.session_txn import revision_conflict
 from memcore.model import ItemKind, Message
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED
-from memcore.rows.item import decode_message, split_body
+from memcore.rows.item import decode_message, split_body, unsalted
 from memcore.rows.lifecycle import is_held, move_terms, read_lease, write_lease
 from memcore.rows.usage import inherit_usage
 from memcore.session.change import Change, Unchanged
@@ -420,7 +420,7 @@ def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total:
             if isinstance(row, CorruptValueError):
                 return "damaged " + blake2b(row.key, digest_size=_MARK_BYTES).hexdigest()
             if row[3][:1] != _EVENT:
-                return blake2b(row[3], digest_size=_MARK_BYTES).hexdigest()
+                return blake2b(unsalted(row[3]), digest_size=_MARK_BYTES).hexdigest()
         if count == total:
             return ""
         count = min(2 * count, total)

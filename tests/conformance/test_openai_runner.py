@@ -629,7 +629,9 @@ def damage_last(session: MemcoreSession) -> None:
     store.transact(lambda txn: txn.put(key, value[:-1] + bytes([value[-1] ^ 1])))
 
 
-def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"key": bytes(32)}])
+def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path, options):
+    """Also where rows are encrypted, so that none is ever written twice alike."""
     now = [1_700_000_000_000_000]
 
     async def work(db: memcore.Database) -> None:
@@ -650,7 +652,7 @@ def test_a_state_stays_over_a_renewal_and_is_sealed_with_the_items(tmp_path):
         values = store.read(lambda txn: [value for _, value in txn.scan(b"\x01", b"\xff")])
         assert not any(b"refund" in value or b"be kind" in value for value in values)
 
-    with memcore.open(tmp_path / "file") as db:
+    with memcore.open(tmp_path / "file", **options) as db:
         asyncio.run(work(db))
 
 

@@ -31,7 +31,7 @@ from memcore.store import steady
 from memcore.store import steady as pin
 from memcore.store import store as handle
 
-from . import services
+from . import frameworks, services
 
 Plant = Callable[[], None]
 
@@ -206,6 +206,47 @@ def torn_replacement() -> None:
             pass
 
     memcore.Session.batch = lambda self, **_: Torn(self)  # type: ignore[method-assign, assignment]
+
+
+@control("full", "invocations")
+def torn_invocation() -> None:
+    """What an invocation left in the state goes first, its events in a commit of their own."""
+    from memcore.adapters.adk import append
+
+    whole = append._before
+
+    def torn(session: Any, own: Any) -> dict[str, Any]:
+        session.state.update(whole(session, own))
+        return {}
+
+    append._before = torn
+
+
+@control("full", "waiting_runs")
+def torn_run() -> None:
+    """Items are added first, the run that waits behind them in a commit of its own."""
+    from memcore.adapters.openai_agents import MemcoreSession
+
+    save = MemcoreSession.save_run_state
+
+    async def torn(self: Any, state: Any, *, items: Any) -> None:
+        await self.add_items(items)
+        await save(self, state)
+
+    MemcoreSession.save_run_state = torn  # type: ignore[method-assign, assignment]
+
+
+@control("full", "waiting_runs")
+def torn_renewal() -> None:
+    """A session is cleared first, what is not too old comes back in a commit of its own."""
+
+    async def torn(session: Any, since_us: int) -> None:
+        native = session.native().sync
+        kept = [item.message for item in native if round(item.created_at * 1e6) >= since_us]
+        await session.clear_session()
+        await session.add_items(kept)
+
+    frameworks.removed = torn
 
 
 class _Lenient(int):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from . import erasures as _erasures  # noqa: F401 - registers its verb
 from . import expiries as _expiries  # noqa: F401 - registers its verbs
+from . import frameworks as _frameworks  # noqa: F401 - as above
 from . import graphs as _graphs  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
 from . import quarantines as _quarantines  # noqa: F401 - as above
@@ -563,3 +564,27 @@ def quarantines(lane: Lane) -> Iterator[Operation]:
             yield "fork", "q0", f"q0-{turn}", lane.live("q0")
         if turn % 3 == 2:
             yield "delete", name
+
+
+@workload(threads=2)
+def invocations(lane: Lane) -> Iterator[Operation]:
+    """Events of ADK in two rows each; invocations that are deleted with what they left."""
+    for turn in range(5):
+        for at in range(lane.rng.randint(1, 2)):
+            size = lane.rng.choice((60, 900, 40 * KIB, 300 * KIB))
+            yield "utter", "s", f"i{turn if at == 0 else max(turn - 1, 0)}", size
+        if turn % 2:
+            invocations = sorted({each for each, _ in lane.state["i/s"]})
+            yield "retract", "s", lane.rng.choice(invocations)
+
+
+@workload(threads=2)
+def waiting_runs(lane: Lane) -> Iterator[Operation]:
+    """Runs of the OpenAI Agents SDK that wait behind their items; sessions that lose old ones."""
+    for turn in range(8):
+        name = f"s{turn % 2}"
+        yield "converse", name, *[lane.rng.choice((60, 900, 9000))] * lane.rng.randint(1, 3)
+        size = lane.rng.choice((60, 900, 40 * KIB, 300 * KIB))
+        yield "wait_for", name, *[size] * lane.rng.randint(1, 2)
+        if turn % 3 == 2:
+            yield "age", name, lane.rng.randint(1, len(lane.state[f"j/{name}"]))

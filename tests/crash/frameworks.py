@@ -1,0 +1,200 @@
+"""What adapters of agent frameworks commit in one piece: verbs, as in ``verbs``, and how it looks.
+
+Events of ADK whose invocations are deleted (``i/name``: invocation and tag of each; ``y/name``:
+what they left in the state), items of the OpenAI Agents SDK with the run that waits behind them
+(``j/name``: the tags of each commit; ``z/name``), and sessions of it that are written anew without
+what is too old. They lie in applications of their own, and are looked at without the frameworks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import memcore
+from memcore.session.tail import marked
+
+from .verbs import Place, State, Step, WrongValueError, content, messages, tag_in, verb
+
+EVENTS, RUNS = "adk", "agents"
+"""The applications."""
+_LAST = "last"
+_RUN = "openai_agents.run_state"
+
+
+# --- events of ADK --------------------------------------------------------------------------------
+
+
+def _served(place: Place, work: Callable[[Any, dict[str, str]], Awaitable[Any]]) -> Any:
+    from memcore.adapters.adk import MemcoreSessionService
+
+    async def main() -> Any:
+        at = {"app_name": EVENTS, "user_id": place.lane}
+        return await work(MemcoreSessionService(place.db), at)
+
+    return asyncio.run(main())
+
+
+def _uttered(state: State, step: Step) -> None:
+    name, invocation, size = step.arguments
+    tag = step.tags([size])[0]
+    state[f"i/{name}"] = (*state.get(f"i/{name}", ()), (invocation, tag))
+    state[f"y/{name}"] = tag
+
+
+@verb(_uttered)
+def utter(place: Place, step: Step) -> None:
+    """``utter name invocation size``: an event that changes the state, and lies in two rows."""
+    from google.adk.events import Event, EventActions
+    from google.genai import types
+
+    name, invocation, size = step.arguments
+    text = content(step.tags([size])[0])
+
+    async def work(service: Any, at: dict[str, str]) -> None:
+        session = await service.get_session(**at, session_id=name)
+        if session is None:
+            session = await service.create_session(**at, session_id=name)
+        event = Event(
+            author="user",
+            invocation_id=invocation,
+            content=types.Content(role="user", parts=[types.Part(text=text)]),
+            actions=EventActions(state_delta={_LAST: text}),
+            custom_metadata={"large": text * (1 + 70_000 // size)},
+        )
+        await service.append_event(session, event)
+
+    _served(place, work)
+
+
+def _retracted(state: State, step: Step) -> None:
+    name, invocation = step.arguments
+    left = tuple(each for each in state[f"i/{name}"] if each[0] != invocation)
+    del state[f"i/{name}"], state[f"y/{name}"]
+    if left:
+        state[f"i/{name}"], state[f"y/{name}"] = left, left[-1][1]
+
+
+@verb(_retracted)
+def retract(place: Place, step: Step) -> None:
+    """``retract name invocation``: the events of an invocation, and what they left in the state."""
+    name, invocation = step.arguments
+
+    async def work(service: Any, at: dict[str, str]) -> None:
+        asked = {"session_id": name, "invocation_id": invocation, "rewind_state": True}
+        await service.delete_invocation(**at, **asked)
+
+    _served(place, work)
+
+
+# --- sessions of the OpenAI Agents SDK ------------------------------------------------------------
+
+
+class Waiting:
+    """Stands for a run that waits: all that is asked of one is how it is written."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+
+    def to_json(self) -> dict[str, str]:
+        return {"is": content(self._tag)}
+
+
+def _held(place: Place, name: str, **options: Any) -> Any:
+    from memcore.adapters.openai_agents import MemcoreSession
+
+    return MemcoreSession(name, place.db.scope(app=RUNS, user=place.lane), **options)
+
+
+def _converses(state: State, step: Step) -> None:
+    name, *sizes = step.arguments
+    state[f"j/{name}"] = (*state.get(f"j/{name}", ()), tuple(step.tags(sizes)))
+    state.pop(f"z/{name}", None)
+
+
+@verb(_converses)
+def converse(place: Place, step: Step) -> None:
+    """``converse name size...``: items in one commit; no run waits any more."""
+    name, *sizes = step.arguments
+    asyncio.run(_held(place, name).add_items(messages(step, sizes)))
+
+
+def _awaits(state: State, step: Step) -> None:
+    _converses(state, step)
+    name, *sizes = step.arguments
+    state[f"z/{name}"] = step.tags(sizes)[0]
+
+
+@verb(_awaits)
+def wait_for(place: Place, step: Step) -> None:
+    """``wait_for name size...``: items, and a run that waits behind them."""
+    name, *sizes = step.arguments
+    run = Waiting(step.tags(sizes)[0])
+    asyncio.run(_held(place, name).save_run_state(run, items=messages(step, sizes)))
+
+
+def _aged(state: State, step: Step) -> None:
+    name, keep = step.arguments
+    state[f"j/{name}"] = state[f"j/{name}"][-keep:]
+
+
+@verb(_aged)
+def age(place: Place, step: Step) -> None:
+    """``age name keep``: all but the last ``keep`` batches are too old; a run goes on waiting."""
+    name, keep = step.arguments
+    native = place.db.session(name, app=RUNS, user=place.lane)
+    moments = sorted({item.created_at for item in native})
+    asyncio.run(removed(_held(place, name, ttl_seconds=1), round(moments[-keep] * 1e6)))
+
+
+async def removed(session: Any, since_us: int) -> None:
+    """Write a session anew without the items that are older than a moment."""
+    session.since_us = lambda: since_us
+    await session.remove_expired()
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def frameworks_of(place: Place) -> State:
+    """What the lane's user has in both applications, as states have it."""
+    found: State = {}
+    events = place.db.scope(app=EVENTS, user=place.lane)
+    for entry in events.sessions():
+        session = events.session(entry.session_id)
+        if told := tuple(_told_in(session)):
+            found[f"i/{entry.session_id}"] = told
+        last = session.state.get(_LAST)
+        if last is not None:
+            found[f"y/{entry.session_id}"] = tag_in(last)
+    runs = place.db.scope(app=RUNS, user=place.lane)
+    for entry in runs.sessions():
+        session = runs.session(entry.session_id)
+        batches: dict[str, tuple[str, ...]] = {}
+        for item in session:
+            tag = tag_in(item.message["content"])
+            number = tag.split("|")[1]
+            batches[number] = (*batches.get(number, ()), tag)
+        found[f"j/{entry.session_id}"] = tuple(batches.values())
+        run = session.state.get(_RUN)
+        if run is not None and run["end"] == session.reading.run(marked, ""):
+            found[f"z/{entry.session_id}"] = tag_in(run["run"]["value"]["is"])
+    return found
+
+
+def _told_in(session: memcore.Session) -> Iterator[tuple[str, str]]:
+    """Invocation and tag of every event that is there; each is whole, or nothing is left of it."""
+    rest: Any = None
+    for item in session:
+        if item.type == "adk.rest":
+            rest = item.message["payload"]
+        elif "parts" in item.message:
+            text = item.message["parts"][0]["text"]
+            if (text == ".") != (rest is None) or (text == ".") == ("adk" in (item.meta or {})):
+                raise WrongValueError(
+                    f"item {item.seq}: {text:.40}, {rest!r:.40}, {item.meta!r:.40}"
+                )
+            if rest is not None:
+                yield rest["invocationId"], tag_in(text)
+            rest = None
