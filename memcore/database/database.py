@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
-from weakref import WeakSet
 
 from memcore import audit, database, exchange, maintenance, privacy, retention, session, store
 from memcore.access import Access, checked_actor
@@ -195,7 +194,7 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sweepers: WeakSet[Sweeper] = WeakSet()
+        self._sweepers: set[Sweeper] = set()
         self.audit_sweep: AuditSweep | None = None if engine.audit is None else _cut
         """Removes entries of the audit log that rules say are too old; None: none goes."""
 
@@ -848,7 +847,7 @@ class Database:
         archive: ArchiveTarget | None = None,
         failed: Callable[[Exception], object] | None = None,
     ) -> Sweeper:
-        """Sweep in the background until the ``with`` block ends, or the database is closed.
+        """Sweep in the background until the ``with`` block ends, or this handle is closed or gone.
 
         Args:
             interval_seconds: how long it rests when nothing is due.
@@ -870,9 +869,12 @@ class Database:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
         made = retention.Sweeper(
-            lambda: self.sweep(limit=_STEP_LIMIT, archive=archive), seconds, failed=failed
+            self,
+            lambda swept: swept.sweep(limit=_STEP_LIMIT, archive=archive),
+            seconds,
+            failed=failed,
         )
-        self._sweepers.add(made)
+        self._sweepers = {each for each in self._sweepers if each.running} | {made}
         return made
 
     def _stop_sweepers(self) -> None:

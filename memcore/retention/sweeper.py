@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from threading import Event, Thread
+from threading import Thread
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
+from weakref import ref
 
 from memcore import blobs, kv
 from memcore.audit import record_event
@@ -612,8 +615,11 @@ class Sweeper:
     Every sweep goes piece by piece, so writers wait for one small transaction at most. What a sweep
     raises is kept in ``error`` and given to ``failed``; the next one tries again.
 
+    It keeps its database from nothing: one that is dropped without being closed ends it.
+
     Args:
-        sweep: one bounded sweep.
+        database: what is swept, as long as somebody has it.
+        sweep: one bounded sweep of it.
         interval_seconds: between the end of one and the beginning of the next; a sweep that did not
             get to its end is gone on with at once.
         failed: called with what a sweep raised, on its thread.
@@ -621,15 +627,20 @@ class Sweeper:
 
     def __init__(
         self,
-        sweep: Callable[[], SweepReport],
+        database: object,
+        sweep: Callable[[Any], SweepReport],
         interval_seconds: float,
         *,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
+        # A lock, not an Event: the database may be forgotten with the lock of an Event held.
+        self._bell = bell = allocate_lock()
+        bell.acquire()
+        self._database = ref(database, lambda _: _ring(bell))
         self._sweep = sweep
         self._interval = interval_seconds
         self._failed = failed
-        self._stopped = Event()
+        self._stopping = False
         self._process = os.getpid()
         self.last: SweepReport | None = None
         """The report of the last sweep."""
@@ -658,27 +669,50 @@ class Sweeper:
 
     def stop(self) -> None:
         """End it; waits for the piece that is under way. Idempotent."""
-        self._stopped.set()
+        self._stopping = True
+        _ring(self._bell)
         if self.running:
             self._thread.join()
 
     @property
     def stopping(self) -> bool:
         """Whether it was told to end."""
-        return self._stopped.is_set()
+        return self._stopping
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopping:
             again = False
             try:
-                self.last, self.error = self._sweep(), None
+                report = self._sweep_once()
+                if report is None:
+                    return
+                self.last, self.error = report, None
                 self.sweeps += 1
                 again = not self.last.complete and self.last.total > 0
             except ClosedError:
                 return
             except Exception as exc:  # noqa: BLE001 - told, and tried again
-                self.error = exc
                 if self._failed is not None:
                     self._failed(exc)
-            if not again and self._stopped.wait(self._interval):
+                self.error = _without_frames(exc)
+            if not again and self._bell.acquire(True, self._interval):
                 return
+
+    def _sweep_once(self) -> SweepReport | None:
+        """The report of a sweep; None: the database is gone."""
+        database = self._database()
+        return None if database is None else self._sweep(database)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The error without its tracebacks: their frames would keep the database."""
+    found: BaseException | None = error
+    while found is not None and found.__traceback__ is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error
+
+
+def _ring(bell: LockType) -> None:
+    with suppress(RuntimeError):  # it rang before
+        bell.release()

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import ref
 
 from memcore import store
 from memcore.errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "Environment",
     "Fork",
     "ReaderBarrier",
+    "forgotten",
 ]
 
 
@@ -217,13 +219,17 @@ _COMMITS_KEPT: Final = 1
 the next but one may be under way when this one is seen."""
 
 
+forgotten: deque[Environment] = deque()
+"""Those whose last handle was forgotten; nothing else may keep them until they are closed."""
+
+
 class Environment:
     """The LMDB environment, the descriptor with its flock, the redo log and the queue."""
 
     fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
     dropped = False
     """Whether its last handle was forgotten: it waits to be closed."""
-    handles: set[int] = set()  # noqa: RUF012 - each has its own
+    handles: dict[int, ref[object]] = {}  # noqa: RUF012 - each has its own
 
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
         self.path = path
@@ -248,8 +254,8 @@ class Environment:
         self.audit: Recorder | None = None
         self.private = False
         self.closing = False
-        self.handles = set()
-        """The ids of the handles; nothing here keeps one alive."""
+        self.handles = {}
+        """The handles by their ids; nothing here keeps one alive."""
         self.barrier = ReaderBarrier()
         self.notifier = Notifier()
         self.begin: Callable[..., Any] = self._begin_closed
@@ -258,8 +264,19 @@ class Environment:
         self.fork = Fork(self)
 
     def __del__(self) -> None:
-        if self.fd >= 0 and not (self.handles or self.dropped):
-            os.close(self.fd)  # opened for nobody; else whoever has it closes it
+        if self.fd < 0 or self.dropped:
+            return  # it is closed, or whoever has it closes it
+        if self.handles:
+            forgotten.append(self)  # theirs is to come, or an interrupt cut it short
+        else:
+            os.close(self.fd)  # opened for nobody
+
+    def count_handles(self) -> int:
+        """How many handles there are. An interrupt may have kept one from saying that it goes."""
+        for number, handle in list(self.handles.items()):
+            if handle() is None:
+                self.handles.pop(number, None)
+        return len(self.handles)
 
     # --- attaching ---------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import logging
 import os
 import stat
 from _thread import allocate_lock, get_ident, start_new_thread
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ from memcore.limits import (
 from memcore.options import checked_path
 from memcore.privacy.keyring import Key, KeyProvider, KeyRing, Secret, key_provider
 from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, exclusively, newest_meta
-from memcore.store.environment import Environment
+from memcore.store.environment import Environment, forgotten
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.lmdb import RawEnv, already_open
 from memcore.store.open_file import build_file, create_file, new_record
@@ -106,8 +105,6 @@ class _OpenLock:
 
 environments: WeakSet[Environment] = WeakSet()
 opening = _OpenLock()
-_dropped: deque[Environment] = deque()
-"""Those whose last handle was forgotten; nothing else may keep them until they are closed."""
 _fork: list[bool] = []
 """Whether the fork under way has ``opening``."""
 
@@ -123,7 +120,7 @@ def end(env: Environment) -> None:
 def close_if_unused(env: Environment) -> None:
     """Close an environment if it has no handles any more."""
     with opening.lock:
-        if env.handles:
+        if env.count_handles():
             return
         env.closing = True
     # Not under the lock: what is waited for may itself open a store.
@@ -132,35 +129,32 @@ def close_if_unused(env: Environment) -> None:
 
 def drop(env: Environment, handle: int) -> None:
     """A handle was forgotten, which nobody closed: waits for nothing and takes no lock."""
-    env.handles.discard(handle)
-    if env.handles:
+    env.handles.pop(handle, None)
+    if env.count_handles():
         return
     env.dropped = True
-    _dropped.append(env)
-    if opening.closer.acquire(False):
-        try:
-            start_new_thread(_close_dropped, ())
-        except RuntimeError:  # no threads here: the next opening does it
-            opening.closer.release()
+    forgotten.append(env)  # twice, after an interrupt, which harms nothing
+    if not opening.closer.locked():  # else whoever has it looks once more when it let go of it
+        with suppress(RuntimeError):  # no threads here: the next opening does it
+            start_new_thread(_close_forgotten, ())
 
 
 def close_unused(*, patient: bool = False) -> None:
     """Close what forgotten handles left open; ``patient``: wait for what others are closing."""
-    for env in list(environments):
-        if not env.handles and (patient or not env.closing) and not env.queue.led_here:
+    for env in [*environments, *forgotten]:
+        if not env.count_handles() and (patient or not env.closing) and not env.queue.led_here:
             _close_for_nobody(env)
 
 
-def _close_dropped() -> None:
-    while True:
+def _close_forgotten() -> None:
+    # Taken here, not by who drops: an interrupt there would keep it, and no thread came again.
+    while forgotten and opening.closer.acquire(False):
         try:
-            while _dropped:
-                _close_for_nobody(_dropped[0])
-                _dropped.popleft()
+            while forgotten:
+                _close_for_nobody(forgotten[0])
+                forgotten.popleft()
         finally:
             opening.closer.release()
-        if not (_dropped and opening.closer.acquire(False)):
-            return
 
 
 def _close_for_nobody(env: Environment) -> None:
@@ -697,12 +691,16 @@ class LmdbStore:
         ring = None if env.vault is None else env.vault.ring.secret
         place = SecretRow(self) if ring is None else None
         self.secret = Secret(env.path, create=not read_only, ring=ring, place=place)
-        env.handles.add(id(self))
+        env.handles[id(self)] = ref(self)
 
     def __del__(self) -> None:
         env = self._env
         if env is not None:
-            drop(env, id(self))
+            try:
+                drop(env, id(self))
+            except BaseException:  # an interrupt, which the interpreter drops: nobody else does it
+                drop(env, id(self))
+                raise
 
     @property
     def durability(self) -> str:
@@ -852,7 +850,7 @@ class LmdbStore:
             "readers_max": info["max_readers"],
             "batches": env.leader.batches,
             "closures": env.leader.closures,
-            "handles": len(env.handles),
+            "handles": env.count_handles(),
             "poisoned": bool(env.leader.poison),
             "steady_points": 0 if env.steady_sync is None else env.steady_sync.points,
             "unsteady_commits": 0 if env.steady_sync is None else env.steady_sync.uncovered,
@@ -897,7 +895,7 @@ class LmdbStore:
     def _give_back(self, env: Environment) -> None:
         with opening.lock:
             self._env = None
-            env.handles.discard(id(self))
+            env.handles.pop(id(self), None)
         close_if_unused(env)
 
     def environment(self) -> Environment:

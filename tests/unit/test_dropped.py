@@ -247,6 +247,97 @@ def test_what_is_dropped_in_a_child_stays_open_in_the_parent(place):
     in_a_process(work, place)
 
 
+def test_a_sweeper_keeps_no_database_that_is_dropped(place):
+    work = """
+    def sweeping():
+        db = memcore.open(":memory:")
+        db.session("chat").append(USER)
+        sweeper = db.sweeper(interval_seconds=3600)
+        while not sweeper.sweeps: pass
+        del db
+        return sweeper
+    sweeper = sweeping()
+    sweeper._thread.join(20)
+    assert not sweeper.running
+    def failing():
+        db = memcore.open(":memory:")
+        failed = threading.Event()
+        def fail(*_, **__): raise ValueError("no")
+        type(db).sweep, sweep = fail, type(db).sweep
+        try:
+            sweeper = db.sweeper(interval_seconds=3600, failed=lambda _: failed.set())
+            failed.wait(20)
+            while sweeper.error is None: pass
+        finally:
+            type(db).sweep = sweep
+    unchanged(failing, 3)
+    unchanged(sweeping, 3)
+    """
+    in_a_process(work, place)
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_an_interrupt_while_a_handle_is_dropped_leaves_nothing_open(place, durability):
+    """At each point of the destructor; the interpreter drops what it raises."""
+    work = f"""
+    sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+    sys.unraisablehook = lambda _: None
+    from interrupts import Interrupt
+    class Here(Interrupt):
+        def _counts(self, frame):
+            code = frame.f_code
+            return "/memcore/store/" in code.co_filename and (
+                code.co_qualname in ("LmdbStore.__del__", "drop", "Environment.count_handles")
+            )
+    path = sys.argv[1] + "/agent.memcore"
+    def drop_at(number):
+        db = memcore.open(path, durability={durability!r})
+        db.session("chat").append(USER)
+        here = Here(number)
+        here.start()
+        try:
+            del db
+        finally:
+            here.stop()
+        return here.fired
+    gc.collect()
+    drop_at(10**6)
+    before, number = left(), 1
+    while drop_at(number):
+        gc.collect()
+        after = left()
+        assert after[:3] == before[:3], (number, before, after)
+        number += 1
+    assert number > 10
+    assert left()[2] == 0
+    for name in os.listdir(sys.argv[1]): os.unlink(sys.argv[1] + "/" + name)
+    """
+    in_a_process(work, place)
+
+
+def test_an_interrupt_leaves_no_lock_that_keeps_others_from_being_closed(place):
+    """Nobody opens anything any more: what is dropped is closed by a thread."""
+    work = f"""
+    sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+    sys.unraisablehook = lambda _: None
+    from interrupts import Interrupt
+    class Here(Interrupt):
+        def _counts(self, frame):
+            code = frame.f_code
+            return "/memcore/store/" in code.co_filename and code.co_qualname == "drop"
+    for number in range(1, 12):
+        first, second = memcore.open(":memory:"), memcore.open(":memory:")
+        here = Here(number)
+        here.start()
+        del first
+        here.stop()
+        del second
+        while len(environments):  # else the process is ended
+            gc.collect()
+    """
+    in_a_process(work, place)
+
+
 def test_a_file_may_be_replaced_while_the_old_one_is_being_closed(place):
     work = """
     path = sys.argv[1] + "/agent.memcore"
