@@ -23,6 +23,18 @@ def open_messages(
     digest: Callable[[bytes], bytes],
     loads: Callable[[bytes], Any],
 ) -> list[dict[str, Any] | None] | None: ...
+def leading_rows(rows: list[tuple[bytes, bytes]], prefix: bytes, first: int) -> int: ...
+def open_items(
+    rows: list[tuple[bytes, bytes]],
+    first: int,
+    tokens: list[int],
+    head: bytes,
+    digest: Callable[[bytes], bytes],
+    loads: Callable[[bytes], Any],
+    item: type[Any],
+    kinds: tuple[Any, ...],
+    slow: Callable[[int, bytes, bytes, int], Any],
+) -> list[Any]: ...
 def fresh_json(values: list[Any], absent: object) -> list[Any]: ...
 def record_spans(page: bytes) -> list[tuple[int, int]] | None: ...
 

@@ -47,7 +47,7 @@ __all__ = [
 
 _HEADER = Struct("<BBHIQ")
 _ENVELOPE: Final = Struct("<I")
-_KINDS: Final = tuple(ItemKind)
+KINDS: Final = tuple(ItemKind)
 _HAS_ENVELOPE: Final = 1
 _HAS_SALT: Final = 2
 _SALT_BYTES: Final = 8
@@ -356,7 +356,7 @@ def decode_item(
             at += size
         message = codec.decode_json(body[at:] if payload is None else payload, flags)
         if type(message) is dict:
-            kind = _KINDS[kind]
+            kind = KINDS[kind]
             return Item(seq, kind, message, tokens, created / 1e6, meta, request_id, told)
     except (CorruptValueError, CallerError, struct.error, LookupError, TypeError) as exc:
         raise _malformed(seq, exc) from exc

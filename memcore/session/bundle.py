@@ -102,7 +102,8 @@ def make_bundle(
         raise NotFoundError(msg)
     told, rows, tail, failed = found
     items = list(decoded(rows))
-    types = [item.type for item in decoded(tail[-_TAIL_TYPES:], skip_corrupt=True)]
+    last = list(decoded(tail, skip_corrupt=True))[-_TAIL_TYPES:]
+    types = [item.type for item in last]
     clean = _Clean(address, policy)
     base = {
         "bundle": BUNDLE_FORMAT,

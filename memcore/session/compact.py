@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 from memcore._fast import Ledger
 from memcore.compaction import (
@@ -33,7 +33,7 @@ from memcore.compaction.plan import NOTHING as NO_REPAIR
 from memcore.compaction.policy import units_around
 from memcore.compaction.presets import LIGHT
 from memcore.context import fixed_cost
-from memcore.errors import ClosedError, InvalidOptionError, StorageError
+from memcore.errors import ClosedError, CorruptValueError, InvalidOptionError, StorageError
 from memcore.log import CachedSession, SessionTxn
 from memcore.model import CompactionResult, Item, ItemKind, Message, Plan, SummaryRequest, View
 from memcore.options import checked_bool, checked_callable
@@ -41,7 +41,7 @@ from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome, admitted_summary
 from memcore.session.context import ContextSelector, Window, seen_item
 from memcore.session.engine import SessionRef
-from memcore.session.read import SessionReader, decoded, head_of
+from memcore.session.read import SessionReader, decoded, head_of, opened
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.wire import PairPolicy, WireItem, bind
@@ -188,7 +188,7 @@ def _collect(
     rows += reading.collect(log, txn, lo, hi)
     asks = fold and stage.summary is not None and plan.folds
     pins = reading.collect(log, txn, 0, frame.pins, by=frame.start) if asks else []
-    opened = frozenset(ledger.open_positions())
+    open_at = frozenset(ledger.open_positions())
     summary = None if stored is None else stored.view.summary
     from_whole = ledger.is_safe(first)
     base = (log.session, head.view_session, head.view_number)
@@ -201,7 +201,7 @@ def _collect(
     covered = (0, 0) if stored is None else (stored.view.cut_seq, stored.view.covered)
 
     def planned() -> PlanInput:
-        items = dict(_shown(zip(places, rows, strict=True), frame, must=plan.cut))
+        items = dict(_shown(zip(places, opened(rows), strict=True), frame, must=plan.cut))
         basis = Basis(
             plan,
             items,
@@ -209,7 +209,7 @@ def _collect(
             earlier_tokens,
             pins=frame.pins,
             cuts=cuts,
-            opened=opened,
+            opened=open_at,
             masks=frame.masks,
         )
         return PlanInput(
@@ -319,17 +319,20 @@ def _asked_for(log: CachedSession, frame: Window, stage: Stage, stop: int) -> It
 
 
 def _shown(
-    placed: Iterable[tuple[int, Any]], frame: Window, *, must: int
+    placed: Iterable[tuple[int, Item | CorruptValueError]], frame: Window, *, must: int
 ) -> Iterable[tuple[int, Item]]:
-    """Decoded items as they are shown; behind ``must`` damaged ones are passed over.
+    """Items as they are shown; behind ``must`` damaged ones are passed over.
 
     What is folded has to be read; what stays is only looked at for what could be masked.
     """
     for at, row in placed:
-        for item in decoded([row], skip_corrupt=at >= must):
-            seen = seen_item(item, frame.masks)
-            if seen is not None:
-                yield at, seen
+        if isinstance(row, CorruptValueError):
+            if at < must:
+                raise row
+            continue
+        seen = seen_item(row, frame.masks)
+        if seen is not None:
+            yield at, seen
 
 
 def _answers_of(

@@ -25,7 +25,7 @@ from memcore.log import AnyLedger, CachedSession
 from memcore.log.history import TailLedger, open_call_tokens
 from memcore.model import RESULT_TYPES, Item, ItemKind, Mask, View
 from memcore.rows.views import StoredView
-from memcore.session.read import SessionReader, decoded, head_of
+from memcore.session.read import SessionReader, decoded, head_of, messages_of, tokens_in
 from memcore.store.interface import ReadTxn
 from memcore.wire import PairPolicy, WireItem
 from memcore.wire.message import Binder
@@ -186,6 +186,15 @@ class ContextSelector:
 
         def material() -> Parts:
             before = list(decoded(pinned_rows))
+            if regular and not masks and not kept_rows:
+                messages = messages_of(suffix_rows)
+                if messages is not None and policy.takes_ids(messages):
+                    return Parts(
+                        pins=[_entry(item) for item in before],
+                        plain=messages,
+                        tokens=[item.tokens for item in before] + tokens_in(suffix_rows),
+                        summary=summary,
+                    )
             beside = [seen_item(item, masks) for item in decoded(kept_rows)]
             stored_after = list(decoded(suffix_rows))
             after = [seen_item(item, masks) for item in stored_after]

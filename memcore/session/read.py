@@ -11,17 +11,17 @@ import orjson
 from xxhash import xxh3_64_digest
 
 from memcore import blobs, session
-from memcore._fast import classify, fresh_json, open_messages
+from memcore._fast import classify, fresh_json, leading_rows, open_items, open_messages
 from memcore.codec import keys
 from memcore.codec.keys import Row
-from memcore.codec.values import FLAG_BLOB
+from memcore.codec.values import FLAG_BLOB, open_value
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
-from memcore.log.history import TailLedger
+from memcore.log.history import TailLedger, read_rows
 from memcore.model import CallRecord, Item, ItemKind, Message, OpenCall, View
 from memcore.rows.head import FLAG_REWRITTEN
-from memcore.rows.item import split_body
+from memcore.rows.item import KINDS, split_body
 from memcore.rows.views import view_chain
 from memcore.session.engine import SessionRef, spans_of
 from memcore.store.interface import ReadTxn
@@ -38,12 +38,72 @@ __all__ = [
 
 T = TypeVar("T")
 D = TypeVar("D")
-Found = tuple[int, bytes, int, int, bytes | None]
-"""``(seq, body, flags, tokens, content of its blob)``: what an item is decoded from."""
+_HEAD: Final = bytes((VALUE_FORMAT, 0))
+"""How a value begins that is neither a blob's reference, nor rewritten, nor unusual JSON."""
+_RUN_ITEMS: Final = 512
 
 
 CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
 """Every class of call id that _fast.classify yields; 0x40 marks calls without an id."""
+
+
+class ItemRun(NamedTuple):
+    """Rows of consecutive seqs that one session owns, sealed as they are stored."""
+
+    owner: int
+    prefix: bytes
+    first: int
+    rows: list[tuple[bytes, bytes]]
+    size: int
+    """How many rows there should be."""
+    tokens: list[int]
+    """By row; empty where nobody asks for items."""
+
+    def messages(self) -> list[Message | None] | None:
+        """The messages, None in the place of events; None if some row needs a look of its own."""
+        if len(self.rows) != self.size:
+            return None
+        rows = self.rows
+        return open_messages(rows, self.prefix, self.first, _HEAD, xxh3_64_digest, orjson.loads)
+
+    def items(self) -> list[Item | CorruptValueError]:
+        """The items, damaged ones as errors."""
+        rows, digest, loads = self.rows, xxh3_64_digest, orjson.loads
+        return open_items(
+            rows, self.first, self.tokens, _HEAD, digest, loads, Item, KINDS, _item_or_error
+        )
+
+
+Found: TypeAlias = ItemRun | Item | CorruptValueError
+"""What a snapshot gives of a stretch of a history: rows, or what could not wait for decoding."""
+
+
+def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | CorruptValueError:
+    try:
+        flags, body = open_value(key, value)
+        return decode_item(seq, body, flags, tokens)
+    except CorruptValueError as exc:
+        return exc
+
+
+def _stored_item(
+    txn: ReadTxn, scope: int, owner: int, seq: int, tokens: int
+) -> Item | CorruptValueError:
+    """The item of a row that is missing, or has its content in a blob."""
+    row = next(read_rows(txn, scope, owner, position=0, lo=seq, hi=seq))
+    if isinstance(row, CorruptValueError):
+        return row
+    _, _, flags, body = row
+    payload = None
+    try:
+        if flags & FLAG_BLOB:
+            payload = blobs.read(txn, scope, blobs.BlobRef.unpack(split_body(body)[3]))
+    except (NotFoundError, CorruptValueError) as exc:
+        return _damaged(seq, exc)
+    try:
+        return decode_item(seq, body, flags, tokens, payload)
+    except CorruptValueError as exc:
+        return exc
 
 
 class SessionReader:
@@ -111,29 +171,32 @@ class SessionReader:
         stop: int,
         *,
         by: TailLedger | None = None,
-    ) -> list[Found | CorruptValueError]:
-        """The rows at positions ``start .. stop`` with their blobs; damaged ones as errors.
+    ) -> list[Found]:
+        """The rows at positions ``start .. stop``, to be decoded outside of the snapshot.
 
         ``by`` is a ledger that holds these positions, if there is one at hand.
         """
-        found: list[Found | CorruptValueError] = []
+        found: list[Found] = []
         if start >= stop:
             return found
         recent = by or log.covering(txn, head_of(log), start)
-        tokens = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
-        for row in log.rows(txn, start, stop):
-            if isinstance(row, CorruptValueError):
-                found.append(row)
-                continue
-            position, seq, flags, body = row
-            payload = None
-            if flags & FLAG_BLOB:
-                try:
-                    payload = blobs.read(txn, log.scope, blobs.BlobRef.unpack(split_body(body)[3]))
-                except (NotFoundError, CorruptValueError) as exc:
-                    found.append(_damaged(seq, exc))
-                    continue
-            found.append((seq, body, flags, tokens[position - start], payload))
+        counts = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
+        for position, owner, lo, hi in log.history.spans(start, stop):
+            prefix = keys.session_rows(log.scope, owner, Row.ITEM)
+            first = lo
+            while first <= hi:
+                size = min(hi + 1 - first, _RUN_ITEMS)
+                rows = txn.take(keys.numbered(prefix, first), size)
+                whole = leading_rows(rows, prefix, first)
+                at = position + first - lo
+                if whole:
+                    tokens = counts[at - start : at - start + whole]
+                    found.append(ItemRun(owner, prefix, first, rows[:whole], whole, tokens))
+                if whole < size:  # what stands out is looked at by itself
+                    count = counts[at - start + whole]
+                    found.append(_stored_item(txn, log.scope, owner, first + whole, count))
+                    whole += 1
+                first += whole
         return found
 
     def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
@@ -197,8 +260,13 @@ class SessionReader:
         """Count a reading of these rows, if that is wanted."""
         uses, log = self._address.uses, self._address.log
         if uses is not None and log is not None:
-            spans = spans_of(row[0] for row in rows if type(row) is tuple)
-            uses.note(log.session, spans, self._address.engine.now_ms())
+            seqs: list[int] = []
+            for part in rows:
+                if type(part) is ItemRun:
+                    seqs += range(part.first, part.first + part.size)
+                elif type(part) is Item:
+                    seqs.append(part.seq)
+            uses.note(log.session, spans_of(seqs), self._address.engine.now_ms())
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -284,17 +352,48 @@ def head_of(log: CachedSession) -> Head:
     return log.head
 
 
-def decoded(rows: list[Any], *, skip_corrupt: bool = False) -> Iterator[Item]:
-    """Items of collected rows.
+def opened(found: list[Found]) -> list[Item | CorruptValueError]:
+    """The items of collected rows, damaged ones as errors: one for each position."""
+    items: list[Item | CorruptValueError] = []
+    for part in found:
+        if type(part) is ItemRun:
+            items += part.items()
+        else:
+            items.append(part)  # type: ignore[arg-type]
+    return items
+
+
+def messages_of(found: list[Found]) -> list[Message] | None:
+    """The messages of collected rows alone, which takes half the time; None if one stands out.
+
+    That is an event, or an item that is damaged, large or unusual.
+    """
+    messages: list[Message] = []
+    for part in found:
+        run = part.messages() if type(part) is ItemRun else None
+        if run is None or None in run:
+            return None
+        messages += run  # type: ignore[arg-type]
+    return messages
+
+
+def tokens_in(found: list[Found]) -> list[int]:
+    """The token counts of rows of which ``messages_of`` gives the messages."""
+    return [count for part in found if type(part) is ItemRun for count in part.tokens]
+
+
+def decoded(found: list[Found], *, skip_corrupt: bool = False) -> Iterator[Item]:
+    """Items of collected rows, decoded a run at a time.
 
     Raises:
         CorruptValueError: a row was damaged and ``skip_corrupt`` is false.
     """
-    for found in rows:
-        if type(found) is tuple:
-            yield decode_item(*found)
-        elif not skip_corrupt:
-            raise found
+    for part in found:
+        for item in part.items() if type(part) is ItemRun else (part,):
+            if type(item) is Item:
+                yield item
+            elif not skip_corrupt:
+                raise item  # type: ignore[misc]
 
 
 def _damaged(seq: int, cause: Exception) -> CorruptValueError:
@@ -328,33 +427,13 @@ def _name_of(message: dict[str, Any], key: tuple[int, str]) -> str | None:
 # leaves a flag in the head: then all is forgotten. Else what was decoded once is never out of date;
 # which seqs are live is asked of the head every time. Whoever reads gets copies.
 
-_HEAD: Final = bytes((VALUE_FORMAT, 0))
 _ABSENT: Final = object()
-_RUN_ITEMS: Final = 512
 _ALL_BYTES: Final = 64 * 1024**2
 """What all sessions of the process remember together, about, as encoded JSON."""
 
 Items: TypeAlias = list[Any]
 """Decoded items in their order; ``_ABSENT`` for what is none (an event)."""
 Decode: TypeAlias = Callable[[list[Message]], Items]
-
-
-class ItemRun(NamedTuple):
-    """Rows of consecutive seqs that one session owns, sealed as they are stored."""
-
-    owner: int
-    prefix: bytes
-    first: int
-    rows: list[tuple[bytes, bytes]]
-    size: int
-    """How many rows there should be."""
-
-    def messages(self) -> list[Message | None] | None:
-        """The messages, None in the place of events; None if some row needs a look of its own."""
-        if len(self.rows) != self.size:
-            return None
-        rows = self.rows
-        return open_messages(rows, self.prefix, self.first, _HEAD, xxh3_64_digest, orjson.loads)
 
 
 class DecodedCache:
@@ -445,7 +524,7 @@ class DecodedCache:
                 if first <= last:
                     size = last + 1 - first
                     rows = txn.take(keys.numbered(prefix, first), size)
-                    parts.append(ItemRun(owner, prefix, first, rows, size))
+                    parts.append(ItemRun(owner, prefix, first, rows, size, []))
         return parts, start == 0
 
     def _remember(self, new: list[tuple[ItemRun, Items]]) -> None:
