@@ -75,7 +75,7 @@ from memcore.session.retry import (
     Step,
     Tried,
 )
-from memcore.session.session import AnyPolicy
+from memcore.session.session import AnyPolicy, ref_of
 from memcore.state import Command
 from memcore.telemetry import adopt
 from memcore.tokens import TokenCounter
@@ -217,7 +217,7 @@ class AsyncLeaseContext:
         return self._take().__await__()
 
     async def _take(self) -> AsyncLease:
-        ref, (owner, ttl_seconds, force) = self._session.ref, self._asked
+        ref, (owner, ttl_seconds, force) = ref_of(self._session), self._asked
         change = TakeLease(ref, owner, ttl_seconds, force=force)
         row = await commit(self._session, change)
         return AsyncLease(self._session, Lease(ref, row, change.ttl_ms))
@@ -342,22 +342,22 @@ class AsyncSession:
     async def append(self, item: Mapping[str, Any], **options: Any) -> Receipt:
         """As ``Session.append``."""
         await self._ready()
-        return await self.store(append_items(self._session.ref, [item], **options))
+        return await self.store(append_items(ref_of(self._session), [item], **options))
 
     async def extend(self, items: Iterable[Mapping[str, Any]], **options: Any) -> Receipt:
         """As ``Session.extend``."""
         await self._ready()
-        return await self.store(append_items(self._session.ref, items, **options))
+        return await self.store(append_items(ref_of(self._session), items, **options))
 
     async def record(self, type: str, payload: Any = None, **options: Any) -> Receipt:  # noqa: A002
         """As ``Session.record``."""
         await self._ready()
-        return await self.store(record_event(self._session.ref, type, payload, **options))
+        return await self.store(record_event(ref_of(self._session), type, payload, **options))
 
     async def abandon(self, call_id: str) -> Receipt:
         """As ``Session.abandon``."""
         await self._ready()
-        return await self.store(abandon(self._session.ref, call_id))
+        return await self.store(abandon(ref_of(self._session), call_id))
 
     async def report_usage(
         self, input_tokens: int, *, model: str | None = None, counted_tokens: int | None = None
@@ -442,7 +442,7 @@ class AsyncSession:
     async def uncompact(self) -> bool:
         """As ``Session.uncompact``."""
         await self._ready()
-        return await self._commit(Uncompact(self._session.ref))
+        return await self._commit(Uncompact(ref_of(self._session)))
 
     async def recount(
         self,
@@ -590,7 +590,7 @@ class AsyncSession:
     async def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
         """As ``Session.undo``."""
         await self._ready()
-        change = Undo(self._session.ref, count, expected_revision=expected_revision)
+        change = Undo(ref_of(self._session), count, expected_revision=expected_revision)
         return await self._commit(change)
 
     async def hold(self, *, reason: str) -> bool:
@@ -606,7 +606,7 @@ class AsyncSession:
     ) -> Receipt:
         """As ``Session.rewind``."""
         await self._ready()
-        ref = self._session.ref
+        ref = ref_of(self._session)
         change = Rewind(ref, to, state=state, expected_revision=expected_revision)
         return await self._commit(change)
 
@@ -638,7 +638,7 @@ class AsyncSession:
         """As ``Session.checkpoint``."""
         await self._ready()
         change = SaveCheckpoint(
-            self._session.ref,
+            ref_of(self._session),
             name,
             meta,
             expected_revision=expected_revision,
@@ -649,7 +649,7 @@ class AsyncSession:
     async def delete_checkpoint(self, which: Checkpoint | str | int) -> bool:
         """As ``Session.delete_checkpoint``."""
         await self._ready()
-        return await self._commit(DeleteCheckpoint(self._session.ref, which))
+        return await self._commit(DeleteCheckpoint(ref_of(self._session), which))
 
     async def checkpoints(self) -> AsyncIterator[Checkpoint]:
         """As ``Session.checkpoints``; lets other tasks run after every page."""

@@ -13,6 +13,7 @@ from memcore.aio.commit import commit, commit_to
 from memcore.limits import STATE_LOOK_SECONDS
 from memcore.options import checked_optional_seconds
 from memcore.session import Session, SessionState
+from memcore.session.session import ref_of
 from memcore.session.state import UpdateState
 from memcore.state import (
     ScopedChange,
@@ -198,7 +199,7 @@ class AsyncSessionState(AsyncFields[ScopedChange]):
         if change.is_temporary:
             counter = self.counter
         else:
-            counter = await commit(self._session, UpdateState(self._session.ref, change))
+            counter = await commit(self._session, UpdateState(ref_of(self._session), change))
         change.tell()
         return counter
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Session",
+    "ref_of",
     "store_of",
 ]
 
@@ -101,8 +102,8 @@ _LOOK_PAGE: Final = 64
 
 _INTERNAL: Final = frozenset((
     "after_append", "compacting", "history_at", "is_admitting", "metering", "plan_batch",
-    "plan_command", "plan_fork", "plan_share", "reading", "recounting", "recovering", "ref",
-    "repairing", "seen_revision",
+    "plan_command", "plan_fork", "plan_share", "reading", "recounting", "recovering", "repairing",
+    "seen_revision",
 ))  # fmt: skip
 """What memcore's own facades and adapters use of a session: no part of the public surface."""
 
@@ -225,11 +226,6 @@ class Session:
         return self.recovering.lazily() and self.recounting.lazily()
 
     # --- appending --------------------------------------------------------------------------------
-
-    @property
-    def ref(self) -> SessionRef:
-        """What changes of the session are made with (for memcore's own facades and adapters)."""
-        return self._address
 
     def _append(self, change: Change[T]) -> T:
         found = store(change)
@@ -1185,6 +1181,14 @@ class Session:
             if redact in (None, False)
             else session.shown_context(self._address, found, redact)
         )
+
+
+def ref_of(session: Session) -> SessionRef:
+    """What changes of a session are made with (for memcore's own facades and adapters).
+
+    It leads to the whole database, so a handle does not show it.
+    """
+    return session._address  # noqa: SLF001 - this module's
 
 
 def store_of(session: Session) -> LmdbStore:

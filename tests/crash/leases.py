@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import memcore
 from memcore.rows.lifecycle import read_lease
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 
 from .verbs import Place, State, Step, appended, messages, verb
 
@@ -69,5 +69,5 @@ def give_up(place: Place, step: Step) -> None:
 
 def lease_of(session: memcore.Session) -> tuple[str, int] | None:
     """The owner and the epoch of a session's lease, as a state has them."""
-    row = store_of(session).read(lambda txn: read_lease(txn, *session.ref.find(txn)))
+    row = store_of(session).read(lambda txn: read_lease(txn, *ref_of(session).find(txn)))
     return None if row is None else (row.owner, row.epoch)

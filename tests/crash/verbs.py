@@ -21,7 +21,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
 from memcore.log.checkpoint import read_checkpoint
 from memcore.rows.views import view_chain
 from memcore.session.content_filter import QUARANTINED
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from memcore.tokens import get_counter
 
 State = dict[str, Any]
@@ -604,7 +604,7 @@ def _position(
     items = db.compare(session, session, at=saved, other_at=0).only_a
 
     def told(txn: Any) -> tuple[str, ...]:
-        scope, number = session.ref.find(txn)
+        scope, number = ref_of(session).find(txn)
         found = read_checkpoint(txn, scope, number, saved.number)
         chain = view_chain(txn, scope, *found.view) if found is not None else ()
         return tuple(_told(stored.view) for stored in chain)[::-1]

@@ -10,6 +10,7 @@ import memcore
 from memcore.blobs import StagedBlobLost
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.session.append import append_items, stage
+from memcore.session.session import ref_of
 from memcore.store.commit import Leader
 from memcore.store.interface import MapMovedError
 from messages import call, result, user
@@ -20,8 +21,8 @@ def test_a_lost_blob_is_its_own_callers_trouble(db):
     session = db.session("s")
     session.append(user())
     large = [user("x" * (BLOB_INLINE_COMMIT_BYTES_MAX + 1))]
-    change = append_items(session.ref, large)
-    stage(session.ref, change.items)
+    change = append_items(ref_of(session), large)
+    stage(ref_of(session), change.items)
     db.scope().blobs.collect()
     lost, small, back = together(
         db,

@@ -16,7 +16,7 @@ import raw
 from memcore.codec import keys
 from memcore.codec.values import seal_value
 from memcore.session.checkpoints import Rewind
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from messages import assistant, call, messages_of, result, texts, turns, user
 
 
@@ -372,7 +372,7 @@ def test_counts_are_those_of_the_items_and_not_of_their_places(session):
     fork = session.fork("fork", at=long)
     assert fork.tokens == sum(item.tokens for item in fork) > session.tokens
     short = session.checkpoint()
-    closure = Rewind(session.ref, long)
+    closure = Rewind(ref_of(session), long)
 
     def change(txn: Any) -> None:
         closure(txn)

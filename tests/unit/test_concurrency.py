@@ -18,7 +18,7 @@ import pytest
 
 import memcore
 from memcore.session.change import SetPolicy
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from memcore.store.transaction import WriteTxn
 from messages import assistant, call, result, texts, turns, user
 
@@ -607,7 +607,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds(db, session):
 def test_a_reader_in_the_middle_of_a_change_of_policy_leaves_nothing_stale(session):
     """It reads the old head into the log that the change has begun anew."""
     session.extend(turns(2))
-    closure = SetPolicy(session.ref, "langchain")
+    closure = SetPolicy(ref_of(session), "langchain")
     seen: list[str] = []
 
     def change(txn: Any) -> None:

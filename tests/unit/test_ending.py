@@ -18,7 +18,7 @@ from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.session import resume_removals
 from memcore.session.append import PLAIN, encode_items, store
 from memcore.session.read import DecodedCache
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from memcore.session.tail import (
     ExpireItems,
     Overwrite,
@@ -61,20 +61,20 @@ def damage(session: memcore.Session, *seqs: int) -> None:
 
 
 def contents(session: memcore.Session) -> list[Any]:
-    found = read_tail(session.ref)
+    found = read_tail(ref_of(session))
     return [message_of(row) for row in found.rows if type(row) is tuple]
 
 
 def prepared(session: memcore.Session, *messages: dict[str, Any]) -> list[Any]:
-    return encode_items(session.ref, list(messages), PLAIN)
+    return encode_items(ref_of(session), list(messages), PLAIN)
 
 
 def take(session: memcore.Session, check: Any = None) -> Any:
-    return store_of(session).transact(TakeLast(session.ref, check))
+    return store_of(session).transact(TakeLast(ref_of(session), check))
 
 
 def replace(session: memcore.Session, tail: Any, start: int, *messages: Any, **options: Any) -> Any:
-    closure = ReplaceTail(session.ref, tail, start, prepared(session, *messages), **options)
+    closure = ReplaceTail(ref_of(session), tail, start, prepared(session, *messages), **options)
     done, rest = store_of(session).transact(closure)
     if rest:
         resume_removals(store_of(session))
@@ -86,12 +86,12 @@ def replace(session: memcore.Session, tail: Any, start: int, *messages: Any, **o
 
 def test_a_tail_says_whether_it_is_all(db):
     session = kept(db)
-    assert read_tail(session.ref) == (None, [], True, 0, 0)
+    assert read_tail(ref_of(session)) == (None, [], True, 0, 0)
     session.extend([user("a"), user("b"), user("c")])
-    assert [message_of(row)["content"] for row in read_tail(session.ref, 2).rows] == ["b", "c"]
-    assert not read_tail(session.ref, 2).complete
-    assert read_tail(session.ref, 3).complete
-    assert read_tail(session.ref, 9).complete
+    assert [message_of(row)["content"] for row in read_tail(ref_of(session), 2).rows] == ["b", "c"]
+    assert not read_tail(ref_of(session), 2).complete
+    assert read_tail(ref_of(session), 3).complete
+    assert read_tail(ref_of(session), 9).complete
 
 
 def test_damaged_rows_stand_among_the_others_as_errors(db, open_db, tmp_path):
@@ -99,14 +99,14 @@ def test_damaged_rows_stand_among_the_others_as_errors(db, open_db, tmp_path):
     session = kept(other)
     session.extend([user("a"), user("b"), user("c")])
     damage(session, 2)
-    kinds = [type(row) for row in read_tail(session.ref).rows]
+    kinds = [type(row) for row in read_tail(ref_of(session)).rows]
     assert kinds == [tuple, memcore.CorruptValueError, tuple]
 
 
 def test_large_items_are_read_with_their_content(db):
     session = kept(db)
     session.append(user(LARGE))
-    (row,) = read_tail(session.ref).rows
+    (row,) = read_tail(ref_of(session)).rows
     assert message_of(row) == user(LARGE)
 
 
@@ -166,10 +166,10 @@ def test_a_suffix_is_replaced_in_one_revision(db):
     session = kept(db)
     session.extend([user(c) for c in "abcd"])
     revision = session.revision
-    assert replace(session, read_tail(session.ref, 3), 1, user("x"), user("y"))
+    assert replace(session, read_tail(ref_of(session), 3), 1, user("x"), user("y"))
     assert contents(session) == [user(c) for c in "abxy"]
     assert session.revision == revision + 1
-    assert replace(session, read_tail(session.ref), 0)
+    assert replace(session, read_tail(ref_of(session)), 0)
     assert contents(session) == []
 
 
@@ -186,7 +186,7 @@ def test_a_suffix_is_replaced_in_one_revision(db):
 def test_who_wrote_meanwhile_keeps_what_he_wrote(db, between):
     session = kept(db)
     session.extend([user(c) for c in "abcd"])
-    tail = read_tail(session.ref, 2)
+    tail = read_tail(ref_of(session), 2)
     between(kept(db))
     before = contents(session)
     assert not replace(session, tail, 0, user("x"))
@@ -196,7 +196,7 @@ def test_who_wrote_meanwhile_keeps_what_he_wrote(db, between):
 def test_a_session_that_was_deleted_and_made_anew_is_another_one(db):
     session = kept(db)
     session.extend([user(c) for c in "ab"])
-    tail = read_tail(session.ref, 1)
+    tail = read_tail(ref_of(session), 1)
     db.delete_session("s")
     assert not replace(session, tail, 0, user("x"))
     session.extend([user(c) for c in "ab"])
@@ -208,17 +208,17 @@ def test_nothing_read_and_damage_are_no_suffix(open_db, tmp_path):
     db = open_db(path=tmp_path / "damaged")
     session = kept(db)
     session.extend([user(c) for c in "abc"])
-    tail = read_tail(session.ref)
+    tail = read_tail(ref_of(session))
     assert not replace(session, tail, 3, user("x"))
     damage(session, 2)
-    assert not replace(session, read_tail(session.ref), 0, user("x"))
-    assert replace(session, read_tail(session.ref), 2, user("x"))
+    assert not replace(session, read_tail(ref_of(session)), 0, user("x"))
+    assert replace(session, read_tail(ref_of(session)), 2, user("x"))
 
 
 def test_of_two_who_replace_the_same_suffix_one_wins(db):
     session = kept(db)
     session.extend([user(c) for c in "abc"])
-    tail = read_tail(session.ref)
+    tail = read_tail(ref_of(session))
     done = together(
         db,
         lambda: replace(session, tail, 1, user("one")),
@@ -233,7 +233,7 @@ def test_a_whole_history_is_overwritten_whatever_it_is(open_db, tmp_path):
     session = kept(db)
 
     def overwrite(*messages: dict[str, Any]) -> None:
-        store_of(session).transact(Overwrite(session.ref, prepared(session, *messages)))
+        store_of(session).transact(Overwrite(ref_of(session), prepared(session, *messages)))
 
     overwrite()
     assert not session.exists()
@@ -257,7 +257,7 @@ def test_what_is_expired_at_the_beginning_goes_for_good(db):
     session.record("note", {})
     session.append(user("e"))
     revision = session.revision
-    tail = read_tail(session.ref, 1)
+    tail = read_tail(ref_of(session), 1)
 
     def expired(message: Any) -> bool:
         return "secret" in message["content"]
@@ -274,7 +274,7 @@ def test_a_fork_keeps_what_its_parent_lost(db):
     session = kept(db)
     session.extend([user("old"), user("b")])
     fork = session.fork("other")
-    assert replace(session, read_tail(session.ref, 1), 0, expired=lambda _: True)
+    assert replace(session, read_tail(ref_of(session), 1), 0, expired=lambda _: True)
     assert contents(session) == []
     assert contents(fork) == [user("old"), user("b")]
     db.delete_session("other")
@@ -291,7 +291,7 @@ class Clock:
 
 
 def expire(session: memcore.Session, since_us: int) -> int:
-    gone, _ = store_of(session).transact(ExpireItems(session.ref, since_us))
+    gone, _ = store_of(session).transact(ExpireItems(ref_of(session), since_us))
     resume_removals(store_of(session))
     return gone
 
@@ -303,10 +303,10 @@ def test_old_items_are_left_out_and_removed(db):
     clock.us += 10
     session.extend([fo("1"), user("new")])
     since = clock.us
-    tail = read_tail(session.ref, since_us=since)
+    tail = read_tail(ref_of(session), since_us=since)
     assert [message_of(row) for row in tail.rows] == [fc("1"), fo("1"), user("new")]
     assert (tail.expired, tail.live, tail.complete) == (1, 3, True)
-    assert not read_tail(session.ref, 2, since_us=since).complete
+    assert not read_tail(ref_of(session), 2, since_us=since).complete
     assert expire(session, since) == 1
     assert expire(session, since) == 0
     assert contents(session) == [fc("1"), fo("1"), user("new")]
@@ -319,7 +319,7 @@ def test_everything_may_be_old(db):
     session = kept(db)
     session.extend([user("a"), fc("open")])
     since = clock.us + 1
-    assert read_tail(session.ref, since_us=since).rows == []
+    assert read_tail(ref_of(session), since_us=since).rows == []
     assert expire(session, since) == 2
     assert contents(session) == []
     assert expire(kept(db, "none"), since) == 0
@@ -333,7 +333,7 @@ def test_old_ones_behind_younger_ones_stay(db):
     since = clock.us
     clock.us -= 10
     session.append(user("the clock was set back"))
-    assert len(read_tail(session.ref, since_us=since).rows) == 2
+    assert len(read_tail(ref_of(session), since_us=since).rows) == 2
     assert expire(session, since) == 0
 
 
@@ -342,11 +342,11 @@ def test_nothing_is_replaced_read_only(db, path):
     with memcore.open(path, read_only=True) as reader:
         session = kept(reader)
         with pytest.raises(ReadOnlyError):
-            ReplaceTail(session.ref, read_tail(session.ref), 0, [])
+            ReplaceTail(ref_of(session), read_tail(ref_of(session)), 0, [])
         with pytest.raises(ReadOnlyError):
-            ExpireItems(session.ref, 1)
+            ExpireItems(ref_of(session), 1)
         with pytest.raises(ReadOnlyError):
-            TakeLast(session.ref)
+            TakeLast(ref_of(session))
 
 
 # --- many at once ---------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_what_is_remembered_is_what_is_stored(steps, most_bytes):
             elif step == "delete":
                 db.delete_session(session.id)
             elif step == "read":
-                read_tail(session.ref, size)
+                read_tail(ref_of(session), size)
             stored = list(session)
             found, complete = asyncio.run(recall.last(size))
             assert complete == (size >= len(stored))
@@ -470,7 +470,7 @@ def test_blobs_beyond_a_commit_are_replaced_too(db):
     huge = user("x" * (BLOB_INLINE_COMMIT_BYTES_MAX + 1))
     session.append(user("a"))
     ready = prepared(session, huge)
-    closure = ReplaceTail(session.ref, read_tail(session.ref), 0, ready)
+    closure = ReplaceTail(ref_of(session), read_tail(ref_of(session)), 0, ready)
     done, _ = store(closure)
     assert done
     assert contents(session) == [huge]

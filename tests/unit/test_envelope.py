@@ -15,6 +15,7 @@ from memcore import Envelope, aio
 from memcore.codec.values import encode_json
 from memcore.rows.item import _HEADER, decode_item, split_body, stored_json
 from memcore.session.append import ItemOptions, encode_items
+from memcore.session.session import ref_of
 from messages import assistant, call, result, system, user
 
 FULL = Envelope(
@@ -64,7 +65,7 @@ def test_nothing_is_stored_when_nothing_is_said(db) -> None:
     plain.append(user())
     empty.append(user(), envelope=Envelope())
     empty.append(user(), envelope={})
-    rows = [prepared.body for prepared in encode_items(plain.ref, [user()], ItemOptions())]
+    rows = [prepared.body for prepared in encode_items(ref_of(plain), [user()], ItemOptions())]
     assert split_body(rows[0])[2] == b""
     assert [item.envelope for item in (*plain, *empty)] == [None, None, None]
 
@@ -128,7 +129,7 @@ def test_the_meta_is_found_without_decoding(session) -> None:
         (None, "r", ',"meta":', 'q","meta":"'),
         (None, Envelope(author=',"meta":')),
     ):
-        (row,) = encode_items(session.ref, [user()], ItemOptions(meta, request_id, told))
+        (row,) = encode_items(ref_of(session), [user()], ItemOptions(meta, request_id, told))
         expected = b"" if meta is None else encode_json(meta)[0]
         if meta is None and request_id is None and told is None:
             assert split_body(row.body)[2] == b""
@@ -138,7 +139,7 @@ def test_the_meta_is_found_without_decoding(session) -> None:
 
 
 def test_rows_of_earlier_and_later_versions_are_read(session) -> None:
-    (row,) = encode_items(session.ref, [user()], ItemOptions())
+    (row,) = encode_items(ref_of(session), [user()], ItemOptions())
 
     def body(envelope: dict[str, Any]) -> bytes:
         packed = b"\0" + encode_json(envelope)[0]

@@ -14,6 +14,7 @@ from memcore.database.scope import rows_of
 from memcore.errors import CorruptValueError, HeldError, InvalidOptionError, NotFoundError
 from memcore.graph import JsonCoder, NewCheckpoint, keep_rule
 from memcore.rows import lifecycle as held
+from memcore.session.session import ref_of
 from memcore.session.tail import ExpireItems
 from messages import user as said
 
@@ -135,11 +136,11 @@ def test_items_that_expire_stay_under_a_hold(db):
     session = db.session("s", user=WHO)
     session.extend([said(str(n)) for n in range(6)])
     session.hold(reason="x")
-    closure = ExpireItems(session.ref, 2**62)
+    closure = ExpireItems(ref_of(session), 2**62)
     assert db.engine.store.transact(closure) == (0, [])
     assert len(list(session.items())) == 6
     session.release()
-    assert db.engine.store.transact(ExpireItems(session.ref, 2**62))[0] == 6
+    assert db.engine.store.transact(ExpireItems(ref_of(session), 2**62))[0] == 6
 
 
 def test_a_damaged_hold_still_holds(db):

@@ -12,7 +12,7 @@ import memcore
 from memcore.codec import keys
 from memcore.codec.values import decode_json, encode_json, open_value, seal_value
 from memcore.compaction import ElideOutputs
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from messages import assistant, call, illegal, recount, result, system, user
 
 LONG = " ".join(f"word{n}" for n in range(100))
@@ -223,7 +223,7 @@ def test_a_sealed_view_that_makes_no_sense_is_a_damaged_one(name: str, value: An
         session = db.session("s")
         fill(session, 0, 6)
         session.compact(policy=rule(), force=True)
-        log = session.ref.resolve()
+        log = ref_of(session).resolve()
         assert log is not None
         key = keys.session_row(log.scope, log.session, keys.Row.VIEW, 1)
 

@@ -23,6 +23,7 @@ from memcore import (
 )
 from memcore.codec.keys import Row, session_rows
 from memcore.codec.values import HEADER_BYTES
+from memcore.session.session import ref_of
 from memcore.session.state import UpdateState
 from memcore.state import inherit, mend_state, restore, state_counter
 from memcore.state.rows import header_key
@@ -296,7 +297,7 @@ def test_a_change_that_is_run_again_is_told_once(open_db):
     told = []
     change = session.state.plan()
     change.update({"notes": ["a"]}, trace=told.append)
-    closure = UpdateState(session.ref, change)
+    closure = UpdateState(ref_of(session), change)
 
     def fails_behind(txn):
         closure(txn)

@@ -76,7 +76,7 @@ from memcore.session.change import Change, Unchanged
 from memcore.session.engine import Engine, SessionRef
 from memcore.session.read import head_of
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
-from memcore.session.session import store_of
+from memcore.session.session import ref_of, store_of
 from memcore.state import APP, USER, Delete
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire.expire import expired_event, expired_message
@@ -184,7 +184,7 @@ class DeleteEvents(Change[list[bytes] | None]):
         if before:
             self.change = session.state.plan()
             self.change.update(before)
-        super().__init__(session.ref)
+        super().__init__(ref_of(session))
 
     def run(self, session: SessionTxn) -> Unchanged | None:
         """Compare the log with the plan, ask the holds, and put back the state of before."""
@@ -400,7 +400,7 @@ class Storing:
 
     def plan(self, shown: AdkSession) -> None:
         """Make the change that stores it; ``shown`` is the writer's object."""
-        self.rows = encode_rows(self.session.ref, self.encoded)
+        self.rows = encode_rows(ref_of(self.session), self.encoded)
         self.change = StoreEvent(self, View.of(shown))
 
     async def _cover(self, shown: AdkSession, history: History) -> None:
@@ -449,7 +449,7 @@ class Storing:
     async def commit_large(self) -> Appended:
         """Store it; what is very large is staged ahead in a thread."""
         for _ in range(STAGE_ATTEMPTS):
-            await settled(in_thread(stage, self.session.ref, self.rows))
+            await settled(in_thread(stage, ref_of(self.session), self.rows))
             with suppress(StagedBlobLost):
                 return await commit_to(store_of(self.session), self.change, large=True)
         msg = "large content was collected again and again before it could be referred to"
@@ -604,7 +604,7 @@ class StoreEvent(Change[Appended]):
         self.change = session.state.plan() if encoded.delta else None
         if self.change is not None:
             self.change.update(fields_of(encoded.delta))
-        super().__init__(session.ref)
+        super().__init__(ref_of(session))
 
     def run(self, session: SessionTxn) -> Unchanged | None:
         """Append the rows, unless the event was stored before."""
