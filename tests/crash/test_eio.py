@@ -15,6 +15,7 @@ import pytest
 
 import memcore
 from flushcount import compiler, shim
+from thinned import thinned
 
 TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
@@ -107,7 +108,9 @@ def numbers(db) -> list[int]:
     return [int(item.message["content"].strip()) for item in db.session("s0").items()]
 
 
-@pytest.mark.parametrize(("kinds", "part"), [(NAMED, 0), (NAMED, 1), ("w", 0), ("wm", 1)])
+@pytest.mark.parametrize(
+    ("kinds", "part"), thinned([(NAMED, 0), (NAMED, 1), ("w", 0), ("wm", 1)], 1)
+)
 def test_a_kill_at_each_change_of_the_file(tmp_path, kinds, part) -> None:
     """Creation, commits, a staged item, growth of the map, a deletion, the last flush."""
     dead, told = killed_at(tmp_path / "agent.memcore", CALLS_MAX, kinds=kinds)
@@ -149,7 +152,7 @@ def test_a_kill_right_behind_a_write_beside_another_process(tmp_path, kinds, dur
             assert numbers(db) == [*found, 9]
 
 
-@pytest.mark.parametrize("at", ["redo.write.after", "txn.commit"])
+@pytest.mark.parametrize("at", thinned(["redo.write.after", "txn.commit"], 1))
 def test_a_kill_at_each_change_of_the_file_inside_recovery(path, monkeypatch, at) -> None:
     memcore.open(path).close()
     monkeypatch.setenv("MEMCORE_FAULTS", f"{at}=kill@3")

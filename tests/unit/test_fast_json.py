@@ -151,7 +151,7 @@ def test_circular_values_are_found():
     assert _fast.scan_json(wide) == DEPTH
 
 
-@pytest.mark.bulk
+@pytest.mark.long
 def test_what_is_small_in_memory_and_huge_as_text_is_found():
     value: Any = "x"
     for _ in range(30):

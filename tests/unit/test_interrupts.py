@@ -18,6 +18,7 @@ from interrupts import Interrupt, Point, points_of
 
 import memcore
 from memcore.store.store import environments
+from thinned import thinned
 
 LONG = bool(os.environ.get("MEMCORE_LONG_TESTS"))
 PATIENCE_SECONDS = 30
@@ -204,7 +205,7 @@ def at_work(path: Path, durability: str) -> Iterator[Bench]:
 
 # An interrupt while a generator is dropped is lost with it: CPython prints it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("name", "durability"), CASES)
+@pytest.mark.parametrize(("name", "durability"), thinned(CASES, 14))
 def test_after_an_interrupt_at_any_point_all_goes_on(
     path: Path, name: str, durability: str
 ) -> None:

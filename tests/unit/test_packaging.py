@@ -181,3 +181,34 @@ def test_the_gate_notes_the_tree_that_it_checked(tmp_path: Path) -> None:
     assert not noted.exists()  # something was changed while it ran
     run('note_checked "$(committed_tree)" build/checked; [ -z "$(committed_tree)" ]')
     assert not noted.exists()
+
+
+def test_a_failing_job_of_the_gate_hides_no_other(tmp_path: Path) -> None:
+    gate = (ROOT / "scripts/check").read_text(encoding="utf-8")
+    start = gate.index("# Run the functions named")
+    functions = gate[start : gate.index("cores=$(nproc)")]
+    script = f"""
+set -euo pipefail
+{functions}
+scratch={tmp_path} cores=2
+first() {{ echo one; false; echo not reached; }}
+second() {{ echo two; }}
+third() {{ echo three; }}
+run_jobs second third
+run_jobs first second third
+echo not reached
+"""
+    ran = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert "not reached" not in lines
+    assert [lines.count(word) for word in ("one", "two", "three")] == [1, 2, 2], ran.stderr
+    ended = [line.rsplit(",")[0] for line in ran.stdout.splitlines() if line.startswith("-- ")]
+    assert sorted(ended) == ["-- first: FAILED", *["-- second: ok"] * 2, *["-- third: ok"] * 2]
+
+
+def test_the_gate_runs_the_tests_of_every_directory() -> None:
+    gate = (ROOT / "scripts/check").read_text(encoding="utf-8")
+    there = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    jobs = gate[gate.index("test_units_even()") : gate.index("heavy=")]
+    assert there == {name for name in there if name in jobs or name == "unit"}
