@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import struct
 import sys
 from collections.abc import Callable, Hashable
@@ -30,6 +31,7 @@ from memcore.errors import CorruptValueError
 from memcore.graph.manifest import (
     DEPTH_MAX,
     EMPTY,
+    ID_BYTES,
     RUN,
     Coder,
     ListRun,
@@ -257,6 +259,10 @@ class Decoded:
     tree: Any
     size: int = 0
     """Serialised bytes, about."""
+    repeated: int = 0
+    """Of a whole value: bytes of memory that its parts take beyond the first time."""
+    weight: int = 0
+    """Bytes of memory of a copy, about; 0: nobody asked yet."""
 
 
 @dataclass(slots=True)
@@ -270,7 +276,12 @@ class Entries:
     size: int = 0
     """Serialised bytes, about."""
     repeated: int = 0
-    """Of a page: how many came from pages that it names again."""
+    """Of a page: bytes of memory that its parts take beyond the first time."""
+    weight: int = 0
+    """Of a page: bytes of memory of a copy, about; 0: nobody asked yet."""
+    own: list[Any] = field(default_factory=list)
+    """The trees that come from no page below."""
+    below: list[Entries] = field(default_factory=list)
 
     def add(self, node: bytes, name: str, tree: Any, size: int) -> None:
         """One more."""
@@ -278,6 +289,7 @@ class Entries:
         self.nodes.append(node)
         self.names.append(name)
         self.trees.append(tree)
+        self.own.append(tree)
 
     def extend(self, others: Entries) -> None:
         """Those of a page."""
@@ -285,6 +297,15 @@ class Entries:
         self.nodes += others.nodes
         self.names += others.names
         self.trees += others.trees
+        self.below.append(others)
+
+    def weigh(self) -> None:
+        """Set the weight, if it is not known."""
+        if not self.weight:
+            for page in self.below:
+                page.weigh()
+            own = sum(_POINTERS + weight_of(tree) for tree in self.own)
+            self.weight = own + sum(page.weight for page in self.below)
 
 
 MEMO_WEIGHT_MIN: Final = VALUES_CACHED_BYTES // 8192
@@ -340,12 +361,40 @@ class Cache:
 
 # --- Manifests into values: what was decoded before is copied instead -----------------------------
 
-_REPEATED_MAX: Final = 2**22
-"""So many entries of a value may come from pages that it names again: they cost no bytes, and a few
-pages of pages would make any number of them."""
-_PAGE: Final = bytes((Sort.PAGE,))
+_REPEATED_BYTES_MAX: Final = 2**28
+"""So much memory the parts of a checkpoint may take beyond the first time that they are named: a
+name takes 17 bytes, and a few pages of names would make a value of any size."""
+_REPEATED_TIMES: Final = 64
+"""So many bytes more for each byte that is stored."""
 _RUN_WEIGHT: Final = 4
 """So many times the bytes of a run its values take in memory, about."""
+_POINTERS: Final = 10 * _POINTER_BYTES
+"""What an entry takes beside its tree."""
+_TEXTLESS: Final = frozenset(("bytes", "bytearray"))
+"""Types of content that is the value itself."""
+_ASCII: Final = bytes(range(128))
+_OPAQUE_TIMES: Final = 16
+"""So many times its bytes an object takes that cannot be weighed, about."""
+_SHARED: Final = frozenset((type(None), bool, int, float, str, bytes, *_LEAVES))
+"""Of these a copy has the same object."""
+
+
+def weight_of(tree: Any) -> int:
+    """The memory of a copy of a tree, about."""
+    total, work = 0, [tree]
+    while work:
+        each = work.pop()
+        kind = type(each)
+        if kind is ListRun:
+            total += each.weight
+        elif kind not in _SHARED and not isinstance(each, type):
+            total += sys.getsizeof(each)
+            work += gc.get_referents(each)
+            if total > _REPEATED_BYTES_MAX:
+                return total
+    return total
+
+
 MISSING: Any = object()
 """In place of a value: the channel is empty."""
 
@@ -371,10 +420,7 @@ class Joiner:
         self._pool = pool
         self._secret = secret
         self._depth = 0
-        self._pages: set[bytes] = set()
-        """Those that the value has named so far."""
-        self._repeated = 0
-        """Entries that came from pages that were named before."""
+        self.begin()
         self.version: ValueParts | None = None
         """The parts of the last value that ``join`` returned, if it was a list or dict."""
 
@@ -385,23 +431,56 @@ class Joiner:
             CorruptValueError: the manifest or a chunk is damaged, missing or of another cipher.
         """
         cache = self._cache
-        self._begin()
+        self._depth = 0
         self.version = None
         kept = cache.values.get((self._pool, node))
         if kept is None or kept.identity is not self._coder.identity:
+            before = self._repeated
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
-                self._begin()
+                self._depth = 0
                 return self._decoded(node)
             if type(tree) is ListRun:
                 raise _malformed("holds entries of a list outside of one")
-            kept = Decoded(self._coder.identity, tree, size)
-            cache.values.put((self._pool, node), kept, weight=size)
+            kept = Decoded(self._coder.identity, tree, size, self._repeated - before)
+            cache.values.put((self._pool, node), kept, weight=size + kept.repeated)
+        elif node in self._named:
+            self._repeat(kept)
+        else:
+            self._name(node, kept.size)
+            self._spend(kept.repeated)
         return kept.tree if kept.tree is MISSING else cache.trees.copy(kept.tree)
 
-    def _begin(self) -> None:
-        self._depth = self._repeated = 0
-        self._pages = set()
+    def begin(self) -> None:
+        """Weigh anew: what follows belongs to another checkpoint."""
+        self._named: set[bytes] = set()
+        """Nodes of chunks and pages that were named, and ids of pieces."""
+        self._pages: dict[tuple[int, bytes], Entries] = {}
+        """By sort of the container and id."""
+        self._stored = 0
+        """Bytes of what they hold."""
+        self._repeated = 0
+        """Bytes of memory of what was named before."""
+
+    def _name(self, node: bytes, size: int) -> None:
+        self._named.add(node)
+        self._stored += size
+
+    def _repeat(self, part: Decoded) -> None:
+        """Weigh a part that was named before."""
+        if not part.weight:
+            part.weight = _POINTERS + weight_of(part.tree)
+        self._spend(part.weight)
+
+    def _spend(self, weight: int) -> None:
+        """Have what is repeated be no more than somebody may have put.
+
+        Raises:
+            CorruptValueError: it is.
+        """
+        self._repeated += weight
+        if self._repeated > _REPEATED_BYTES_MAX + _REPEATED_TIMES * self._stored:
+            raise _malformed(f"repeats more than {self._repeated >> 20:,} MiB of {self._stored:,}")
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
         """The value, not to be handed out, opaque if it cannot be copied; and its size."""
@@ -409,7 +488,7 @@ class Joiner:
         if parsed.sort == Sort.EMPTY:
             return MISSING, len(node)
         if parsed.sort == Sort.CHUNK:
-            part = self._chunk(parsed.content)
+            part = self._named_chunk(node)
             return part.tree, part.size
         if parsed.sort in (Sort.PART, Sort.PIECES):
             typed = self._typed(parsed)
@@ -437,14 +516,12 @@ class Joiner:
             raise _malformed("runs into itself")
         for node, name in entries_in(container, body):
             if node[0] == Sort.PAGE:
-                page = self._page(container, node[1:])
-                self._need_few(node, page)
-                found.extend(page)
+                found.extend(self._page(container, node))
             else:
                 if node == EMPTY:
                     raise _malformed("holds an entry that is empty")
                 if node[0] == Sort.CHUNK:  # most of them are: no call for it
-                    part = self._chunk(node[1:])
+                    part = self._named_chunk(node)
                     tree, size = part.tree, part.size
                 else:
                     tree, size = self._tree(node)
@@ -456,27 +533,47 @@ class Joiner:
         self._depth -= 1
         return found
 
-    def _need_few(self, node: bytes, page: Entries) -> None:
-        """Have entries that come again be no more than somebody may have put."""
-        if node in self._pages:
-            self._repeated += len(page.nodes)
-        else:
-            self._pages.add(node)
-        if self._repeated > _REPEATED_MAX:
-            raise _malformed(f"repeats more than {_REPEATED_MAX:,} entries")
-
-    def _page(self, container: int, part: bytes) -> Entries:
-        key = (container, part)
-        kept = self._cache.pages.get(key)
-        if kept is None or kept.identity is not self._coder.identity:
+    def _page(self, container: int, node: bytes) -> Entries:
+        key = (container, node[1:])
+        kept = self._pages.get(key) or self._cache.pages.get(key)
+        is_known = kept is not None and kept.identity is self._coder.identity
+        if kept is None or not is_known:
             before = self._repeated
-            kept = self._entries(container, self._open(part)[1])
+            content = self._open(node[1:])[1]
+            self._stored += len(content)
+            kept = self._entries(container, content)
             kept.identity = self._coder.identity
             kept.repeated = self._repeated - before
-            self._cache.pages.put(key, kept, weight=kept.size)
-        elif _PAGE + part not in self._pages:
-            self._repeated += kept.repeated
+            self._cache.pages.put(key, kept, weight=kept.size + kept.repeated)
+        self._pages[key] = kept  # whatever the cache drops: pages of pages are not made twice
+        if node in self._named:
+            kept.weigh()
+            self._spend(kept.weight)
+        else:
+            self._named.add(node)
+            if is_known:
+                self._name_entries(kept)
         return kept
+
+    def _name_entries(self, page: Entries) -> None:
+        """What is named by a page that was decoded for another value."""
+        self._spend(page.repeated)
+        distinct = set(page.nodes)
+        if not self._named.isdisjoint(distinct):
+            for node in self._named & distinct:
+                if node[0] == Sort.CHUNK:
+                    self._named_chunk(node)
+        self._named |= distinct
+        self._stored += ID_BYTES * len(distinct)
+
+    def _named_chunk(self, node: bytes) -> Decoded:
+        part = self._chunk(node[1:])
+        if node not in self._named:
+            self._named.add(node)
+            self._stored += part.size
+        elif part.tree is not self._cache.trees.opaque:  # else it is decoded anew, and weighed then
+            self._repeat(part)
+        return part
 
     def _chunk(self, part: bytes) -> Decoded:
         kept = self._cache.parts.get(part)
@@ -499,7 +596,15 @@ class Joiner:
             tree = self._chunk(parsed.content).tree
             if tree is not self._cache.trees.opaque:
                 return self._cache.trees.copy(tree)
-            return self._decode(self._open(parsed.content))
+            typed = self._open(parsed.content)
+            value = self._decode(typed)
+            if b"+" + node in self._named:  # else it is the first time
+                weight = getattr(value, "nbytes", None)
+                if type(weight) is not int or weight < 0:
+                    weight = _OPAQUE_TIMES * len(typed[1])
+                self._spend(weight)
+            self._named.add(b"+" + node)
+            return value
         if parsed.sort in (Sort.PART, Sort.PIECES):
             return self._decode(self._typed(parsed))
         entries = self._entries(parsed.sort, parsed.content)
@@ -518,7 +623,17 @@ class Joiner:
     def _typed(self, parsed: ParsedNode) -> Typed:
         if parsed.sort == Sort.PART:
             return parsed.name, parsed.content
-        return parsed.name, b"".join(self._open(part)[1] for part in ids(parsed.content))
+        pieces = []
+        for part in ids(parsed.content):
+            content = self._open(part)[1]
+            if part in self._named:
+                # Whatever is no ASCII may stand for an object.
+                marks = 0 if parsed.name in _TEXTLESS else len(content.translate(None, _ASCII))
+                self._spend(len(content) + _REPEATED_TIMES * marks)
+            else:
+                self._name(part, len(content))
+            pieces.append(content)
+        return parsed.name, b"".join(pieces)
 
     def _made(self, wrapper: str, fields: list[Any]) -> Any:
         for name, known in self._coder.wrappers.values():

@@ -155,21 +155,27 @@ def marked(txn: ReadTxn, scope: int, pool: int, coder: Coder) -> set[bytes]:
     Raises:
         CorruptValueError: a row is damaged: what it refers to is not known, so nothing may go.
     """
-    live: set[bytes] = set()
+    live: set[tuple[int, bytes]] = set()
     for place in members_of(txn, scope, pool):
         for node in _manifests(txn, place, coder):
             _mark(txn, place, coder, list(rows_of(node)), live)
-    return live
+    return {part for _, part in live}
 
 
 def _mark(
-    txn: ReadTxn, place: Place, coder: Coder, work: list[tuple[int, bytes]], live: set[bytes]
+    txn: ReadTxn,
+    place: Place,
+    coder: Coder,
+    work: list[tuple[int, bytes]],
+    live: set[tuple[int, bytes]],
 ) -> None:
+    """A part may be named as content, and as a page of lists or of dicts: each is looked at."""
     while work:
-        container, part = work.pop()
-        if part in live:
+        named = work.pop()
+        if named in live:
             continue
-        live.add(part)
+        live.add(named)
+        container, part = named
         if container:
             page = coder.open(read_chunk(txn, chunk_key(place.scope, place.pool, part)))[1]
             work += rows_in(container, page)

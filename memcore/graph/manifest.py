@@ -562,10 +562,19 @@ ATOMS: Final[frozenset[type]] = NUMBERS | {int, str}
 """Types of which runs are made."""
 
 
+_RUN_MEMORY: Final = {b"d": 4, b"B": 8, b"H": 20, b"I": 10, b"q": 5}
+"""So many bytes of memory a byte of a run becomes at most, by its form."""
+
+
 class ListRun(NamedTuple):
     """Some values of a list as they are stored; equal if they are, bit for bit."""
 
     content: bytes
+
+    @property
+    def weight(self) -> int:
+        """The memory of the values, at most."""
+        return _RUN_MEMORY.get(self.content[:1], 64) * len(self.content)
 
     def values(self) -> list[Any]:
         """The values.

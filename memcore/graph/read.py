@@ -147,6 +147,7 @@ class GraphReader:
     def _whole(
         self, view: ThreadView, namespace: str, number: int, checkpoint: str, row: CheckpointRow
     ) -> StoredCheckpoint:
+        view.joiner.begin()
         body = row.body_by(view.coder)
         return StoredCheckpoint(
             thread=view.name,
@@ -492,6 +493,7 @@ class Deltas(GraphReader):
         while missing and row is not None and row.parent is not None and row.parent not in seen:
             seen.add(row.parent)
             at = row.parent
+            view.joiner.begin()
             row = self._row(view, number, at)
             if row is None:
                 break

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
@@ -135,7 +136,7 @@ def _redacted_json(how: Handling, text: str, found: Counter[str]) -> str | None:
     try:
         if how.value(value, _Counts(known), inside=True) is not value or how.suspects(text):
             # Again without a loss: big integers stay what they are, and no key is there twice.
-            value = json.loads(bare, object_pairs_hook=_once)
+            value = json.loads(bare, object_pairs_hook=_once, parse_float=_finite)
             redacted = how.value(value, counts, inside=True)
             if redacted is not value:
                 result = text.replace(bare, _dumped(redacted, bare), 1)
@@ -167,6 +168,16 @@ def _loaded(text: str) -> Any:
     return value if isinstance(value, dict | list) else None
 
 
+_ENDLESS: Final = secrets.token_hex(8)
+_ENDLESS_IN_JSON: Final = re.compile(rf'"{_ENDLESS}(-?[0-9.eE+-]+)"')
+
+
+def _finite(text: str) -> float | str:
+    """A number; one that no float holds as a text that ``_dumped`` knows, to be written again."""
+    number = float(text)
+    return number if isfinite(number) else _ENDLESS + text
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; one with the same key twice hides values, so it is treated as a text."""
     made = dict(pairs)
@@ -180,12 +191,13 @@ def _dumped(value: Any, like: str) -> str:
     """The JSON, written as it was: with blanks or without, with escapes or without."""
     indent = _INDENT.match(like)
     spaced = '": ' in like or ('":' not in like and ", " in like)
-    return json.dumps(
+    made = json.dumps(
         value,
         ensure_ascii=like.isascii(),
         indent=indent[1] if indent else None,
         separators=("," if indent or not spaced else ", ", ": " if spaced else ":"),
     )
+    return _ENDLESS_IN_JSON.sub(r"\1", made) if _ENDLESS in made else made
 
 
 # --- Bytes: texts and JSON in whatever encoding, binary content left alone ------------------------

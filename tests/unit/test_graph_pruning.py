@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from threaded import CODER, Thread, keep, pruning, rows_under
@@ -15,12 +15,12 @@ import memcore
 from memcore.codec.keys import Kind, ThreadRow
 from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, HeldError, StaleParentError, StoreFormatError
-from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites, Pruned, rows
+from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites, Pruned, gc, rows
 from memcore.graph import prune as module
 from memcore.graph.prune import prune
 from memcore.graph.store import store_of
 from memcore.store.datafile import FORMAT_KEY, GRAPH_ROWS, Format
-from memcore.store.interface import Stale, Steps
+from memcore.store.interface import ReadTxn, Stale, Steps
 from memcore.store.transaction import stored
 
 pytestmark = pytest.mark.usefixtures("open_db")
@@ -458,3 +458,20 @@ def test_a_sweep_by_rules_removes_what_came_late(db: memcore.Database) -> None:
     write_late(graph, "c000001")
     db.sweep()
     assert writes_in(db) == 0
+
+
+def test_a_part_that_is_named_as_content_and_as_a_page_is_looked_at_as_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page, below, value = (bytes((at,)) * 16 for at in (1, 2, 3))
+    stored_as = {
+        page: ("page", b"\x06" + below),
+        below: ("page", b"\x02" + value),
+        value: ("json", b"1"),
+    }
+    monkeypatch.setattr(gc, "read_chunk", lambda _, key: stored_as[key[-16:]])
+    place, txn = rows.Place(1, 1, 1), cast("ReadTxn", None)
+    for work in ([(0, page), (3, page)], [(3, page), (0, page)]):
+        live: set[tuple[int, bytes]] = set()
+        gc._mark(txn, place, CODER, work, live)
+        assert {part for _, part in live} >= {page, below, value}

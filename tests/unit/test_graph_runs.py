@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from memcore.graph import GraphStore, NewCheckpoint, rows
 from memcore.graph import manifest as nodes
 from memcore.graph.decode import Cache, Joiner
 from memcore.graph.encode import Splitter
-from memcore.graph.manifest import ATOMS, NUMBERS, ListRun, flattened, units_of
+from memcore.graph.manifest import ATOMS, NUMBERS, ListRun, StoredCoder, flattened, units_of
 from memcore.graph.manifest import text as packed_text
 from memcore.graph.store import store_of
 from memcore.store.datafile import FORMAT_KEY, GRAPH_ROWS, Format
@@ -225,9 +226,65 @@ def test_pages_of_pages_make_no_more_than_anybody_puts(container: int) -> None:
         assert peak < 256 * 2**20
 
 
+_ID = bytes(15) + b"\1"
+
+
+def _values(entry: bytes, count: int) -> bytes:
+    return b"\x03" + packed_text(entry * count)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "node"),
+    [
+        ({_ID: ("msgpack", b"\xdd" + (99_999).to_bytes(4, "big") + b"\x80" * 99_999)},
+         _values(b"\x02" + _ID, 4_000)),
+        ({_ID: ("~run", b"H" + bytes(range(1, 255)) * 32)}, _values(b"\x02" + _ID, 60_000)),
+        ({_ID: ("msgpack", b"\x80" * 100_000)},
+         nodes.pieces_node("msgpack", [_ID] * 4_000)),
+        ({_ID: ("bytes", bytes(100_000))}, nodes.pieces_node("bytes", [_ID] * 80_000)),
+        ({_ID: ("msgpack", b"\xdd" + (9_999).to_bytes(4, "big") + b"\x80" * 9_999),
+          bytes(16): ("page", (b"\x02" + _ID) * 1_000)},
+         _values(b"\x06" + bytes(16), 1_000)),
+        ({_ID: ("page", nodes.part_node("msgpack", b"\x9f" + b"\x80" * 15) * 6_000)},
+         _values(b"\x06" + _ID, 1_000)),
+        ({_ID: ("page", nodes.part_node("~run", b"B" + bytes(200)) * 1_000)},
+         _values(b"\x06" + _ID, 1_000)),
+    ],
+    ids=["chunks", "runs", "pieces", "bytes", "pages of chunks", "pages", "pages of runs"],
+)  # fmt: skip
+def test_names_make_no_more_memory_than_somebody_puts(
+    chunks: dict[bytes, tuple[str, bytes]], node: bytes
+) -> None:
+    reader = dataclasses.replace(StoredCoder(), splits=True)
+    joiner = Joiner(Cache(), reader, chunks.__getitem__, pool=1, secret=b"")
+    for _ in range(2):
+        joiner.begin()
+        tracemalloc.start()
+        with pytest.raises(CorruptValueError, match="repeats more than"):
+            joiner.join(node)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 320 * 2**20
+
+
+def test_channels_share_no_more_memory_than_somebody_puts() -> None:
+    chunks = {_ID: ("msgpack", b"\xdd" + (99_999).to_bytes(4, "big") + b"\x80" * 99_999)}
+    joiner = Joiner(Cache(), StoredCoder(), chunks.__getitem__, pool=1, secret=b"")
+    kept = []
+    with pytest.raises(CorruptValueError, match="repeats more than"):
+        for _ in range(1_000):
+            kept.append(joiner.join(b"\x02" + _ID))  # noqa: PERF401 - it ends in the middle
+    assert 10 < len(kept) < 100
+    joiner.begin()  # another checkpoint
+    assert joiner.join(b"\x02" + _ID) == kept[0]
+
+
 def test_a_list_of_equal_entries_is_read_again_and_again(graph: GraphStore) -> None:
     one = Thread(graph, "t")
     value = [{"a": [1, "x"]}] * 5000
+    one.put(texts=["long " * 2_000] * 20_000, rows=[[0.5] * 1_000] * 1_000, zeros=bytes(2**27))
+    assert one.read()["rows"][999] == [0.5] * 1_000
+    one = Thread(graph, "u")
     one.put(plain=value)
     for _ in range(3):
         assert one.read() == {"plain": value}

@@ -229,6 +229,14 @@ def test_texts_that_are_json_stay_json(text, clean):
     assert [type(json.loads(line)) for line in made.splitlines()] == [type(line) for line in lines]
 
 
+def test_numbers_that_no_float_holds_stay_json():
+    text = '{"a": 1e400, "b": [-2.5E+999, 1.5], "m": "alice@example.com"}'
+    made = placed().text(text)
+    assert "alice" not in made
+    json.loads(made, parse_constant=pytest.fail)
+    assert made.startswith('{"a": 1e400, "b": [-2.5E+999, 1.5], "m": "[EMAIL_')
+
+
 def test_too_deep_and_circular_values_are_refused():
     deep: list[object] = []
     deep.append(deep)
