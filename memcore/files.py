@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from contextlib import suppress
 from os import urandom
 from pathlib import Path
 from typing import Final
 
 __all__ = [
+    "give_to",
     "open_private",
     "put_private",
     "remove_unfinished",
@@ -50,8 +52,9 @@ def put_private(
         path: where; every link resolved.
         content: all of it.
         new: refuse to replace one.
-        owner: it belongs to whom this belongs to; None: to who writes, which may be root.
-        mode: who may read it.
+        owner: it belongs to whom this belongs to, as far as who writes may give it away; None: to
+            who writes, which may be root.
+        mode: who may read it; fewer, if it cannot be given to the group of ``owner``.
 
     Raises:
         FileExistsError: there is one, and it is to be a new one.
@@ -63,11 +66,10 @@ def put_private(
     fd = -1
     try:
         fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        if owner is not None:
-            own = os.fstat(fd)
-            if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid):
-                os.fchown(fd, owner.st_uid, owner.st_gid)
-        os.fchmod(fd, mode)
+        if owner is None:
+            os.fchmod(fd, mode)
+        else:
+            give_to(fd, owner, mode)
         left = memoryview(content)
         while left:
             left = left[os.write(fd, left) :]
@@ -86,6 +88,28 @@ def put_private(
         finally:
             if fd >= 0:
                 os.close(fd)
+
+
+def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
+    """Have a new file belong to whom another belongs to, and have its mode.
+
+    Only root gives files away. What a second account of a group writes is its own, with the group
+    of before. If that is not to be had either, its new group, which is another, has no rights.
+
+    Raises:
+        OSError
+    """
+    own = os.fstat(fd)
+    if (own.st_uid, own.st_gid) != (owner.st_uid, owner.st_gid):
+        try:
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+        except PermissionError:
+            if own.st_gid != owner.st_gid:
+                try:
+                    os.fchown(fd, -1, owner.st_gid)
+                except PermissionError:
+                    mode &= ~stat.S_IRWXG
+    os.fchmod(fd, mode)
 
 
 def remove_unfinished(path: str) -> None:

@@ -51,6 +51,7 @@ def bundle_session(
         with beside(out) as (temporary, fd):
             with open(fd, "wb", closefd=False) as file:
                 file.write(found + b"\n")
+            os.fsync(fd)  # before it has its name: a power cut must not leave half of it there
             publish(temporary, out)
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})

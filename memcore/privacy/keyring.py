@@ -859,12 +859,20 @@ class Secret:
 
     def settle(self) -> bool:
         """Make the file that there was no room for; whether there is nothing left to be done."""
-        if self._place is None or not self._place.is_used():
+        if self._place is None or not (self._place.is_used() or self._has_leftover()):
             return True
         return self._place.change(self._moved) is None
 
+    def _has_leftover(self) -> bool:
+        """Whether who made the file was killed before it had one name only."""
+        with suppress(OSError):
+            return os.stat(os.path.realpath(self._path) + SUFFIX).st_nlink > 1
+        return False
+
     def _moved(self, kept: bytes | None) -> bytes | None:
         """Move what is kept elsewhere into the file; what cannot be moved."""
+        with suppress(OSError):
+            remove_unfinished(os.path.realpath(self._path) + SUFFIX)
         if kept is not None:
             try:
                 secret_of(self._path, create=True, made=kept)
@@ -900,6 +908,7 @@ def secret_of(path: str, *, create: bool, made: bytes | None = None) -> bytes:
     try:
         found = _read(file)
         if found is None and create:
+            remove_unfinished(file)  # of who was killed: it holds what would have been the secret
             with suppress(FileExistsError):  # somebody else was faster: theirs stays
                 # Root may be the first to need it, for a database of somebody else's.
                 owner = None if os.geteuid() else os.stat(path)

@@ -30,7 +30,7 @@ from memcore.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from memcore.files import open_private, sync_directory
+from memcore.files import give_to, open_private, sync_directory
 from memcore.limits import PAGE_BYTES
 from memcore.privacy.keyring import SECRET_BYTES
 from memcore.store import lmdb as binding
@@ -320,10 +320,7 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
         fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(fd, fcntl.LOCK_SH)
         if like is not None:
-            own = os.fstat(fd)
-            if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-                os.fchown(fd, like.st_uid, like.st_gid)
-            os.fchmod(fd, stat.S_IMODE(like.st_mode))
+            give_to(fd, like, stat.S_IMODE(like.st_mode))
         yield temporary, fd
     finally:
         # By functions in C alone: an interrupt comes when one has returned, and the next is done.

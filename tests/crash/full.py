@@ -39,6 +39,9 @@ SWEEPS: Final = {
     "recover": (("full",), 256 * _KIB, 2 * _KIB, 3),
     "roll_back": (("relaxed",), 64 * _KIB, 2 * _KIB, 2),
     "open_anew": (_MODES, 256 * _KIB, 4 * _KIB, 2),
+    "shred": (_MODES, 256 * _KIB, 4 * _KIB, 4),
+    "secret": (_MODES, 64 * _KIB, 2 * _KIB, 4),
+    "anchor": (_MODES, 64 * _KIB, 2 * _KIB, 4),
 }
 """The sweeps; the short run takes some of each at random, nothing left free always among them."""
 

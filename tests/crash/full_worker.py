@@ -29,6 +29,8 @@ from .full_workload import Workload, plant, said
 _STEPS_MAX: Final = 80
 _REFUSALS: Final = 6
 _KILLED: Final = 9
+_KEY: Final = bytes(range(32))
+_OF_BOB: Final = said("bob's")
 
 
 class Case:
@@ -222,6 +224,77 @@ def open_anew(case: Case) -> None:
         case.expect(holds=case.more < 2**17, what="refused in spite of room")
 
 
+def shred(case: Case) -> None:
+    """A user of an encrypted store is erased: rows go, and keys as soon as there is room."""
+    _two_users(case, key=_KEY)
+    with memcore.open(case.path, key=_KEY) as db:
+        ring = db.engine.store.vault.ring
+        case.squeeze()
+        receipt = db.erase("alice")
+        waits = ring.of_scope(1) is not None
+        case.facts["refusals"] = int(waits)
+        told = any("await shredding" in note for note in receipt.pending)
+        case.expect(holds=not receipt.verification["rows_left"], what="rows are left")
+        case.expect(holds=waits == told, what=f"the keys wait: {waits}, told: {receipt.pending}")
+        case.expect(holds=not (waits and receipt.bytes_gone), what="gone, and its keys are not")
+        case.findings += db.check()
+    with memcore.open(case.path, key=_KEY) as db:
+        case.expect(holds=db.session("s", user="bob").get(1).message == _OF_BOB, what="bob's item")
+        case.findings += db.check()
+    case.device.free()
+    with memcore.open(case.path, key=_KEY) as db:
+        case.expect(holds=db.engine.store.vault.ring.shredded() == [1], what="keys are left")
+        left = [each.pending for each in db.finish_erasures() if not each.bytes_gone]
+        case.expect(holds=not left, what=f"not finished: {left}")
+        case.expect(holds=db.session("s", user="bob").get(1).message == _OF_BOB, what="bob's item")
+        case.findings += db.check()
+
+
+def secret(case: Case) -> None:
+    """The secret of a store is needed first when there is no room for its file: it is one only."""
+    _two_users(case)
+    file = case.root / f"{case.path.name}.secret"
+    with memcore.open(case.path) as db:
+        case.squeeze()
+        receipt = db.erase("alice", compact=False)
+        known = db.receipt_key
+        case.expect(holds=memcore.verify_receipt(receipt, key=known), what="a receipt unproven")
+        case.facts["refusals"] = int(not file.exists())
+    with memcore.open(case.path) as db:
+        case.expect(holds=db.receipt_key == known, what="another secret")
+        case.findings += db.check()
+    case.device.free()
+    with memcore.open(case.path) as db:
+        case.expect(holds=file.exists() and db.receipt_key == known, what="another secret later")
+        case.findings += db.check()
+    case.expect(holds=file.read_bytes() not in case.path.read_bytes()[: 2**12], what="it is left")
+
+
+def anchor(case: Case) -> None:
+    """No room is left for anchors of the audit: a deletion goes on, and is chained."""
+    audit = memcore.Audit(key=_KEY, anchor=case.root / "anchors", every_entries=1)
+    _two_users(case, audit=memcore.Audit(key=_KEY))
+    with memcore.open(case.path, audit=audit) as db:
+        case.squeeze()
+        receipt = db.erase("alice", compact=False)
+        case.expect(holds=not receipt.verification["rows_left"], what="rows are left")
+        case.facts["refusals"] = sum("audit" in note for note in receipt.pending)
+    case.device.free()
+    with memcore.open(case.path, audit=audit) as db:
+        db.session("s", user="bob").append(said("later"))
+        db.flush()
+        left = [each.pending for each in db.finish_erasures() if not each.bytes_gone]
+        case.expect(holds=not left, what=f"not finished: {left}")
+        case.findings += db.check()
+        case.findings += [str(each) for each in db.verify_audit().findings]
+
+
+def _two_users(case: Case, **options: Any) -> None:
+    with memcore.open(case.path, durability=case.mode, **options) as db:
+        db.session("s", user="alice").extend([said("a" * 9_000) for _ in range(20)])
+        db.session("s", user="bob").append(_OF_BOB)
+
+
 CASES: Final[dict[str, Callable[[Case], None]]] = {
     case.__name__: case
     for case in (
@@ -232,6 +305,9 @@ CASES: Final[dict[str, Callable[[Case], None]]] = {
         recover,
         roll_back,
         open_anew,
+        shred,
+        secret,
+        anchor,
         roomless,
         hasty,
     )

@@ -157,6 +157,30 @@ def test_bundles_and_archives_are_their_owners_alone(tmp_path: Path) -> None:
     assert not elsewhere.exists()
 
 
+def test_a_bundle_has_its_name_when_its_bytes_are_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, out = tmp_path / "agent.memcore", tmp_path / "out.json"
+    with memcore.open(store) as db:
+        db.session("chat").append({"role": "user", "content": "hi"})
+    synced: list[int] = []
+    sync, publish = os.fsync, bundle.publish
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        sync(fd)
+
+    def published(temporary: str, final: str) -> None:
+        assert os.stat(temporary).st_ino in synced
+        publish(temporary, final)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(bundle, "publish", published)
+    command = ["bundle", "chat", "--store", str(store), "--out", str(out)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert json.loads(out.read_bytes())
+
+
 def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

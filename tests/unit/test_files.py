@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,41 @@ def test_a_writing_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
         files.put_private(str(place), b"after", new=False)
     assert place.read_bytes() == b"before"
     assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_who_may_not_give_a_file_away_keeps_it_from_other_groups(tmp_path, monkeypatch, is_member):
+    """The second account of a group changes a file of the first one."""
+    place = tmp_path / "a"
+    place.write_bytes(b"before")
+    owner = SimpleNamespace(st_uid=12345, st_gid=54321)
+    given = []
+
+    def fchown(fd, uid, gid):
+        if uid != -1 or not is_member:
+            raise PermissionError(1, "Operation not permitted")
+        given.append(gid)
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    files.put_private(str(place), b"after", new=False, owner=owner, mode=0o660)
+    assert place.read_bytes() == b"after"
+    assert given == ([54321] if is_member else [])
+    assert stat.S_IMODE(place.stat().st_mode) == (0o660 if is_member else 0o600)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_a_killed_process_left_of_a_secret_goes_with_the_next(tmp_path):
+    path = tmp_path / "agent.memcore"
+    memcore.open(path).close()
+    left = tmp_path / f"agent.memcore.secret.{'0' * 16}.tmp"
+    left.write_bytes(b"s" * 32)
+    with memcore.open(path) as db:
+        known = db.receipt_key
+    assert not left.exists()
+    os.link(tmp_path / "agent.memcore.secret", left)  # killed behind the link
+    with memcore.open(path) as db:
+        assert db.receipt_key == known
+        assert not left.exists()
 
 
 def test_a_log_follows_the_link_that_it_was_given_and_none_that_comes_later(tmp_path):
