@@ -1,9 +1,13 @@
 """Idempotency: the first receipt of a request, under the caller's key.
 
-The row's body is ``expires ms u64 | content digest 32 | receipt``. The content digest is keyed by
-the store's seed and covers what the caller asked for, so the same key with other content is found
-out. An entry counts only while its seq is live; undo deletes nothing. One that never expires has
-the largest number there is.
+The row's body is ``expires ms u64 | content digest 32 | receipt``. A receipt is ``seq u64 |
+revision u64 | tokens u64 | open calls u32 | items u64``, and it may grow: a later memcore adds
+fields at its end, so its length says which ones it has. Who reads it takes the fields that it
+knows, and carries the others along.
+
+The content digest is keyed by the store's seed and covers what the caller asked for, so the same
+key with other content is found out. An entry counts only while its seq is live; undo deletes
+nothing. One that never expires has the largest number there is.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ __all__ = [
 
 
 _BODY = Struct("<Q32sQQQIQ")
+"""What every row holds; fields of later receipts come behind it."""
 _NEVER: Final = 2**64 - 1
 
 
@@ -114,7 +119,7 @@ def find_request(
         return None
     _, body = open_value(key, value)
     with decoding(key, "receipt of a request"):
-        expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack(body)
+        expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack_from(body)
     if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
         return None
     if content != request.content:
@@ -162,7 +167,8 @@ def carry_requests(
     for key, value in list(txn.scan(start, keys.after(start))):
         try:
             with decoding(key, "receipt of a request"):
-                expires_ms, content, seq, *told = _BODY.unpack(open_value(key, value)[1])
+                _, old_body = open_value(key, value)
+                expires_ms, content, seq, *told = _BODY.unpack_from(old_body)
         except CorruptValueError:
             continue  # check() reports it; a retry is a new request
         has_items = told[-1] > 0  # else the number is no seq
@@ -170,4 +176,5 @@ def carry_requests(
             continue
         row = keys.request_row(scope, new, key[len(start) :])
         body = _BODY.pack(expires_ms, content, moved[seq] if has_items else seq, *told)
+        body += old_body[_BODY.size :]
         txn.put(row, seal_value(row, body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,11 @@ import pytest
 
 import memcore
 from memcore import limits
+from memcore.codec import keys
+from memcore.codec.keys import Row
+from memcore.codec.values import open_value, seal_value
+from memcore.log.idempotency import carry_requests
+from memcore.session.session import ref_of
 from messages import assistant, call, messages_of, result, texts, turns, user
 
 # --- appending and reading ------------------------------------------------------------------------
@@ -457,6 +463,58 @@ def test_a_request_counts_only_while_its_items_are_live(session):
 def test_a_retry_wins_over_an_outdated_revision(session):
     first = session.append(user("a"), idempotency_key="k", expected_revision=0)
     assert session.append(user("a"), idempotency_key="k", expected_revision=0) == first
+
+
+def request_row(db, session):
+    """Where the only request of a session lies, and its body."""
+    log = ref_of(session).resolve()
+    start = keys.session_rows(log.scope, log.session, Row.REQUEST)
+    ((key, value),) = db.engine.store.read(lambda txn: list(txn.scan(start, keys.after(start))))
+    return key, open_value(key, value)[1]
+
+
+def test_a_receipt_lies_as_memcore_wrote_it_from_the_first(db, session):
+    """Files of format 1 hold receipts of these bytes; they are read for ever."""
+    first = session.append(user("a"), idempotency_key="k")
+    key, body = request_row(db, session)
+    fields = "<QQQIQ"
+    numbers = (first.seq, first.revision, first.tokens, first.open_calls, first.appended)
+    assert body[40:] == struct.pack(fields, *numbers)
+    told = memcore.Receipt(1, 7, first.tokens, 3, 1)
+    old = body[:40] + struct.pack(fields, *told)
+    db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, old)))
+    assert session.append(user("a"), idempotency_key="k") == told
+
+
+def test_a_receipt_of_a_later_version_is_read_as_far_as_it_is_known(db, session):
+    first = session.append(user("a"), idempotency_key="k")
+    key, body = request_row(db, session)
+    later = body + b"what is not known yet"
+    db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, later)))
+    assert session.append(user("a"), idempotency_key="k") == first
+    assert db.check() == []
+    with pytest.raises(memcore.DuplicateRequestError):
+        session.append(user("b"), idempotency_key="k")
+
+    place = key[1:9], key[9:17]
+    scope, number = (int.from_bytes(part, "big") for part in place)
+    db.engine.store.transact(
+        lambda txn: carry_requests(txn, scope, number, number + 1, moved={1: 5}, now_ms=0)
+    )
+    start = keys.session_rows(scope, number + 1, Row.REQUEST)
+    ((new, value),) = db.engine.store.read(lambda txn: list(txn.scan(start, keys.after(start))))
+    carried = open_value(new, value)[1]
+    assert carried[40:48] == (5).to_bytes(8, "little")
+    assert (carried[:40], carried[48:]) == (later[:40], later[48:])
+    db.engine.store.transact(lambda txn: txn.delete(new))  # there is no such session
+
+
+def test_a_receipt_that_lacks_a_field_is_damaged(db, session):
+    session.append(user("a"), idempotency_key="k")
+    key, body = request_row(db, session)
+    db.engine.store.transact(lambda txn: txn.put(key, seal_value(key, body[:-1])))
+    with pytest.raises(memcore.CorruptValueError, match="receipt of a request"):
+        session.append(user("a"), idempotency_key="k")
 
 
 def test_keys_belong_to_one_session(db, session):
