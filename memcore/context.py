@@ -68,6 +68,8 @@ class Cut:
     lead_in: bool
     last: bool = False
     """Whether there is no smaller legal suffix."""
+    limited_by: str | None = None
+    """What kept it from beginning earlier: see ``Context.limited_by``; None: nothing did."""
 
 
 def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
@@ -111,6 +113,8 @@ class Selection:
     """Changes when the history is cut or replaced, so that positions mean something else."""
     budget: int = UNLIMITED
     """The counted tokens that the context may use."""
+    folded: bool = False
+    """Whether a view covers what is left out."""
 
 
 def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand: CutRequest) -> Cut:
@@ -135,11 +139,25 @@ def choose(ledger: AnyLedger, policy: PairPolicy, counter: TokenCounter, demand:
     if not led_in:
         cut = ledger.cut_for_budget(room, at_least=at_least)
         if cut >= 0:
-            return Cut(cut, lead_in=False)
+            limit = _limit(ledger, cut, room, at_least=at_least, starts=True)
+            return Cut(cut, lead_in=False, limited_by=limit)
     cut = ledger.cut_for_budget(room - lead_in, at_least=at_least, starts=False)
     if 0 <= cut <= ledger.last_shown:
-        return Cut(cut, lead_in=not led_in)
+        limit = _limit(ledger, cut, room, at_least=at_least, starts=False)
+        return Cut(cut, lead_in=not led_in, limited_by=limit)
     return _smallest(ledger, policy, demand, lead_in=lead_in, whole_is_legal=whole_is_legal)
+
+
+def _limit(ledger: AnyLedger, cut: int, room: int, *, at_least: int, starts: bool) -> str:
+    """What keeps a suffix from beginning earlier than it was chosen to."""
+    if 0 <= ledger.cut_for_budget(room, at_least=at_least, starts=False) < cut:
+        return "start rule"  # another start fits, or would without the line that leads it in
+    open_cost = ledger.cost(cut) - ledger.sum_between(cut, len(ledger))
+    if open_cost:
+        found = ledger.cut_for_budget(room + open_cost, at_least=at_least, starts=starts)
+        if 0 <= found < cut:
+            return "open calls"
+    return "budget"
 
 
 def choose_whole(
@@ -174,7 +192,7 @@ def _smallest(
     if not found:  # no cut is safe: all there is
         return Cut(first, lead_in=False, last=True)
     _, cut, odd = min(found)
-    return Cut(cut, lead_in=odd, last=True)
+    return Cut(cut, lead_in=odd, last=True, limited_by="budget" if cut > first else None)
 
 
 def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
@@ -395,6 +413,7 @@ def build(pick: Callable[[int], Selection | None]) -> Context | None:
         if picked.choice.last:
             raise _overflow(tokens, picked.budget)
         at_least, generation = picked.choice.cut + 1, picked.generation
+    limit = "repair" if at_least else picked.choice.limited_by
     return Context(
         messages=messages,
         tokens=tokens,
@@ -403,4 +422,5 @@ def build(pick: Callable[[int], Selection | None]) -> Context | None:
         summary=picked.material.summary,
         repairs=repairs,
         open_calls=picked.open_calls,
+        limited_by=limit or ("summary" if picked.folded else None),
     )

@@ -400,6 +400,11 @@ class Context:
     estimated_tokens: int | None = None
     """What the provider is estimated to bill for a request with these messages; None if no usage
     was reported for the model. See ``Session.report_usage``."""
+    limited_by: str | None = None
+    """What kept earlier items out: ``"budget"``; ``"start rule"``, the items at which the policy
+    lets a context start, or the line that leads in another start; ``"open calls"``, the room that
+    results of unanswered calls may take; ``"repair"``, without which more would have fit;
+    ``"summary"``, a view that stands for them. None: nothing is left out."""
 
 
 @dataclass(frozen=True, slots=True)

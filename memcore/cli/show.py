@@ -288,9 +288,11 @@ def describe(found: memcore.Context, budget: int | None) -> str:
     billed = ""
     if found.estimated_tokens is not None:
         billed = f"; the provider is estimated to bill {found.estimated_tokens:,}"
+    kept_out = "" if found.limited_by is None else f"; limited by: {found.limited_by}"
     return (
         f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} "
         f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls{billed}"
+        f"{kept_out}"
     )
 
 

@@ -225,8 +225,9 @@ class ContextSelector:
         omitted = choice.cut - pins - len(kept)
         is_repaired = stored is not None and stored.view.repair is not None
         rules = policy.mended if is_repaired else policy
+        folded = omitted > 0 and not demand.uncut
         rest = (choice, rules, log.counter, cut_seq, omitted, open_calls, head.epoch, budget)
-        return lambda: Selection(material(), *rest)
+        return lambda: Selection(material(), *rest, folded)
 
     def _choose(self, log: CachedSession, txn: ReadTxn, frame: Window) -> tuple[Cut, int]:
         """The cut, and how many open calls lie behind it.
@@ -490,6 +491,7 @@ class AuthorContexts:
             open_from(shown.ledger, choice),
             head.epoch,
             ask.budget,
+            not demand.uncut,
         )
         return lambda: Selection(_material(parts, frame.masks, summary, plain_by=plain_by), *rest)
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import memcore
-from messages import assistant, attempt, call, illegal, recount, result, system, turns, user
+from messages import (
+    Message,
+    assistant,
+    attempt,
+    call,
+    illegal,
+    recount,
+    result,
+    system,
+    turns,
+    user,
+)
 
 
 def test_without_a_budget_everything_is_shown(session):
@@ -113,6 +126,86 @@ def test_equal_histories_give_equal_contexts(db):
     second.undo()
     for budget in (None, 100, 60, 30):
         assert first.context(budget).messages == second.context(budget).messages
+
+
+# --- what keeps a context short -------------------------------------------------------------------
+
+
+def tokens_of(session: memcore.Session, count: int) -> int:
+    return sum(item.tokens for item in session.tail(count))
+
+
+def limits_of(session: memcore.Session, budget: int | None, messages: list[Message]) -> str | None:
+    """What a context says, which the awaited one and that of the plain list say as well."""
+    found = session.context(budget)
+
+    async def awaited() -> memcore.Context:
+        async with await memcore.aio.open(":memory:", counter=session.counter) as db:
+            beside = db.session("chat")
+            await beside.extend(messages)
+            return await beside.context(budget)
+
+    assert asyncio.run(awaited()) == found
+    assert memcore.fit(messages, budget, counter=session.counter).limited_by == found.limited_by
+    return found.limited_by
+
+
+def test_nothing_limits_a_context_that_leaves_nothing_out(session):
+    session.extend(history := [system(), *turns(3)])
+    assert limits_of(session, None, history) is None
+    assert limits_of(session, session.tokens, history) is None
+    assert memcore.fit([]).limited_by is None
+    assert session.context(session.tokens).omitted == 0
+
+
+def test_a_budget_limits_a_context(session):
+    session.extend(history := turns(4))
+    assert limits_of(session, tokens_of(session, 4), history) == "budget"
+    assert session.context(tokens_of(session, 4)).messages == turns(4)[-4:]
+    smallest = tokens_of(session, 2)
+    assert limits_of(session, smallest, history) == "budget"
+
+
+def test_where_a_context_may_start_limits_it(session):
+    session.extend(history := turns(4))
+    budget = tokens_of(session, 3)  # an answer would fit, but none may come first
+    assert limits_of(session, budget, history) == "start rule"
+    assert session.context(budget).messages == turns(4)[-2:]
+
+
+def test_the_line_that_leads_in_limits_a_context(session):
+    session.extend(history := [user("x" * 400), *(assistant(f"a{at}") for at in range(20))])
+    budget = tokens_of(session, 12)
+    assert limits_of(session, budget, history) == "start rule"
+    assert session.context(budget).repairs[0].action == "lead_in"
+
+
+def test_the_room_for_results_of_open_calls_limits_a_context(session):
+    session.extend(history := [user("x" * 400), user("second"), call("a")])
+    budget = session.tokens  # all of it, if the call were answered
+    assert limits_of(session, budget, history) == "open calls"
+    assert session.context(budget).tokens < budget
+    assert session.context(2 * budget).limited_by is None
+
+
+def test_repairs_limit_a_context(db):
+    session = db.session("chat", policy="anthropic")
+    session.extend([user(), call("c" * 400), *turns(2)])  # its result repeats the long id
+    whole = session.context()
+    assert [repair.action for repair in whole.repairs] == ["synthesized"]
+    short = session.context(whole.tokens - 1)
+    assert (short.limited_by, short.messages) == ("repair", turns(2))
+    assert session.context(short.tokens).limited_by == "budget"
+
+
+def test_a_summary_limits_a_context_until_the_budget_does(session):
+    session.extend(turns(20))
+    assert session.compact(lambda _: "summed up", force=True).status == "summarized"
+    whole = session.context()
+    assert (whole.limited_by, whole.summary, whole.omitted > 0) == ("summary", "summed up", True)
+    assert session.context(whole.tokens - 1).limited_by == "budget"
+    session.uncompact()
+    assert session.context().limited_by is None
 
 
 def test_counters_decide_what_fits(db):
