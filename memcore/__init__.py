@@ -4,8 +4,6 @@ The names are imported when they are first used: ``memcore --version`` loads no 
 stays synchronous loads no asyncio facade.
 """
 
-from memcore.faces import face
-
 try:
     from memcore import _fast as _fast
 except ImportError as _exc:
@@ -16,6 +14,8 @@ except ImportError as _exc:
         f"pip ({_exc})"
     )
     raise ImportError(_message) from _exc
+
+from memcore.faces import face
 
 __version__ = "0.1.0"
 
