@@ -108,6 +108,6 @@ print(_fast.__file__ if _fast.build_flavour() == "release" else "")' 2>/dev/null
     say "building and installing memcore ..."
     rm -f "$stamp"
     env -u MEMCORE_TRACE -u MEMCORE_SANITIZE "$venv/bin/python" -m pip install --quiet --quiet \
-        --disable-pip-version-check --config-settings editable_mode=compat --editable .
+        --disable-pip-version-check --config-settings editable_mode=compat --editable '.[cli]'
     printf '%s\n' "$now" >"$stamp"
 }

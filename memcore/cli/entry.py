@@ -7,15 +7,33 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "ExitCode",
     "OutputError",
     "Settings",
     "give_up_output",
     "main",
     "missing_package",
 ]
+
+
+class ExitCode(IntEnum):
+    """What the program returns."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    CORRUPT = 5
+    REFUSED = 6
+    STORAGE = 7
+    BUG = 70
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 class OutputError(OSError):
@@ -30,6 +48,9 @@ class _Output(io.FileIO):
             return super().write(data)
         except OSError as error:
             raise OutputError(error.errno, error.strerror) from error
+
+
+_LIBRARIES: Final = ("click", "rich", "typer")
 
 
 class Settings(NamedTuple):
@@ -72,7 +93,7 @@ def _run(arguments: list[str]) -> int:
         if not text or debug:
             raise
         print(f"memcore: error: {text}", file=sys.stderr)
-        return 2
+        return ExitCode.USAGE
 
     try:
         app(args=arguments, prog_name="memcore", obj=Settings(debug=debug))
@@ -85,6 +106,8 @@ def missing_package(error: ImportError) -> str:
     """What to tell of a package that cannot be imported; empty if it is memcore's own."""
     if not error.name or error.name.partition(".")[0] == "memcore":
         return ""
+    if error.name.partition(".")[0] in _LIBRARIES:
+        return f"the command line needs typer and rich: pip install 'memcore[cli]' ({error})"
     return f"the package {error.name} is missing or broken ({error}): install it with pip"
 
 
@@ -114,7 +137,6 @@ def _open_streams() -> None:
 
 def give_up_output(error: OutputError) -> int:
     """Say why nothing more can be printed; the exit code for it."""
-    from memcore.cli.options import ExitCode
     from memcore.cli.output import complain
 
     # Somewhere to go for what is left, or Python complains when it flushes at exit.

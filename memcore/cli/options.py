@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import typer
 
 import memcore
 from memcore import errors
+from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
 
@@ -40,23 +40,6 @@ __all__ = [
 
 
 # --- Exit codes: one for every sort of outcome that a script may want to tell apart ---------------
-
-
-class ExitCode(IntEnum):
-    """What the program returns."""
-
-    OK = 0
-    FINDINGS = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    CONFLICT = 4
-    CORRUPT = 5
-    REFUSED = 6
-    STORAGE = 7
-    BUG = 70
-    INTERRUPTED = 130
-    BROKEN_PIPE = 141
-
 
 EPILOG: Final = """\b
 Exit codes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -296,6 +297,27 @@ def test_a_package_that_is_missing_is_no_bug_of_memcore(store, tmp_path, package
     assert ran.stderr.count("\n") == 1
     if package != "cryptography":  # the store is not encrypted
         assert package in ran.stderr
+
+
+def test_a_bare_installation_says_what_the_command_line_needs(tmp_path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    ran = run("stats", PYTHONPATH=path)
+    assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, "")
+    assert "pip install 'memcore[cli]'" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert run("--version", PYTHONPATH=path).returncode == ExitCode.OK
+
+
+def test_the_child_of_the_demo_takes_no_module_of_the_current_directory(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "xxhash.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # as ``python -m memcore`` does
+    told, ended = run_child(tmp_path / "storm.memcore")
+    assert ended == -signal.SIGKILL
+    assert told
 
 
 def test_the_demo_runs_the_package_that_it_belongs_to(tmp_path, monkeypatch) -> None:
