@@ -64,6 +64,13 @@ cdef Py_ssize_t _percent(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept 
     return stop
 
 
+cdef Py_ssize_t _behind_zeros(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Where the zeros end that lead a number, however many; its last digit may be one."""
+    while _byte(s, i) == c'0' and _has(s, i + 1, P_HEX):
+        i += 1
+    return i
+
+
 cdef Py_ssize_t _entity(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept nogil:
     """As ``_escape`` for &#64;, &#x40;, &commat; and &amp;commat;."""
     cdef Py_ssize_t at = i + 1, stop
@@ -73,8 +80,10 @@ cdef Py_ssize_t _entity(const Scan *s, Py_ssize_t i, uint32_t *point) noexcept n
         at += 4
     if _byte(s, at) == c'#':
         if _byte(s, at + 1) | 32 == c'x':
-            stop = _hexadecimal(s, at + 2, 1, 6, point)
+            at += 1
+            stop = _hexadecimal(s, _behind_zeros(s, at + 1), 1, 6, point)
         else:
+            at = _behind_zeros(s, at + 1) - 1
             stop = at + 1
             while _has(s, stop, P_DIGIT) and stop - at < 8:
                 value = 10 * value + (s.t[stop] - c'0')

@@ -470,6 +470,33 @@ cdef Py_ssize_t _value_stop(
     return min(at, s.n)
 
 
+cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
+    """Where an unquoted password ends that may hold separators itself.
+
+    It goes on behind one if a word with a digit follows that is not assigned anything.
+    """
+    cdef Py_ssize_t at
+    cdef bint digit
+    cdef uint8_t c
+    while stop < s.n:
+        c = s.t[stop]
+        if c != c'&' and c != c';' and c != c',' and c != c')' and c != c'|':
+            break
+        at, digit = stop + 1, False
+        while at < s.n and at - stop <= SECRET_CHARS_MAX and not _has(s, at, P_END | P_SPACE):
+            c = s.t[at]
+            if c == c'=' or c == c':' or c == c'[' or c == c'\\' or c == 0x80:
+                break
+            digit = digit or _has(s, at, P_DIGIT)
+            at += 1
+        s.work += at - stop
+        c = _byte(s, at)
+        if not digit or c == c'=' or c == c':' or c == c'[' or c == c'\\' or c == 0x80:
+            break
+        stop = at
+    return stop
+
+
 cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
     """Where to go on after a = or a colon: behind the secret that follows, -1 if none does."""
     cdef Py_ssize_t at = i, stop
@@ -513,6 +540,8 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
     s.work += min(stop - at, SECRET_CHARS_MAX)
     if stop <= at or not _is_secret(s, at, stop, group, quote != 0, near):
         return -1
+    if not quote and group & W_PASSWORD:
+        stop = _tail_stop(s, stop)
     return _emit_whole(s, at, stop, C_PASSWORD if group & W_PASSWORD else C_TOKEN)
 
 

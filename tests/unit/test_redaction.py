@@ -237,6 +237,25 @@ def test_numbers_that_no_float_holds_stay_json():
     assert made.startswith('{"a": 1e400, "b": [-2.5E+999, 1.5], "m": "[EMAIL_')
 
 
+@pytest.mark.parametrize("separator", "&;,)|")
+def test_a_password_goes_on_behind_a_separator(separator):
+    redactor = placed()
+    for text in (
+        f"password=Xq7pel{separator}ican42 next",
+        f"password: Xq7pel{separator}i4{separator}c5",
+    ):
+        assert "ican42" not in redactor.text(text)
+        assert "c5" not in redactor.text(text)
+    for rest in ("user=b0b", "port: 80", " user2", "next", "[CARD_7K2M9Q]"):
+        made = redactor.text(f"password=Xq7pel9{separator}{rest}")
+        assert made.endswith(f"]{separator}{rest}")
+
+
+@pytest.mark.parametrize("sign", ["&#0000064;", "&#x0000040;", "&#" + "0" * 4000 + "64;", "&#X40;"])
+def test_entities_with_zeros_before_them_are_read(sign):
+    assert "example" not in placed().text(f"write to alice{sign}example.com now")
+
+
 def test_too_deep_and_circular_values_are_refused():
     deep: list[object] = []
     deep.append(deep)
