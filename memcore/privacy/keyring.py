@@ -309,6 +309,8 @@ class KeyRing:
         """The last bytes of the file as it is known; empty: it has to be read."""
         self._refused = b""
         """Those of a file in its place that was not taken."""
+        self._is_new = False
+        """Whether this ring made the file."""
         self._is_flushed = True
         """Whether no power cut brings back a file from before the one that is there."""
         self.file_id = os.urandom(16)
@@ -350,14 +352,33 @@ class KeyRing:
             raise KeyFileError(msg)
         return found
 
+    def take_back(self) -> None:
+        """Remove the file if this ring made it: its database was not made."""
+        if self._is_new and self.path is not None:
+            with suppress(OSError):
+                if _sum_of(self.path) == self._sum:  # else a database uses it
+                    os.unlink(self.path)
+
+    def put_back(self) -> None:
+        """Make the file once more if somebody took it back: its database is there.
+
+        Raises:
+            KeyFileError: it cannot be written.
+        """
+        if self.path is not None and not os.path.lexists(self.path):
+            with suppress(FileExistsError):
+                self._create(self.path)
+
     def _create(self, path: str) -> None:
+        content = self._packed(self._table, self._own, self._wrapped)
+        self._sum, self._is_new = content[-_SUM_BYTES:], True  # interrupts come when it is there
         try:
-            content = self._packed(self._table, self._own, self._wrapped)
             put_private(path, content, new=True)
-            self._sum = content[-_SUM_BYTES:]
         except FileExistsError:
+            self._is_new = False
             raise
         except OSError as exc:
+            self._is_new = False
             if isinstance(exc, FileNotFoundError) and os.path.lexists(path):
                 raise FileExistsError(path) from exc  # its owner swept ours away as a leftover
             raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc

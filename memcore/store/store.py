@@ -506,13 +506,25 @@ def _create(name: str, durability: str | None, access: KeyOptions | None, *, all
     if not allowed:
         raise StoreAccessError(f"{name}: there is no such file")
     try:
-        seed = None if access is None else new_ring(access, name).seed
+        ring = None if access is None else new_ring(access, name)
     except KeyFileError:
         if os.path.lexists(name) and not _is_empty(name):
             return
         raise
-    with suppress(FileExistsError):
-        create_file(name, durability or "full", seed=seed)
+    try:
+        with suppress(FileExistsError):
+            create_file(name, durability or "full", seed=None if ring is None else ring.seed)
+    finally:
+        # Another creator may use the same key file. Each looks once more when it has done its part.
+        if ring is not None and not _is_made(name):
+            ring.take_back()
+        if ring is not None and _is_made(name):
+            ring.put_back()
+
+
+def _is_made(name: str) -> bool:
+    """Whether a database has been made under a name."""
+    return os.path.lexists(name) and not _is_empty(name)
 
 
 def _is_empty(name: str) -> bool:

@@ -291,6 +291,48 @@ def test_a_creation_that_was_cut_short_is_gone_on_with(path):
         assert len(db.session("s")) == 1
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, NotFoundError("no")])
+def test_a_creation_that_fails_leaves_no_key_file(path, monkeypatch, error):
+    def failing(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handles, "create_file", failing)
+        with pytest.raises((KeyboardInterrupt, NotFoundError)):
+            memcore.open(path, key=KEY)
+    assert list(path.parent.iterdir()) == []
+    KeyRing.create(f"{path}.keys", key_provider(KEY))  # one that was there before
+    with monkeypatch.context() as patch:
+        patch.setattr(handles, "create_file", failing)
+        with pytest.raises((KeyboardInterrupt, NotFoundError)):
+            memcore.open(path, key=KEY)
+    assert os.listdir(path.parent) == [f"{path.name}.keys"]
+    memcore.open(path, key=KEY).close()
+
+
+def test_who_made_the_database_meanwhile_has_its_key_file(path, monkeypatch):
+    """Two make one at once; the one that made the key file is interrupted and takes it back."""
+    create, opened = handles.create_file, []
+
+    def interrupted(name, *_, **__):
+        with monkeypatch.context() as patch:
+            patch.setattr(handles, "create_file", late)
+            opened.append(memcore.open(path, key=KEY))
+        raise KeyboardInterrupt
+
+    def late(name, *args, **options):
+        os.unlink(f"{path}.keys")  # just now
+        create(name, *args, **options)
+
+    monkeypatch.setattr(handles, "create_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memcore.open(path, key=KEY)
+    with opened[0] as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    with memcore.open(path, key=KEY) as db:
+        assert db.check() == []
+
+
 def test_two_that_make_a_database_at_once_use_one_key_file(path, monkeypatch):
     """The second one looked for the key file before it was there, and writes when it is."""
     place = f"{path}.keys"
