@@ -408,6 +408,10 @@ def test_the_sdk_sends_a_legal_list_and_stores_the_new_input_alone(past, new, bu
 
 
 SEARCHED = [{"type": "web_search_call", "id": f"ws_{n}", "status": "completed"} for n in (1, 2)]
+OF_NO_PROGRAM = [
+    {"type": "function_call", "call_id": "c1", "caller": {"type": "program", "caller_id": "p1"}},
+    {"type": "function_call_output", "call_id": "c1", "output": "18"},
+]
 DEVELOPER = {"role": "developer", "content": "be brief"}
 CALLED = [
     {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "w", "arguments": "{}"},
@@ -422,12 +426,19 @@ CALLED = [
         ([{"type": "reasoning", "summary": []}, DEVELOPER, SEARCHED[0]], [DEVELOPER]),
         ([SEARCHED[0], DEVELOPER, SEARCHED[1]], [DEVELOPER]),
         ([*CALLED, SEARCHED[0]], []),
+        ([*OF_NO_PROGRAM, DEVELOPER, SEARCHED[0]], [DEVELOPER]),
         (
             [DEVELOPER, {"type": "reasoning", "id": "rs_1", "summary": []}, SEARCHED[0]],
             [DEVELOPER, {"type": "reasoning", "id": "rs_1", "summary": []}, SEARCHED[0]],
         ),
     ],
-    ids=["reasoning alone", "a response that goes", "a call that goes", "with its reasoning"],
+    ids=[
+        "reasoning alone",
+        "a response that goes",
+        "a call that goes",
+        "a call of no program",
+        "with its reasoning",
+    ],
 )
 def test_what_is_first_when_others_have_gone_is_judged_as_the_first(items, shown, budget):
     way = safe_call_model_input_filter(budget_tokens=budget, counter="bytes/4")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias, cast, overload
 
@@ -85,11 +85,21 @@ def server_id(item: Message) -> str | None:
     return found
 
 
-def settle_ids(items: Sequence[Message], kinds: Sequence[int], *, fixed_from: int) -> Settled:
-    """What of the items before ``fixed_from`` has to go, or to lose its id; the others stay."""
+def settle_ids(
+    items: Sequence[Message],
+    kinds: Sequence[int],
+    *,
+    fixed_from: int,
+    unseen: Collection[int] = (),
+) -> Settled:
+    """What of the items before ``fixed_from`` has to go, or to lose its id; the others stay.
+
+    Items that are ``unseen``, by place, are not going to be shown for other reasons.
+    """
     found = Settled()
     seen = {(item.get("type"), server_id(item)) for item in items[fixed_from:]}
-    head = _head(items, kinds)
+    places = [at for at in range(len(items)) if at not in unseen]
+    head = {places[at] for at in _head([items[at] for at in places], [kinds[at] for at in places])}
     alone = False  # the reasoning of this response is gone
     for at, item in enumerate(items[:fixed_from]):
         kind = kinds[at]
@@ -258,19 +268,40 @@ def legal_window(given: Sequence[Any], frame: Frame | None, terms: Terms) -> lis
         frame = Frame(start, len(items), opening)
     if all(kind == ItemKind.RESULT for kind in kinds):  # answers to calls that a server keeps
         return [Shown(at, item) for at, item in enumerate(given)]
-    settled = settle_ids(items, kinds, fixed_from=frame.fixed_from)
-    entries = [
-        WireItem(at, settled.changed.get(at, item))
-        for at, item in enumerate(items)
-        if at not in settled.gone
-    ]
-    found = _Fitting(entries, frame, terms).fitted()
+    unseen: set[int] = set()
+    while True:
+        settled = settle_ids(items, kinds, fixed_from=frame.fixed_from, unseen=unseen)
+        entries = [
+            WireItem(at, settled.changed.get(at, item))
+            for at, item in enumerate(items)
+            if at not in settled.gone
+        ]
+        found = _Fitting(entries, frame, terms).fitted()
+        left_out = _left_out(entries, found, kinds)
+        if left_out <= unseen:
+            break
+        unseen |= left_out  # what is behind them is the head of what is shown
     shown = []
     for message, source in zip(found.messages, found.sources, strict=True):
         seq = None if source is None else entries[source].seq
         unchanged = seq is not None and message is items[seq]
         shown.append(Shown(seq, given[seq] if unchanged and seq is not None else message))
     return shown
+
+
+def _left_out(entries: Sequence[WireItem], found: Rendered, kinds: Sequence[int]) -> set[int]:
+    """The places of entries before the user spoke that a list does not show, though others.
+
+    None where it begins with the model: it is known there that nothing of a response was cut off.
+    """
+    if ItemKind.USER not in kinds:
+        return set()
+    end = kinds.index(ItemKind.USER)
+    shown = {entries[source].seq for source in found.sources if source is not None}
+    first = next((at for at in range(end) if at in shown), end)
+    if first == end or kinds[first] in MODEL_KINDS:
+        return set()
+    return {entry.seq for entry in entries if entry.seq < end} - shown
 
 
 class _Fitting:
