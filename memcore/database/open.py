@@ -219,12 +219,13 @@ def _opened(
     redacted = None if told is None else told.redacted
     engine.border = session.settled(store, admitted).border(store, redacted)
     if not store.read_only:
-        if not store.environment().leader.poison:  # else nobody may rest on what is read
+        sound = not store.environment().leader.poison  # else nobody may rest on what is read
+        if sound:
             store.secret.settle()
             if store.vault is not None:
                 retaining.bury_shredded(engine)
         resume_removals(store, pieces=REMOVAL_PIECES_OPENING)
-        if store.read(is_erasing):
+        if sound and store.read(is_erasing):
             retaining.resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
         if rules is not None and rules != retaining.Retention(engine).get():
             retaining.Retention(engine).set(rules)
