@@ -12,12 +12,11 @@ from threading import Event, Thread
 from typing import Any, NamedTuple, Self
 
 import memcore
-from memcore import files
-from memcore.database import database as keying
-from memcore.database import open as opening
+from memcore import files, retention
+from memcore import session as sessions
+from memcore import store as stores
 from memcore.retention import erasure as compacting
 from memcore.retention import erasure as scanning
-from memcore.session import content_filter as quarantine
 from memcore.store import audit_log as recorder
 from memcore.store import commit as leader
 from memcore.store import copy as copying
@@ -324,14 +323,14 @@ def remains_in_copies() -> None:
 @control("full", "quarantines")
 def late_drop() -> None:
     """A released original leaves the quarantine in a commit of its own."""
-    release = quarantine.rewrite_items
+    release = sessions.rewrite_items
 
     def torn(engine: Any, *arguments: Any, along: Callable[[Any], None], **options: Any) -> Any:
         done = release(engine, *arguments, **options)
         engine.store.transact(along)
         return done
 
-    quarantine.rewrite_items = torn  # type: ignore[assignment]
+    sessions.rewrite_items = torn  # type: ignore[assignment]
 
 
 @control("relaxed", "audited")
@@ -357,8 +356,8 @@ def keys_leave_early() -> None:
     from . import stage  # which imports this module
 
     stage._STEADY_MS = 500  # no steady point soon after makes good for it
-    reseal = keying.reseal
-    keying.reseal = lambda store, *arguments, **options: reseal(  # type: ignore[assignment]
+    reseal = stores.reseal
+    stores.reseal = lambda store, *arguments, **options: reseal(  # type: ignore[assignment]
         _But(store, make_durable=lambda: None), *arguments, **options
     )
 
@@ -372,4 +371,4 @@ def unflushed_keys() -> None:
 @control("full", "keepsakes", sealed=True, judging=True)
 def unburied() -> None:
     """A backup is opened as if nobody had been erased since."""
-    opening.bury_shredded = lambda _: None
+    retention.bury_shredded = lambda _: None
