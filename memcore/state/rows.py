@@ -296,23 +296,40 @@ def values_at(
     return dict(reversed(found))
 
 
-def json_fields(txn: ReadTxn, scope: int, session: int, *, prefix: str = "") -> tuple[bytes, int]:
+def json_fields(
+    txn: ReadTxn,
+    scope: int,
+    session: int,
+    *,
+    prefix: str = "",
+    names: dict[bytes, tuple[bytes, int]] | None = None,
+) -> tuple[bytes, int]:
     """All fields that have a value now as what stands in a JSON object, and flags of the codec.
 
-    Nothing is decoded, so this costs a part of what ``values_at`` does. ``prefix`` is put before
-    each name.
+    Nothing is decoded, so this costs a part of what ``values_at`` does.
+
+    Args:
+        txn: the transaction.
+        scope: the scope.
+        session: the session whose state it is.
+        prefix: put before each name.
+        names: names that were encoded with the same prefix, for whoever reads many states.
 
     Raises:
         CorruptValueError: a row is damaged.
     """
+    names = {} if names is None else names
     found: list[bytes] = []
     every = 0
     for packed, key, value in _newest(txn, keys.state_rows(scope, session)):
         flags, body = open_value(key, value)
         if body:
-            name, own = encode_json(prefix + keys.unpack_text(packed))
-            found.append(name + b":" + body)
-            every |= flags | own
+            known = names.get(packed)
+            if known is None:
+                name, own = encode_json(prefix + keys.unpack_text(packed))
+                known = names[packed] = name + b":", own
+            found.append(known[0] + body)
+            every |= flags | known[1]
     found.reverse()
     return b",".join(found), every
 

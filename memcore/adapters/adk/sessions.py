@@ -229,6 +229,7 @@ def _page(
     found: list[SessionListing] = []
     app_name, app_scope = id_of(app), names.app_scope_of(txn, app)
     shared = _NOTHING if app_scope is None else json_fields(txn, app_scope, 0, prefix=APP)
+    fields: dict[bytes, tuple[bytes, int]] = {}
     for done, user in enumerate(users):
         if len(found) >= count or done >= _SCOPES:
             return found, done, None
@@ -241,7 +242,7 @@ def _page(
         for name, session in names.sessions(txn, number, after):
             if len(found) == count:
                 return found, done, found[-1].id
-            summary = _summary(txn, (number, session), name, (cache, since))
+            summary = _summary(txn, (number, session), name, (cache, since, fields))
             if summary is None:
                 continue
             made = SessionListing(
@@ -267,10 +268,13 @@ def _state(*fields: tuple[bytes, int]) -> dict[str, Any]:
 
 
 def _summary(
-    txn: ReadTxn, place: tuple[int, int], name: str, kept: tuple[EventCache, int]
+    txn: ReadTxn,
+    place: tuple[int, int],
+    name: str,
+    kept: tuple[EventCache, int, dict[bytes, tuple[bytes, int]]],
 ) -> Summary | None:
     """What is listed of a session; None if it has no head."""
-    cache, since = kept
+    cache, since, fields = kept
     key = head_key(*place)
     stored, header = txn.get(key), txn.get(header_key(*place))
     if stored is None:
@@ -279,7 +283,7 @@ def _summary(
     if known is not None and known.head == stored and known.header == header:
         return known
     head = Head.unpack(key, stored)
-    state = json_fields(txn, *place)
+    state = json_fields(txn, *place, names=fields)
     marker = marker_of(place, head.revision)
     try:
         last = _last_time(txn, place[0], head)
