@@ -140,3 +140,5 @@ RECOVERY_STEPS: Final = ("mend", "checkpoint", "log", "empty")
 """What a recovery may do, the gentlest first."""
 BUNDLE_BYTES: Final = 64 * 1024
 """How large a bundle is at most, unless its caller says so."""
+SWEEP_LIMIT: Final = 100_000
+"""How much a sweep removes at most, unless its caller says so."""

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from memcore.aio.handles import AsyncDatabase
+from memcore.aio.database import AsyncDatabase
 from memcore.database import Database, Scope, open_database
 from memcore.errors import InvalidOptionError
 from memcore.telemetry import plain

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from memcore.aio.compact import run_due
-from memcore.aio.handles import AsyncSession
+from memcore.aio.session import AsyncSession
 from memcore.compaction import Pressure, compaction_policy
 from memcore.compaction.backoff import Patience
 from memcore.errors import ClosedError, InvalidOptionError

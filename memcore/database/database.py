@@ -13,6 +13,7 @@ from memcore import audit, database, exchange, maintenance, privacy, retention, 
 from memcore.access import Access, checked_actor
 from memcore.database.scope import Scope, erase_user
 from memcore.errors import AuditError, InvalidOptionError, MemcoreError, ReadOnlyError
+from memcore.limits import SWEEP_LIMIT
 from memcore.model import SessionEntry, Summarize
 from memcore.options import (
     checked_bool,
@@ -168,7 +169,6 @@ def _need_writable(engine: Engine) -> None:
 
 # --- What stays how long, as the administrator's handle offers it ---------------------------------
 
-_LIMIT: Final = 100_000
 _STEP_LIMIT: Final = 1000
 """What one sweep of the background thread removes at most."""
 _NOW_MAX: Final = 2**40
@@ -795,7 +795,7 @@ class Database:
         self,
         *,
         now: float | None = None,
-        limit: int = _LIMIT,
+        limit: int = SWEEP_LIMIT,
         archive: ArchiveTarget | None = None,
         dry_run: bool = False,
     ) -> SweepReport:

@@ -1,0 +1,768 @@
+"""AsyncDatabase and AsyncScope: whatever walks the file runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+)
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from memcore.aio.session import AsyncLease, AsyncSession
+from memcore.aio.state import AsyncSharedState
+from memcore.aio.values import AsyncBlobStore, AsyncKeyValue
+from memcore.audit.verify import AuditedEntry, AuditReport
+from memcore.database import Database, Scope, open_database
+from memcore.database.database import KeyStatus, Rotation
+from memcore.database.stats import Branch, Difference
+from memcore.limits import SWEEP_LIMIT
+from memcore.maintenance.backup import CompactReport
+from memcore.maintenance.backup import Progress as CopyProgress
+from memcore.model import (
+    SessionEntry,
+)
+from memcore.privacy import RedactingFilter
+from memcore.privacy.keyring import Key
+from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
+from memcore.retention.rules import ArchiveTarget
+from memcore.session.checkpoints import Position
+from memcore.session.compact import AnySummarizer
+from memcore.session.content_filter import Guards, Redact
+from memcore.session.content_filter import Redact as Demanded
+
+__all__ = ["AsyncDatabase", "AsyncScope", "open_async"]
+
+# --- AsyncDatabase and AsyncScope: whatever walks the file runs in a thread -----------------------
+
+
+class _OpeningDatabase:
+    """What ``memcore.aio.open`` returns: to be awaited, or used in ``async with``."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        self._path = path
+        self._options = options
+        self._database: AsyncDatabase | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncDatabase]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncDatabase:
+        opened = await asyncio.to_thread(open_database, self._path, **self._options)
+        return AsyncDatabase(opened)
+
+    async def __aenter__(self) -> AsyncDatabase:
+        self._database = await self._open()
+        return self._database
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+def open_async(path: str | os.PathLike[str], **options: Any) -> _OpeningDatabase:
+    """``await memcore.aio.open(path)`` or ``async with memcore.aio.open(path) as db``.
+
+    Options and errors are those of ``memcore.open``.
+    """
+    return _OpeningDatabase(path, options)
+
+
+class AsyncDatabase:
+    """As ``Database``; ``session`` and ``scope`` need no ``await``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> Database:
+        """The synchronous handle of the same database."""
+        return self._database
+
+    def scope(self, *, user: str = "default", app: str = "default") -> AsyncScope:
+        """As ``Database.scope``."""
+        return AsyncScope(self._database.scope(user=user, app=app))
+
+    def as_user(self, user: str, *, app: str = "default", actor: str | None = None) -> AsyncScope:
+        """As ``Database.as_user``."""
+        return AsyncScope(self._database.as_user(user, app=app, actor=actor))
+
+    def session(
+        self, session_id: str, *, auto_compact: AnySummarizer | None = None, **options: Any
+    ) -> AsyncSession:
+        """As ``Database.session``; ``auto_compact`` may be a coroutine function."""
+        return AsyncSession(
+            self._database.session(session_id, **options), auto_compact=auto_compact
+        )
+
+    async def compare(
+        self, a: AsyncSession, b: AsyncSession, **positions: Position | None
+    ) -> Difference:
+        """As ``Database.compare``, in a thread."""
+        return await asyncio.to_thread(self._database.compare, a.sync, b.sync, **positions)
+
+    @asynccontextmanager
+    async def sweeper(self, **options: Any) -> AsyncIterator[Sweeper]:
+        """``async with db.sweeper(interval_seconds=60):``; as ``Database.sweeper``."""
+        made = self._database.sweeper(**options)
+        try:
+            yield made
+        finally:
+            await asyncio.to_thread(made.stop)
+
+    # --- audit and keys ---------------------------------------------------------------------------
+
+    # --- written by scripts/make_aio from Database: not to be edited by hand ---
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._database.path
+
+    @property
+    def durability(self) -> str:
+        """The mode of the file: ``"full"``, ``"relaxed"`` or ``"none"``; see ``memcore.open``."""
+        return self._database.durability
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle refuses writes."""
+        return self._database.read_only
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Advisory, read-only handles: the last commit is whole only after a writer opens."""
+        return self._database.needs_recovery
+
+    async def close(self) -> None:
+        """Close the handle; the last one of a process closes the file. Idempotent.
+
+        Raises:
+            StorageError: what was counted of readings cannot be written; the handle is closed.
+        """
+        await asyncio.to_thread(self._database.close)
+
+    async def scopes(self) -> list[tuple[str, str]]:
+        """All ``(app, user)`` that own anything."""
+        return await asyncio.to_thread(self._database.scopes)
+
+    async def sessions(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> list[SessionEntry]:
+        """All sessions, or those of one user or application, a page a read transaction."""
+        return await asyncio.to_thread(lambda: list(self._database.sessions(user=user, app=app)))
+
+    async def delete_session(
+        self,
+        session_id: str,
+        *,
+        user: str = "default",
+        app: str = "default",
+    ) -> bool:
+        """Delete a session and its rows; whether there was one."""
+        return await asyncio.to_thread(
+            self._database.delete_session, session_id, user=user, app=app
+        )
+
+    async def check(
+        self,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[str]:
+        """Walk everything: structure, checksums, index, chains, references. Empty means sound.
+
+        Args:
+            progress: called with (sessions done, sessions in all).
+        """
+        return await asyncio.to_thread(self._database.check, progress=progress)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """What the file demands of who writes to it: ``redact`` and ``guards``, as JSON.
+
+        Of ``names`` only whether there are any: who they are stands under the file's secret.
+
+        Raises:
+            CorruptValueError: the row is damaged.
+        """
+        return self._database.demands
+
+    def log_filter(
+        self,
+        redact: Redact = None,
+    ) -> RedactingFilter:
+        """A ``logging.Filter`` for handlers that redacts as this file does: see RedactingFilter.
+
+        Args:
+            redact: the policy; None: that of the handle, or else the default one.
+        """
+        return self._database.log_filter(redact)
+
+    async def demand(
+        self,
+        *,
+        redact: Demanded = None,
+        guard: Guards | bool = None,
+    ) -> None:
+        """Change what the file demands of who opens it; the audit notes it.
+
+        It holds from the next opening on: handles that are open go on as they were opened.
+
+        Args:
+            redact: the policy from now on; None: the one there is; False: none.
+            guard: the guards from now on; None: those there are; False: none.
+
+        Raises:
+            InvalidOptionError: they are none.
+            ReadOnlyError, StorageError: nothing was changed.
+        """
+        await asyncio.to_thread(self._database.demand, redact=redact, guard=guard)
+
+    async def branches(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> list[Branch]:
+        """The tree that forks make of the sessions, with their checkpoints.
+
+        Parents come before their forks. Deleted sessions that stay for their forks are there, too,
+        without a name. One read transaction a scope.
+        """
+        return await asyncio.to_thread(self._database.branches, user=user, app=app)
+
+    async def stats(self) -> dict[str, Any]:
+        """Sizes and counters of the file and of this process's handle on it."""
+        return await asyncio.to_thread(self._database.stats)
+
+    async def backup(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        progress: CopyProgress | None = None,
+    ) -> None:
+        """Copy the database to a new file while others read and write.
+
+        The copy is made under another name, flushed and proven sound before it gets its own.
+
+        Args:
+            path: the file to make.
+            compact: leave free pages out.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            StoreAccessError: the target exists or cannot be written.
+            StoreFullError: no space is left for the copy.
+            CorruptStoreError: the copy has findings, so the database has them; nothing was made.
+        """
+        await asyncio.to_thread(
+            self._database.backup, path, compact=compact, verify=verify, progress=progress
+        )
+
+    async def copy_compact(
+        self,
+        *,
+        durability: str | None = None,
+        allow_unsafe: bool = False,
+        verify: bool = True,
+        progress: CopyProgress | None = None,
+    ) -> CompactReport:
+        """Give free pages back to the file system: swap the file for a compact, proven copy.
+
+        It needs the file alone: no other process may have it open. Handles of this process go on;
+        writers wait until it is done. Killed or cut off at any point it leaves the old file or the
+        new one, whole. The copy needs room beside the file.
+
+        Args:
+            durability: the mode from now on; this is how a database changes its mode.
+            allow_unsafe: consent to ``durability="none"``.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            StoreLockedError: another process has the file open; nothing was changed.
+            StoreFullError: no space is left for the copy; nothing was changed.
+            CorruptStoreError: the copy has findings; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StoreAccessError: nothing was changed.
+            StorageError: the swap may not survive a power cut; open the database anew.
+        """
+        return await asyncio.to_thread(
+            self._database.copy_compact,
+            durability=durability,
+            allow_unsafe=allow_unsafe,
+            verify=verify,
+            progress=progress,
+        )
+
+    async def flush(self) -> None:
+        """Push everything committed so far to the device."""
+        await asyncio.to_thread(self._database.flush)
+
+    async def verify_audit(
+        self,
+        *,
+        key: bytes | None = None,
+        anchor: str | os.PathLike[str] | Iterable[str | bytes] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> AuditReport:
+        """Prove every entry of the audit, and every row by its entry; name what does not hold.
+
+        It reads stored bytes: no data key is needed. One read transaction a chain.
+
+        Args:
+            key: the audit key; None: the one that the database was opened with.
+            anchor: the anchor's file or its lines; None: the file that it was opened with, if any.
+            progress: called with (chains done, chains in all).
+
+        Raises:
+            InvalidOptionError: there is no key.
+            AuditError: the file is not audited, or the anchor cannot be read.
+            NotFoundError: there is no such anchor.
+        """
+        return await asyncio.to_thread(
+            self._database.verify_audit, key=key, anchor=anchor, progress=progress
+        )
+
+    async def audit_entries(
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> list[AuditedEntry]:
+        """The entries of a session's chain; without a session those of a user, else the database's.
+
+        Raises:
+            NotFoundError: there is no such session or user.
+        """
+        return await asyncio.to_thread(
+            lambda: list(self._database.audit_entries(session_id, user=user, app=app))
+        )
+
+    async def anchor_audit(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        key: bytes | None = None,
+        reset: bool = False,
+    ) -> int:
+        """Put down where all chains stand, those that have not grown, too; how many there are.
+
+        Args:
+            anchor: the file to append to; None: what the database was opened with.
+            key: the audit key; None: the one that the database was opened with.
+            reset: what was anchored before binds no more: after a backup was restored on purpose.
+
+        Raises:
+            InvalidOptionError: there is no anchor, or no key.
+            AuditError: it cannot be written.
+        """
+        return await asyncio.to_thread(self._database.anchor_audit, anchor, key=key, reset=reset)
+
+    async def cut_audit(
+        self,
+        *,
+        older_than_seconds: float | None = None,
+    ) -> int:
+        """Forget old entries of the audit; how many. What they say of rows that are there stays.
+
+        Args:
+            older_than_seconds: None: ``Audit.keep_seconds``.
+
+        Raises:
+            InvalidOptionError: the database was opened without an audit, or no age is known.
+            AuditError: an entry does not prove what it says.
+        """
+        return await asyncio.to_thread(
+            self._database.cut_audit, older_than_seconds=older_than_seconds
+        )
+
+    async def key_status(self) -> KeyStatus:
+        """What the key file of an encrypted database holds.
+
+        Raises:
+            InvalidOptionError: the database is not encrypted.
+        """
+        return await asyncio.to_thread(self._database.key_status)
+
+    async def rotate_key(
+        self,
+        key: Key,
+    ) -> None:
+        """Protect the key file by another key from now on; contents stay as they are.
+
+        Other processes that have the file open can add no new users until they open it anew.
+
+        Raises:
+            InvalidOptionError, KeyNeededError, ReadOnlyError
+            KeyFileError: the key file cannot be written; the key before goes on, unless the message
+                says that the new one does.
+            AuditError: the key file is under the new key, and the audit says only that this was
+                begun; or that could not be chained, and nothing was changed.
+        """
+        await asyncio.to_thread(self._database.rotate_key, key)
+
+    async def rotate_data_keys(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Rotation:
+        """Encrypt contents anew with new data keys, while others read and write.
+
+        Cut short, it leaves everything readable; done again, it goes on. What was encrypted with
+        the keys before stays in free pages until ``copy_compact``, and nothing opens it any more.
+
+        Args:
+            user: only this user's.
+            app: only this application's.
+            progress: called with the number of values of a user that are done.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._database.rotate_data_keys, user=user, app=app, progress=progress
+        )
+
+    @property
+    def retention(self) -> Retention:
+        """What stays how long: rules, and times of single things."""
+        return self._database.retention
+
+    async def sweep(
+        self,
+        *,
+        now: float | None = None,
+        limit: int = SWEEP_LIMIT,
+        archive: ArchiveTarget | None = None,
+        dry_run: bool = False,
+    ) -> SweepReport:
+        """Remove what is due by its own time or by rules, piece by piece; works on a full device.
+
+        It may be killed at any point and run beside others: what is left is due all the same.
+
+        Args:
+            now: what time it is, in seconds since 1970; None: the clock's.
+            limit: how many things it removes at most; ``complete`` of the report tells whether
+                that was all.
+            archive: a file, or what is called with each line, that gets what leaves before it
+                leaves, as an export. Where that fails the data stays, and the error is raised.
+                Things may be in it twice after a crash.
+            dry_run: count what would go, and change nothing.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, StorageError, and what ``archive`` raises; what went
+            before that is gone.
+        """
+        return await asyncio.to_thread(
+            self._database.sweep, now=now, limit=limit, archive=archive, dry_run=dry_run
+        )
+
+    async def erase(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+        progress: CopyProgress | None = None,
+    ) -> ErasureReceipt:
+        """Remove all that a user has, so that no byte of it is left in the file.
+
+        One commit makes the user unreachable for every handle of every process; then data keys are
+        shredded (in an encrypted file), rows leave piece by piece, and the file is swapped for a
+        compact copy, which is scanned. The application's own state stays. Nobody else may have the
+        file open for the last step: the receipt says ``bytes_gone=False`` then, and
+        ``finish_erasures`` does the rest. What is written for the user from now on stays.
+
+        Args:
+            user: whom to erase; nothing happens if they have nothing.
+            app: only in this application; None: in all of them.
+            compact: False leaves the last step to ``finish_erasures``, for many users at once.
+            verify: run the whole ``check`` on the copy; False walks its structure only.
+            override_hold: erase what is under a legal hold; the receipt says so.
+            probes: texts or bytes of the user's that the copy is scanned for, beside the name.
+            key: what the receipt is signed with; None: a key of the database's own.
+            name_in_receipt: say in the receipt who was erased, not only a keyed digest.
+            progress: called with (sessions checked, sessions in all) while the copy is checked.
+
+        Raises:
+            HeldError: something is under a legal hold; nothing was changed.
+            InvalidOptionError, ReadOnlyError, CorruptValueError: nothing was changed.
+            StorageError: nothing was changed, or the outcome of the first commit is unknown.
+        """
+        return await asyncio.to_thread(
+            self._database.erase,
+            user,
+            app=app,
+            compact=compact,
+            verify=verify,
+            override_hold=override_hold,
+            probes=probes,
+            key=key,
+            name_in_receipt=name_in_receipt,
+            progress=progress,
+        )
+
+    async def finish_erasures(
+        self,
+        *,
+        verify: bool = True,
+        key: bytes | None = None,
+        progress: CopyProgress | None = None,
+    ) -> list[ErasureReceipt]:
+        """Do what earlier erasures left undone, with one compaction; a receipt for each.
+
+        The arguments and errors are those of ``erase``.
+        """
+        return await asyncio.to_thread(
+            self._database.finish_erasures, verify=verify, key=key, progress=progress
+        )
+
+    async def would_erase(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+    ) -> dict[str, int]:
+        """What ``erase`` would remove: ``scopes``, ``rows`` and, by what they are, some of these.
+
+        Raises:
+            InvalidOptionError, CorruptValueError
+        """
+        return await asyncio.to_thread(self._database.would_erase, user, app=app)
+
+    async def holds(
+        self,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+    ) -> list[Hold]:
+        """All legal holds, or those of one user or application."""
+        return await asyncio.to_thread(self._database.holds, user=user, app=app)
+
+    async def hold(
+        self,
+        user: str,
+        *,
+        reason: str,
+        app: str | None = None,
+        session: str | None = None,
+    ) -> list[str]:
+        """Put what a user has under a legal hold; the applications that it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+
+        Args:
+            user: whose.
+            reason: a text of 1 to 1,000 characters.
+            app: only in this application; None: in all of them.
+            session: only sessions of this name; None: all that the user has.
+
+        Raises:
+            InvalidOptionError, NotFoundError, ReadOnlyError, StorageError: nothing was changed.
+        """
+        return await asyncio.to_thread(
+            self._database.hold, user, reason=reason, app=app, session=session
+        )
+
+    async def release(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+        session: str | None = None,
+    ) -> list[str]:
+        """End holds as ``hold`` sets them; the applications in which there was one."""
+        return await asyncio.to_thread(self._database.release, user, app=app, session=session)
+
+    async def opt_out_memory(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+        remove: bool = False,
+    ) -> list[str]:
+        """Neither write nor search memories of a user from now on; the applications it covers now.
+
+        It reaches as far as ``erase``: an application that the user comes to later is not covered.
+        What it does in each of them says ``Scope.opt_out_memory``.
+
+        Args:
+            user: whose.
+            app: only in this application; None: in all of them.
+            remove: remove the memories that there are.
+
+        Raises:
+            HeldError: they are to be removed, and a legal hold covers some; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._database.opt_out_memory, user, app=app, remove=remove)
+
+    async def opt_in_memory(
+        self,
+        user: str,
+        *,
+        app: str | None = None,
+    ) -> list[str]:
+        """The user wants memory again; the applications in which they had opted out."""
+        return await asyncio.to_thread(self._database.opt_in_memory, user, app=app)
+
+    @property
+    def receipt_key(self) -> bytes:
+        """What receipts are signed with if the caller gives no key. Keep it secret."""
+        return self._database.receipt_key
+
+    # --- end of what scripts/make_aio writes ---
+
+
+class AsyncScope:
+    """As ``Scope``."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def session(
+        self, session_id: str, *, auto_compact: AnySummarizer | None = None, **options: Any
+    ) -> AsyncSession:
+        """As ``Scope.session``; ``auto_compact`` may be a coroutine function."""
+        return AsyncSession(self._scope.session(session_id, **options), auto_compact=auto_compact)
+
+    async def delete_session(self, session_id: str, *, lease: AsyncLease | None = None) -> bool:
+        """As ``Scope.delete_session``."""
+        held = None if lease is None else lease.sync
+        return await asyncio.to_thread(self._scope.delete_session, session_id, lease=held)
+
+    @property
+    def state(self) -> AsyncSharedState:
+        """As ``Scope.state``."""
+        return AsyncSharedState(self._scope.state)
+
+    @property
+    def app_state(self) -> AsyncSharedState:
+        """As ``Scope.app_state``."""
+        return AsyncSharedState(self._scope.app_state)
+
+    def kv(self, namespace: str) -> AsyncKeyValue:
+        """As ``Scope.kv``."""
+        return AsyncKeyValue(self._scope.kv(namespace))
+
+    @property
+    def blobs(self) -> AsyncBlobStore:
+        """As ``Scope.blobs``."""
+        return AsyncBlobStore(self._scope.blobs)
+
+    # --- written by scripts/make_aio from Scope: not to be edited by hand ---
+
+    async def sessions(self) -> list[SessionEntry]:
+        """The scope's sessions in the order of their names, a page a read transaction."""
+        return await asyncio.to_thread(lambda: list(self._scope.sessions()))
+
+    async def erase(
+        self,
+        *,
+        compact: bool = True,
+        verify: bool = True,
+        override_hold: bool = False,
+        probes: Iterable[str | bytes] = (),
+        key: bytes | None = None,
+        name_in_receipt: bool = False,
+    ) -> ErasureReceipt:
+        """Erase the user in this application: ``db.erase(user, app=app, ...)``."""
+        return await asyncio.to_thread(
+            self._scope.erase,
+            compact=compact,
+            verify=verify,
+            override_hold=override_hold,
+            probes=probes,
+            key=key,
+            name_in_receipt=name_in_receipt,
+        )
+
+    async def hold(
+        self,
+        *,
+        reason: str,
+    ) -> bool:
+        """Put all that the user has here under a legal hold; whether it was under none.
+
+        Until ``release``, erasing the user and deleting a session or thread are refused with
+        HeldError, and sweeps and rules of retention pass it over.
+
+        Raises:
+            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._scope.hold, reason=reason)
+
+    async def release(self) -> bool:
+        """End the hold on the scope; whether there was one. Those on sessions stay."""
+        return await asyncio.to_thread(self._scope.release)
+
+    async def holds(self) -> list[Hold]:
+        """The holds on the scope and on its sessions."""
+        return await asyncio.to_thread(self._scope.holds)
+
+    @property
+    def memory_opt_out(self) -> bool:
+        """Whether the user wants no long-term memory."""
+        return self._scope.memory_opt_out
+
+    async def opt_out_memory(
+        self,
+        *,
+        remove: bool = False,
+    ) -> int:
+        """Neither write nor search memories of the user from now on; how many rows went.
+
+        Memory services, stores of graphs and files of agents then take nothing and find nothing.
+        Sessions, states and ``kv`` go on.
+
+        Args:
+            remove: remove the memories that there are.
+
+        Raises:
+            HeldError: they are to be removed, and a legal hold covers them; nothing was changed.
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._scope.opt_out_memory, remove=remove)
+
+    async def opt_in_memory(self) -> bool:
+        """The user wants memory again; whether they had opted out."""
+        return await asyncio.to_thread(self._scope.opt_in_memory)
+
+    # --- end of what scripts/make_aio writes ---

@@ -1,0 +1,1103 @@
+"""AsyncSession, its ladder and its lease: commits by the store's writer thread, reads in place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from memcore import session
+from memcore.aio.commit import commit
+from memcore.aio.compact import recorded, run_due, summarized
+from memcore.aio.state import AsyncSessionState
+from memcore.blobs import StagedBlobLost
+from memcore.compaction import Pressure
+from memcore.compaction.backoff import Patience
+from memcore.errors import StorageError
+from memcore.limits import BUNDLE_BYTES, ITEMS_PAGE, RECOVERY_STEPS
+from memcore.model import (
+    Calibration,
+    CallRecord,
+    Checkpoint,
+    CompactionResult,
+    Context,
+    Item,
+    Mask,
+    OpenCall,
+    Plan,
+    Receipt,
+    RecountResult,
+    RepairResult,
+    View,
+)
+from memcore.options import checked_optional_seconds
+from memcore.privacy import RedactionPolicy
+from memcore.session import ChangeBatch, Lease, Session
+from memcore.session.append import (
+    STAGE_ATTEMPTS,
+    AnyEnvelope,
+    abandon,
+    append_items,
+    record_event,
+    stage,
+)
+from memcore.session.change import Change, Uncompact, Undo
+from memcore.session.checkpoints import Position
+from memcore.session.compact import AnySummarizer, checked_summarizer
+from memcore.session.compactor import Attempts
+from memcore.session.content_filter import Redact
+from memcore.session.engine import Accessed
+from memcore.session.lease import TakeLease
+from memcore.session.recount import Progress
+from memcore.session.recovery import Recovery
+from memcore.session.retry import (
+    FATAL,
+    Attempt,
+    Cause,
+    Escalation,
+    Ladder,
+    LadderOutcome,
+    LadderRules,
+    Step,
+    Tried,
+)
+from memcore.session.session import AnyPolicy, ref_of
+from memcore.state import Command
+from memcore.telemetry import adopt
+from memcore.tokens import TokenCounter
+
+__all__ = ["AsyncLadder", "AsyncLease", "AsyncLeaseContext", "AsyncSession"]
+
+T = TypeVar("T")
+
+
+AnyStep: TypeAlias = Callable[[Attempt], Awaitable[Any]] | Step
+
+
+class AsyncLadder:
+    """As ``Ladder``; steps may be coroutine functions."""
+
+    def __init__(self, ladder: Ladder) -> None:
+        self._ladder = ladder
+
+    @property
+    def rules(self) -> LadderRules:
+        """What it goes by."""
+        return self._ladder.rules
+
+    async def due(self) -> list[Cause]:
+        """As ``Ladder.due``."""
+        return await asyncio.to_thread(self._ladder.due)
+
+    async def run(
+        self,
+        step: AnyStep,
+        *,
+        request_id: str,
+        fallbacks: Sequence[AnyStep] = (),
+        retries: int = 1,
+    ) -> LadderOutcome:
+        """As ``Ladder.run``; steps run on the loop, everything else in a thread.
+
+        Cancelled while a step runs, nothing of it is stored.
+        """
+        steps = self._ladder.climb(
+            step, request_id=request_id, fallbacks=fallbacks, retries=retries
+        )
+
+        def go_on(tried: Tried | None) -> tuple[Attempt, Step] | LadderOutcome:
+            try:
+                return next(steps) if tried is None else steps.send(tried)
+            except StopIteration as end:
+                outcome: LadderOutcome = end.value
+                return outcome
+
+        tried: Tried | None = None
+        while True:
+            found = await asyncio.to_thread(go_on, tried)
+            if isinstance(found, LadderOutcome):
+                return found
+            attempt, rung = found
+            try:
+                value = rung(attempt)
+                tried = (await value if isawaitable(value) else value, None)
+            except FATAL:
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever a step raises is a failed attempt
+                tried = (None, exc)
+
+
+# --- AsyncLease: a session's lease with ``await`` -------------------------------------------------
+
+
+class AsyncLease:
+    """As ``Lease``."""
+
+    def __init__(self, session: Session, sync: Lease) -> None:
+        self._session = session
+        self.sync = sync
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
+
+    @property
+    def owner(self) -> str:
+        """As ``Lease.owner``."""
+        return self.sync.owner
+
+    @property
+    def epoch(self) -> int:
+        """As ``Lease.epoch``."""
+        return self.sync.epoch
+
+    @property
+    def expires_at(self) -> float:
+        """As ``Lease.expires_at``."""
+        return self.sync.expires_at
+
+    async def renew(self, ttl_seconds: float | None = None) -> None:
+        """As ``Lease.renew``."""
+        self.sync.settle(await commit(self._session, self.sync.renewal(ttl_seconds)))
+
+    async def release(self) -> bool:
+        """As ``Lease.release``."""
+        try:
+            return await commit(self._session, self.sync.release_change())
+        finally:
+            self.sync.drop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+
+class AsyncLeaseContext:
+    """What ``AsyncSession.lease`` returns: to be awaited, or used in ``async with``."""
+
+    def __init__(self, session: Session, owner: str, ttl_seconds: float, *, force: bool) -> None:
+        self._session = session
+        self._asked = owner, ttl_seconds, force
+        self._lease: AsyncLease | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncLease]:
+        return self._take().__await__()
+
+    async def _take(self) -> AsyncLease:
+        ref, (owner, ttl_seconds, force) = ref_of(self._session), self._asked
+        change = TakeLease(ref, owner, ttl_seconds, force=force)
+        row = await commit(self._session, change)
+        return AsyncLease(self._session, Lease(ref, row, change.ttl_ms))
+
+    async def __aenter__(self) -> AsyncLease:
+        self._lease = await self._take()
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lease is not None:
+            await self._lease.release()
+
+
+# --- AsyncSession: commits through the store's writer thread, reads where they are called ---------
+
+
+_log = logging.getLogger("memcore")
+_FEW: Final = 32
+"""So many items may be appended on the loop's own thread."""
+
+
+class AsyncSession:
+    """As ``Session``. Totals (``len``, ``revision``, ``tokens``, ...) need no ``await``.
+
+    If the session was opened with ``recount=True``, the first awaited call counts it anew in a
+    thread; a total that is asked for before that counts where it is called.
+    """
+
+    def __init__(self, session: Session, *, auto_compact: AnySummarizer | None = None) -> None:
+        """``auto_compact``: as of ``Scope.session``; it may be a coroutine function."""
+        self._session = session
+        if auto_compact is not None:
+            checked_summarizer(auto_compact, awaits=True)
+        self._summarize = auto_compact
+        self._patience = Patience()
+        self._compacting, self._appends = False, 0
+        self.state = AsyncSessionState(session)
+        """As ``Session.state``."""
+        adopt(self, session)
+
+    def __repr__(self) -> str:
+        return f"Async{self._session!r}"
+
+    def __len__(self) -> int:
+        return len(self._session)
+
+    def __bool__(self) -> bool:
+        return True
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def batch(
+        self, *, expected_revision: int | None = None, idempotency_key: str | None = None
+    ) -> AsyncIterator[ChangeBatch]:
+        """``async with session.batch() as b``: as ``Session.batch``."""
+        await self._ready()
+        batch = self._session.plan_batch(expected_revision, idempotency_key)
+        yield batch
+        batch.settle(await self.store(batch.change()))
+
+    async def begin(
+        self, values: Mapping[str, Any], *, meta: Mapping[str, Any] | None = None
+    ) -> Receipt:
+        """As ``Session.begin``."""
+        await self._ready()
+        batch = self._session.plan_batch(None)
+        batch.begin_state(values, meta=meta)
+        batch.settle(receipt := await self.store(batch.change()))
+        return receipt
+
+    async def apply(self, command: Command, **options: Any) -> Receipt:
+        """As ``Session.apply``."""
+        await self._ready()
+        batch = self._session.plan_command(command, **options)
+        batch.settle(receipt := await self.store(batch.change()))
+        return receipt
+
+    def lease(self, owner: str, *, ttl_seconds: float, force: bool = False) -> AsyncLeaseContext:
+        """As ``Session.lease``: to be awaited, or used in ``async with``."""
+        return AsyncLeaseContext(self._session, owner, ttl_seconds, force=force)
+
+    async def compact(
+        self,
+        summarize: AnySummarizer | None = None,
+        *,
+        policy: AnyPolicy | None = None,
+        stage: str | None = None,
+        keep_last: int | None = None,
+        keep_tokens: int | None = None,
+        force: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> CompactionResult:
+        """As ``Session.compact``; ``summarize`` may be a coroutine function.
+
+        A plain function runs in a thread, as does all else that takes its time. Cancelled while the
+        summarizer runs, nothing is recorded.
+        """
+        await self._ready()
+        compacting = self._session.compacting
+        compacting.check(summarize, awaits=True)
+        checked_optional_seconds("timeout_seconds", timeout_seconds)
+        rule, asked = compacting.asked(
+            policy, stage, keep_last=keep_last, keep_tokens=keep_tokens, force=force
+        )
+        asked = replace(asked, summarizes=summarize is not None)
+        draft = await asyncio.to_thread(compacting.begin, rule, asked)
+        draft = await summarized(self._session, draft, summarize, timeout_seconds)
+        return await recorded(self._session, draft)
+
+    async def store(self, change: Change[T]) -> T:
+        """Commit a change that appends; then compact, if the handle was made so."""
+        found = await self._store(change)
+        if self._summarize is not None:
+            self._appends += 1
+            # A task that finds another one compacting leaves it to that one, which looks again.
+            if not self._compacting:
+                self._compacting = True
+                try:
+                    seen = -1
+                    while seen != self._appends:
+                        seen = self._appends
+                        await self._compact_due()
+                finally:
+                    self._compacting = False
+        return found
+
+    async def _compact_due(self) -> None:
+        compacting = self._session.compacting
+        attempts = Attempts(self.id, compacting, compacting.policy(), self._patience)
+        try:
+            await run_due(self._session, attempts, self._summarize)
+        except Exception as exc:  # noqa: BLE001 - a caller's embedder or reducer may fail in any way
+            # The append is stored. Not the error itself: its text may hold content.
+            _log.error("session %r was not compacted: %s", self.id, type(exc).__name__)
+
+    async def _store(self, change: Change[T]) -> T:
+        """Commit; large items are staged ahead in a thread."""
+        items = change.items
+        if not any(item.payload for item in items):
+            return await self._commit(change, large=len(items) > _FEW)
+        for _ in range(STAGE_ATTEMPTS):
+            await asyncio.to_thread(stage, change.ref, items)
+            with suppress(StagedBlobLost):
+                return await self._commit(change, large=True)
+        msg = "a large item was collected again and again before it could be referred to; try again"
+        raise StorageError(msg)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    # --- undo, checkpoints, forks -----------------------------------------------------------------
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        at: Position | None = None,
+        policy: str | None = None,
+        state: bool = True,
+        expected_revision: int | None = None,
+    ) -> Self:
+        """As ``Session.fork``."""
+        await self._ready()
+        change, target = self._session.plan_fork(
+            session_id, at=at, policy=policy, state=state, expected_revision=expected_revision
+        )
+        await self._commit(change)
+        return type(self)(target)
+
+    async def _ready(self) -> None:
+        """What the first use of the handle begins with may take its time."""
+        if self._session.recounting.is_due:
+            await asyncio.to_thread(self._session.recounting.touch)
+
+    async def _commit(self, change: Change[T], *, large: bool = False) -> T:
+        return await commit(self._session, change, large=large)
+
+    # --- agents, people, bundles ------------------------------------------------------------------
+
+    @property
+    def sync(self) -> Session:
+        """The synchronous handle of the same session."""
+        return self._session
+
+    def child(self, name: str) -> Self:
+        """As ``Session.child``."""
+        return type(self)(self._session.child(name))
+
+    async def share(self, child: AsyncSession | Session, seq: int | None = None) -> Receipt:
+        """As ``Session.share``, in a thread."""
+        other = child.sync if isinstance(child, AsyncSession) else child
+        return await asyncio.to_thread(self._session.share, other, seq)
+
+    def ladder(self, rules: LadderRules | Mapping[str, Any] | None = None) -> AsyncLadder:
+        """As ``Session.ladder``."""
+        return AsyncLadder(self._session.ladder(rules))
+
+    # --- written by scripts/make_aio from Session: not to be edited by hand ---
+
+    @property
+    def id(self) -> str:
+        """The session's name."""
+        return self._session.id
+
+    @property
+    def user(self) -> str:
+        """The user who owns it."""
+        return self._session.user
+
+    @property
+    def app(self) -> str:
+        """The application it belongs to."""
+        return self._session.app
+
+    async def hold(
+        self,
+        *,
+        reason: str,
+    ) -> bool:
+        """Put the session under a legal hold; whether it was under none of its own.
+
+        Until ``release``, deleting it and erasing its user are refused with HeldError.
+
+        Raises:
+            NotFoundError: there is no such session yet.
+            InvalidOptionError: the reason is no text of 1 to 1,000 characters.
+            ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._session.hold, reason=reason)
+
+    async def release(self) -> bool:
+        """End the session's own hold; whether there was one. That of its scope stays."""
+        return await asyncio.to_thread(self._session.release)
+
+    @property
+    def counter(self) -> str:
+        """The id of the counter that ``tokens`` and all counts of the session are by."""
+        return self._session.counter
+
+    async def append(
+        self,
+        item: Mapping[str, Any],
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
+    ) -> Receipt:
+        """Append one item; it is stored when this returns.
+
+        Args:
+            item: a message in any supported wire format: a JSON object.
+            expected_revision: store it only if the session is at this revision.
+            idempotency_key: the same key with the same content stores it once and returns the
+                first receipt.
+            request_id: kept beside the item.
+            meta: a JSON object kept beside the item.
+            envelope: what is known of the item: an Envelope, or a mapping of its fields.
+
+        Raises:
+            InvalidItemError, OrphanResultError, RevisionConflict, DuplicateRequestError,
+            InvalidOptionError, ReadOnlyError, ClosedError, StorageError
+        """
+        await self._ready()
+        change = append_items(
+            ref_of(self._session),
+            [item],
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
+        )
+        return await self.store(change)
+
+    async def extend(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
+    ) -> Receipt:
+        """Append items in one commit: all of them or none. Arguments and errors as ``append``."""
+        await self._ready()
+        change = append_items(
+            ref_of(self._session),
+            items,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
+        )
+        return await self.store(change)
+
+    async def record(
+        self,
+        type: str,  # noqa: A002 - as the synchronous one
+        payload: Any = None,
+        *,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+        request_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        envelope: AnyEnvelope | None = None,
+    ) -> Receipt:
+        """Append an event (planner, reflection, error, ...): in the log, never in a context."""
+        await self._ready()
+        change = record_event(
+            ref_of(self._session),
+            type,
+            payload,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+            request_id=request_id,
+            meta=meta,
+            envelope=envelope,
+        )
+        return await self.store(change)
+
+    async def abandon(
+        self,
+        call_id: str,
+    ) -> Receipt:
+        """Give up an open call: it blocks nothing any more, contexts answer it synthetically.
+
+        Raises:
+            NotFoundError: there is no open call with this id.
+        """
+        await self._ready()
+        return await self.store(abandon(ref_of(self._session), call_id))
+
+    async def set_policy(
+        self,
+        policy: str,
+    ) -> None:
+        """Hold the session to another pair policy; the log stays, the ledger is built anew."""
+        await asyncio.to_thread(self._session.set_policy, policy)
+
+    async def recount(
+        self,
+        counter: str | TokenCounter,
+        *,
+        progress: Progress | None = None,
+    ) -> RecountResult:
+        """Count the whole live history with another counter, which is the session's from now on.
+
+        Writers go on meanwhile; one commit puts the counts in force. The log, its revision and the
+        views stay. If the counter is the session's already, only damaged counts are made anew.
+
+        Args:
+            counter: ``"bytes/4"``, ``"tiktoken:NAME"`` or a TokenCounter.
+            progress: called with (items counted, live items).
+
+        Raises:
+            NotFoundError: there is no session.
+            CounterUnavailableError, CorruptValueError, InvalidOptionError, ReadOnlyError
+        """
+        return await asyncio.to_thread(self._session.recount, counter, progress=progress)
+
+    async def exists(self) -> bool:
+        """Whether anything was ever stored under this name."""
+        await self._ready()
+        return self._session.exists()
+
+    @property
+    def revision(self) -> int:
+        """Counter of changes to the log: what ``expected_revision`` is compared with."""
+        return self._session.revision
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole live history."""
+        return self._session.tokens
+
+    @property
+    def policy(self) -> str:
+        """The pair policy that the session is held to."""
+        return self._session.policy
+
+    @property
+    def open_calls(self) -> list[OpenCall]:
+        """Calls that wait for a result, oldest first."""
+        return self._session.open_calls
+
+    async def report_usage(
+        self,
+        input_tokens: int,
+        *,
+        model: str | None = None,
+        counted_tokens: int | None = None,
+    ) -> Calibration:
+        """Tell what a provider billed for a request; it calibrates the estimates for that model.
+
+        The report is about the last ``context()`` made through this handle; if none was made, about
+        the whole live history as it is shown now: then report before the answer is appended. It is
+        kept as an anchor: the next request is estimated at ``input_tokens + factor * counted
+        since``. The factor comes from the differences of reports alone, so whatever every request
+        holds beside the messages (tool schemas, a system prompt outside of the session) drops out
+        of it. It is 1.0 until there are two reports, and stays within 0.8 to 2.0.
+
+        The anchor does not apply once its last item was undone, the session was compacted or given
+        another policy or counter; the factor stays. A report that comes late, about less than one
+        before it, changes neither. The log and the revision stay as they are.
+
+        Args:
+            input_tokens: all input tokens of the request, those read from or written to a prompt
+                cache included (Anthropic's API lists them apart): 1 to 2**48.
+            model: the model's name; factors and anchors are kept for each of the last 8.
+            counted_tokens: what the session's counter says of the messages that were sent. Which
+                of the last 16 contexts is meant if requests overlap (``Context.tokens`` of it); or
+                your own count, if you sent other messages than the context's.
+
+        Returns:
+            What is known of the model now.
+
+        Raises:
+            InvalidOptionError: an argument is no int or str, or out of range.
+            NotFoundError: there is no such session (any more).
+            ReadOnlyError, ClosedError, StorageError
+        """
+        await self._ready()
+        report = self._session.metering.report(
+            input_tokens, model=model, counted_tokens=counted_tokens
+        )
+        return await self._commit(report)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """What the provider is estimated to bill for the next full request.
+
+        For the model reported last: what was billed for the anchored context and the factor times
+        what was appended since; where no anchor applies, the factor times the tokens of the context
+        without a budget. Without any report that is the plain count.
+
+        Raises:
+            CorruptValueError: the calibration is damaged; the next report writes it anew.
+        """
+        return self._session.estimated_tokens
+
+    async def calibrations(self) -> list[Calibration]:
+        """What was learned by ``report_usage``, the model reported last first.
+
+        Raises:
+            CorruptValueError: the calibration is damaged; the next report writes it anew.
+        """
+        await self._ready()
+        return self._session.calibrations()
+
+    def pressure(
+        self,
+        *,
+        policy: AnyPolicy | None = None,
+    ) -> Pressure:
+        """How full the session is, which stage of the policy is due, and how many turns are left.
+
+        From sums that are kept: its time does not grow with the history.
+        """
+        return self._session.pressure(policy=policy)
+
+    def needs_compaction(
+        self,
+        *,
+        policy: AnyPolicy | None = None,
+        max_items: int | None = None,
+    ) -> bool:
+        """Whether a stage of the policy is due; ``max_items`` asks for items alone instead.
+
+        False while the last item is a tool result: the model has yet to see it.
+        """
+        return self._session.needs_compaction(policy=policy, max_items=max_items)
+
+    async def plan(
+        self,
+        *,
+        policy: AnyPolicy | None = None,
+        stage: str | None = None,
+        keep_last: int | None = None,
+        keep_tokens: int | None = None,
+        force: bool = False,
+    ) -> Plan:
+        """What ``compact`` with the same arguments would fold and mask; writes nothing.
+
+        Empty if no stage is due. With ``force`` it is that of a compaction with a summarizer.
+        """
+        return await asyncio.to_thread(
+            self._session.plan,
+            policy=policy,
+            stage=stage,
+            keep_last=keep_last,
+            keep_tokens=keep_tokens,
+            force=force,
+        )
+
+    async def repair(
+        self,
+        mode: str = "drop",
+        *,
+        plan: bool = False,
+        close_open: bool = False,
+    ) -> RepairResult:
+        """Mend a foreign history by a recorded view; the log keeps it as it is.
+
+        Contexts mend what they show by themselves, each time: a repair decides once. Results that
+        answer nothing or that a newer one replaces are not shown any more. Calls that were passed
+        over are taken out (``drop``) or keep being answered synthetically (``synthesize``); a
+        result that comes for a call that was taken out is not shown. Late and split results are
+        put in order by rendering; under the view that holds for the pair policy ``seed``, too.
+        What the repair rests on may be undone: then the items show as before. Calls at the end
+        that nothing follows stay open. A second repair finds nothing to do.
+
+        Args:
+            mode: ``drop`` or ``synthesize``.
+            plan: report what would be done; write nothing.
+            close_open: give up the open calls first, by an event each, as ``abandon`` does.
+
+        Raises:
+            RevisionConflict, PlanStaleError: others kept changing the session.
+            InvalidOptionError, ReadOnlyError, CorruptValueError, StorageError
+        """
+        return await asyncio.to_thread(self._session.repair, mode, plan=plan, close_open=close_open)
+
+    async def views(self) -> list[View]:
+        """The compaction records, oldest first."""
+        await self._ready()
+        return self._session.views()
+
+    async def uncompact(self) -> bool:
+        """Take the last compaction back; whether there was one."""
+        await self._ready()
+        return await self._commit(Uncompact(ref_of(self._session)))
+
+    async def masks(self) -> list[Mask]:
+        """What contexts show in place of items at present, in the order of the items."""
+        await self._ready()
+        return self._session.masks()
+
+    async def covered(
+        self,
+        view: View | None = None,
+    ) -> list[Item]:
+        """The items that a view (None: the current one) represents and does not show, oldest first.
+
+        Raises:
+            NotFoundError: there is no such view in force or among its ancestors.
+        """
+        return await asyncio.to_thread(lambda: list(self._session.covered(view)))
+
+    async def read_offloaded(
+        self,
+        reference: str,
+    ) -> str:
+        """The whole text that an offloaded result left a preview of.
+
+        Args:
+            reference: as the preview names it: ``item:SEQ`` or ``item:SEQ:CALL_ID``; of an item
+                that was too large to be stored as it was, ``offload:KEY:NUMBER``.
+
+        Raises:
+            NotFoundError: the item is not in the live history, or has no such result.
+            InvalidOptionError: it is no reference.
+        """
+        await self._ready()
+        return self._session.read_offloaded(reference)
+
+    async def undo(
+        self,
+        count: int = 1,
+        *,
+        expected_revision: int | None = None,
+    ) -> list[Item]:
+        """Take the last ``count`` items off the live history and return them, oldest first."""
+        await self._ready()
+        return await self._commit(
+            Undo(ref_of(self._session), count, expected_revision=expected_revision)
+        )
+
+    async def checkpoint(
+        self,
+        name: str | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        expected_revision: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Checkpoint:
+        """Save the present position: the live history, the current view, the values of the state.
+
+        Nothing is copied: it costs one small row. It stays when its items are undone.
+
+        Args:
+            name: of at least one character; may repeat.
+            meta: a JSON object kept with it.
+            expected_revision: save it only if the session is at this revision.
+            idempotency_key: the same key saves it once, within a week, and returns the first one.
+
+        Raises:
+            DuplicateRequestError: the key was used for another name or ``meta``.
+            RevisionConflict, InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
+        """
+        await self._ready()
+        change = session.SaveCheckpoint(
+            ref_of(self._session),
+            name,
+            meta,
+            expected_revision=expected_revision,
+            idempotency_key=idempotency_key,
+        )
+        return await self._commit(change)
+
+    async def checkpoints(self) -> AsyncIterator[Checkpoint]:
+        """The checkpoints, newest last; lazy, a page at a time.
+
+        Raises:
+            CorruptValueError: one of them is damaged.
+        """
+        await self._ready()
+        for count, found in enumerate(self._session.checkpoints()):
+            if count and count % ITEMS_PAGE == 0:
+                await asyncio.sleep(0)
+            yield found
+
+    async def get_checkpoint(
+        self,
+        which: str | int,
+    ) -> Checkpoint:
+        """A checkpoint by its number, or the newest of a name.
+
+        Raises:
+            NotFoundError: there is none.
+            CorruptValueError: it is damaged.
+        """
+        await self._ready()
+        return self._session.get_checkpoint(which)
+
+    async def delete_checkpoint(
+        self,
+        which: Checkpoint | str | int,
+    ) -> bool:
+        """Delete a checkpoint, by its number, or the newest of a name; whether there was one.
+
+        The items that it refers to stay, as all items do.
+        """
+        await self._ready()
+        return await self._commit(session.DeleteCheckpoint(ref_of(self._session), which))
+
+    async def rewind(
+        self,
+        to: Position,
+        *,
+        state: bool = True,
+        expected_revision: int | None = None,
+    ) -> Receipt:
+        """Make ``to`` the last live item (0: none), or go back to a checkpoint.
+
+        A checkpoint brings its whole history back, items that were undone since included, and the
+        view that was current. Views recorded since do not apply any more. The values of the state
+        as they were come back under a new counter: those of the checkpoint, or of the time before
+        the item that followed ``to``.
+
+        Args:
+            to: a live seq, a Checkpoint, or a checkpoint's name.
+            state: False leaves the state alone.
+            expected_revision: only if the session is at this revision.
+
+        Raises:
+            NotFoundError: the item is not in the live history, there is no such checkpoint, or the
+                values of then were trimmed.
+            RevisionConflict, CorruptValueError, InvalidOptionError, ReadOnlyError
+        """
+        await self._ready()
+        change = session.Rewind(
+            ref_of(self._session), to, state=state, expected_revision=expected_revision
+        )
+        return await self._commit(change)
+
+    async def recover(
+        self,
+        *,
+        plan: bool = False,
+        steps: Sequence[str] = RECOVERY_STEPS,
+    ) -> Recovery:
+        """Make a session usable again of which rows are damaged or missing.
+
+        The first of these that serves: ``mend`` what follows from items, if the whole live history
+        can be read; go back to the last valid ``checkpoint``; go on with what can be read of the
+        ``log`` (what stands behind the first lost item is appended once more); the ``empty``
+        session. No item is removed, and where the session was is saved as a checkpoint named
+        ``before recovery`` if that can be told. Nothing is changed if nothing is wrong.
+
+        Args:
+            plan: report what would be done; write nothing.
+            steps: which of these may be taken, in the order to try them.
+
+        Raises:
+            NotFoundError: there is no session of this name.
+            CounterUnavailableError, InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(self._session.recover, plan=plan, steps=steps)
+
+    async def pending_hitl(self) -> list[Escalation]:
+        """The ``hitl`` events of the live history without a decision, oldest first.
+
+        Raises:
+            CorruptValueError: one of them is damaged.
+        """
+        return await asyncio.to_thread(self._session.pending_hitl)
+
+    async def resolve_hitl(
+        self,
+        seq: int,
+        decision: Any,
+        *,
+        by: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """Record what was decided about a ``hitl`` event, by an event that names it.
+
+        Args:
+            seq: of the event.
+            decision: any JSON value.
+            by: who decided.
+            meta: a JSON object kept beside the event.
+
+        Raises:
+            NotFoundError: no live item ``seq`` waits for a decision.
+            DuplicateRequestError: it was decided otherwise before.
+            InvalidItemError, InvalidOptionError, ReadOnlyError, StorageError
+        """
+        await self._ready()
+        return await self.store(self._session.escalations.resolve(seq, decision, by=by, meta=meta))
+
+    async def bundle(
+        self,
+        seq: int | None = None,
+        *,
+        most_bytes: int = BUNDLE_BYTES,
+        policy: RedactionPolicy | None = None,
+    ) -> bytes:
+        """A minimal reproduction as JSON: a legal slice around a failure, always redacted.
+
+        It names no user, session, application, owner or file. Equal histories give equal bytes.
+
+        Args:
+            seq: the item that it is about; None: the newest failure (a failed status, an ``error``
+                or a ``hitl`` event) of the last 256 items, else the last item.
+            most_bytes: at least 2,048; texts are cut until it fits.
+            policy: what to redact; None: memcore's default.
+
+        Raises:
+            NotFoundError, InvalidOptionError, CorruptValueError
+        """
+        return await asyncio.to_thread(
+            self._session.bundle, seq, most_bytes=most_bytes, policy=policy
+        )
+
+    async def accessed(
+        self,
+        seq: int | None = None,
+    ) -> Accessed:
+        """How often the session (or one item) was read and when last, if that is counted.
+
+        Counted are ``context``, ``items``, ``tail`` and ``get`` of handles with ``access_counts``;
+        an item counts when it is read, or shown behind the cut of a context.
+
+        Raises:
+            CorruptValueError: the counts are damaged.
+        """
+        await self._ready()
+        return self._session.accessed(seq)
+
+    async def items(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        skip_corrupt: bool = False,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
+        redact: Redact = None,
+    ) -> AsyncIterator[Item]:
+        """Live items with ``start <= seq < stop`` in order; lazy, a page at a time.
+
+        ``authors``, ``share`` and ``redact``: as in ``context``; nothing shows of what is appended
+        meanwhile.
+
+        Raises:
+            CorruptValueError: an item is damaged; ``skip_corrupt`` leaves it out instead.
+        """
+        await self._ready()
+        for count, found in enumerate(
+            self._session.items(
+                start, stop, skip_corrupt=skip_corrupt, authors=authors, share=share, redact=redact
+            )
+        ):
+            if count and count % ITEMS_PAGE == 0:
+                await asyncio.sleep(0)
+            yield found
+
+    async def get(
+        self,
+        seq: int,
+    ) -> Item:
+        """One live item.
+
+        Raises:
+            NotFoundError: it is not in the live history.
+        """
+        await self._ready()
+        return self._session.get(seq)
+
+    async def tail(
+        self,
+        count: int,
+        *,
+        skip_corrupt: bool = False,
+        redact: Redact = None,
+    ) -> list[Item]:
+        """The last ``count`` live items, oldest first; ``redact`` as in ``context``."""
+        await self._ready()
+        return self._session.tail(count, skip_corrupt=skip_corrupt, redact=redact)
+
+    async def find_call(
+        self,
+        call_id: str,
+    ) -> CallRecord:
+        """Where a call was made and answered; the latest with this id.
+
+        Raises:
+            NotFoundError: no call of the live history has this id.
+        """
+        await self._ready()
+        return self._session.find_call(call_id)
+
+    async def context(
+        self,
+        budget_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        calibrated: bool = False,
+        model: str | None = None,
+        view: View | int | None = None,
+        authors: Iterable[str] | None = None,
+        share: str | None = None,
+        redact: Redact = None,
+    ) -> Context:
+        """What the model receives: legal for the policy and within the budget.
+
+        Pins (the leading system items), the summary of a compaction, and the longest suffix from
+        a safe cut. Late results stand behind their call, unanswered calls are answered
+        synthetically, orphans are left out; ``Context.repairs`` lists it all. Equal histories and
+        budgets give equal messages; ``calibrated`` ones depend on what was reported, too.
+
+        Args:
+            budget_tokens: at most this many tokens by the session's counter; None: no limit.
+            reserve_tokens: of these, leave so many free (for the answer, tool schemas).
+            calibrated: the budget is meant in the provider's tokens as well: what it is estimated
+                to bill for the request stays within it, too (see ``report_usage``). That includes
+                what was part of the reported requests beside the messages, as tool schemas: do not
+                reserve for them again.
+            model: whose calibration to go by; None: that of the model reported last.
+            view: one of ``views()`` or its number: show the history as under that compaction; 0: as
+                without any; None: under the newest that applies.
+            authors: show the items of these agents (``Envelope.author``), and of the others only
+                what ``share`` says; items of no author and of ``user`` are everybody's. Calls are
+                left out together with their results. None: everybody's items.
+            share: ``"results"`` (None as well): of others what is of type ``final`` or
+                ``aggregate``; ``"none"``: nothing; ``"all"``: everything.
+            redact: show placeholders in the place of what this policy looks for, as a database that
+                was opened with it would have stored; tokens stay those of what is stored.
+
+        Raises:
+            ContextOverflowError: even the smallest legal context is larger.
+            NotFoundError: the session has no such view, or the history was cut below it.
+            InvalidOptionError, CorruptValueError
+        """
+        await self._ready()
+        return self._session.context(
+            budget_tokens,
+            reserve_tokens=reserve_tokens,
+            calibrated=calibrated,
+            model=model,
+            view=view,
+            authors=authors,
+            share=share,
+            redact=redact,
+        )
+
+    # --- end of what scripts/make_aio writes ---
