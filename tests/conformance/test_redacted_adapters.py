@@ -15,6 +15,8 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.memory.memory_entry import MemoryEntry
 from google.genai import types
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -373,6 +375,80 @@ def test_what_a_key_says_holds_for_all_that_stands_under_it_in_a_graph(tmp_path,
         saver.put_writes(after, [("password" if type(value) is list else "state", value)], "task")
         assert type(saver.get_tuple(after).checkpoint["channel_values"].popitem()[1])
     assert not _said_anywhere(tmp_path, SECRET)
+
+
+_LEAVES = st.one_of(
+    st.none(),
+    st.integers(-(2**60), 2**60),
+    st.text(max_size=5),
+    st.just("plant"),
+    st.just(b"plant"),
+)
+
+
+def _around(children):
+    keys = st.sampled_from(["a", "text", "password", "content", "value"])
+    names = st.one_of(keys, st.integers(0, 9), st.just(("plant", 1)), st.just("plant"))
+    return st.one_of(
+        st.lists(children, max_size=6),
+        st.lists(children, max_size=3).map(tuple),
+        st.dictionaries(keys, children, max_size=4),
+        st.dictionaries(names, children, max_size=4),
+        st.builds(Login, children, st.just("plant")),
+        st.builds(lambda text: deque([text]), children),
+        st.just({"plant"}).map(set),
+        st.builds(HumanMessage, st.just("plant")),
+        st.builds(Account, name=st.just("plant"), password=st.just(["plant"])),
+    )
+
+
+def _planted(value, plant):  # noqa: PLR0911 - a branch a sort
+    """The value with another planted text wherever it says so."""
+    match value:
+        case "plant":
+            return plant()
+        case b"plant":
+            return plant().encode()
+        case list() | tuple() | set() | deque():
+            return type(value)(_planted(each, plant) for each in value)
+        case dict():
+            return {_planted(key, plant): _planted(each, plant) for key, each in value.items()}
+        case Login():
+            return Login(_planted(value.password, plant), plant())
+        case HumanMessage():
+            return HumanMessage(plant(), additional_kwargs={"why": [plant()]})
+        case Account():
+            return Account(name=plant(), password=[plant()])
+    return value
+
+
+def _is_json(value):
+    match value:
+        case dict():
+            return all(type(key) is str for key in value) and all(map(_is_json, value.values()))
+        case list():
+            return all(map(_is_json, value))
+    return value is None or type(value) in (int, str)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(values=st.lists(st.recursive(_LEAVES, _around, max_leaves=12), min_size=1, max_size=4))
+def test_nothing_that_is_planted_anywhere_is_in_the_file(tmp_path_factory, values):
+    folder, plant = tmp_path_factory.mktemp("store"), Planted()
+    with memcore.open(folder / "a.memcore", redact="default") as db:
+        session, kv, saver = db.session("s"), db.scope().kv("n"), MemcoreSaver(db)
+        for at, shape in enumerate(values):
+            value = _planted(shape, plant)
+            after = _put(saver, str(at + 1), {"state": value, "deep": {"below": [value] * 5}})
+            saver.put_writes(after, [("state", value), ("sent", Send("n", value))], "task")
+            if type(value) is bytes:
+                kv.put(f"k{at}", value)
+            if _is_json(value):
+                session.append({"role": "user", "content": "x", "more": value}, meta={"m": value})
+                session.state.update({f"f{at}": value})
+                kv.put(f"k{at}", value)
+        assert not db.check()
+    assert not plant.found_in(folder)
 
 
 def test_one_object_under_two_keys_is_redacted_under_each(tmp_path):
