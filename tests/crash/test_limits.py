@@ -180,12 +180,17 @@ def outcome(fn):
         return type(error).__name__
     return "fine"
 def limited(free, fn):
-    used = max(map(int, os.listdir("/proc/self/fd")))  # the one that lists, too
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + free, hard))
+    most = max(map(int, os.listdir("/proc/self/fd")))
+    fillers = [os.dup(0)]
+    while fillers[-1] < most:  # what is mapped may lie above free numbers
+        fillers.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + free, hard))
     try:
         return outcome(fn)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 def opening(name):
     def fn():
@@ -193,6 +198,10 @@ def opening(name):
             db.session("s").append({"role": "user", "content": "x"})
     return fn
 opening(path)()  # imports need descriptors, too
+with memcore.open(path) as db:
+    db.session("s").context()
+    db.backup(path + ".first")
+    db.copy_compact()
 told = [limited(free, opening(path)) for free in range(8)]
 fresh = []
 for free in range(8):

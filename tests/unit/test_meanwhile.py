@@ -71,7 +71,7 @@ class Turns:
         self._act = None
         with memcore.open(self.first, **options) as db:
             fill(db, "bob", "alice", "carol")
-            db.backup(tmp_path / "backup")
+        self.image = self.first.read_bytes()  # a backup would be refused as a copy
 
     def count(self, work):
         """How many steps the work takes when nobody is in its way."""
@@ -91,7 +91,7 @@ class Turns:
         """A database as it was at first."""
         for suffix in ("", "-lock", ".keys", ".secret"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        self.path.write_bytes(self.first.with_name("backup").read_bytes())
+        self.path.write_bytes(self.image)
         if "key" in self.options:
             keys = self.first.with_name("first.keys").read_bytes()
             self.path.with_name("turn.keys").write_bytes(keys)
