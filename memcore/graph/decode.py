@@ -49,6 +49,8 @@ from memcore.limits import KNOWN_CHUNKS, VALUES_CACHED_BYTES
 
 __all__ = [
     "MISSING",
+    "REPEATED_BYTES_MAX",
+    "REPEATED_TIMES",
     "Cache",
     "DecodeCache",
     "Joiner",
@@ -361,10 +363,10 @@ class Cache:
 
 # --- Manifests into values: what was decoded before is copied instead -----------------------------
 
-_REPEATED_BYTES_MAX: Final = 2**28
+REPEATED_BYTES_MAX: Final = 2**28
 """So much memory the parts of a checkpoint may take beyond the first time that they are named: a
 name takes 17 bytes, and a few pages of names would make a value of any size."""
-_REPEATED_TIMES: Final = 64
+REPEATED_TIMES: Final = 64
 """So many bytes more for each byte that is stored."""
 _RUN_WEIGHT: Final = 4
 """So many times the bytes of a run its values take in memory, about."""
@@ -390,7 +392,7 @@ def weight_of(tree: Any) -> int:
         elif kind not in _SHARED and not isinstance(each, type):
             total += sys.getsizeof(each)
             work += gc.get_referents(each)
-            if total > _REPEATED_BYTES_MAX:
+            if total > REPEATED_BYTES_MAX:
                 return total
     return total
 
@@ -479,7 +481,7 @@ class Joiner:
             CorruptValueError: it is.
         """
         self._repeated += weight
-        if self._repeated > _REPEATED_BYTES_MAX + _REPEATED_TIMES * self._stored:
+        if self._repeated > REPEATED_BYTES_MAX + REPEATED_TIMES * self._stored:
             raise _malformed(f"repeats more than {self._repeated >> 20:,} MiB of {self._stored:,}")
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
@@ -629,7 +631,7 @@ class Joiner:
             if part in self._named:
                 # Whatever is no ASCII may stand for an object.
                 marks = 0 if parsed.name in _TEXTLESS else len(content.translate(None, _ASCII))
-                self._spend(len(content) + _REPEATED_TIMES * marks)
+                self._spend(len(content) + REPEATED_TIMES * marks)
             else:
                 self._name(part, len(content))
             pieces.append(content)

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from memcore.errors import InvalidItemError
-from memcore.graph.decode import MEMO_WEIGHT_MIN, Cache, Memo, ValueParts
+from memcore.graph.decode import (
+    MEMO_WEIGHT_MIN,
+    REPEATED_BYTES_MAX,
+    REPEATED_TIMES,
+    Cache,
+    Memo,
+    ValueParts,
+    weight_of,
+)
 from memcore.graph.manifest import (
     ATOMS,
     ID_BYTES,
@@ -40,6 +48,10 @@ _MOVED_MIN: Final = 4
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 PAGE: Final = "page"
+_WEIGHED_BYTES: Final = REPEATED_BYTES_MAX // 128
+"""So many serialised bytes may not take more memory than a reader allows to what repeats."""
+_NUMBER_BYTES: Final = 40
+"""What a number of a list takes in memory, with its place in the list."""
 
 
 class Splitter:
@@ -66,6 +78,8 @@ class Splitter:
         self.fresh: dict[bytes, Typed] = {}
         self.encoded = 0
         """Bytes of the parts that were serialised so far, or known by identity."""
+        self._repeated = 0
+        """Bytes of memory that equal parts take beyond the first, about."""
         self.has_runs = False
         """Whether a run was stored, which earlier versions of memcore do not know."""
 
@@ -96,16 +110,44 @@ class Splitter:
             if kind is dict:
                 version = self._dict(value.copy(), base, path, depth, under)
             if version is not None:
+                self._weigh(version, path)
                 node, version.pages = container(Sort.DICT, version.entries, self._page, before)
                 return node, version
             if kind in self._coder.wrappers:
                 return self._wrapped(value, base, path, depth, under)
         return self._part(value, path, under)[0], None
 
+    def _weigh(self, parts: ValueParts, path: str) -> None:
+        """Refuse what could not be read again: a reader bounds what equal parts take in memory.
+
+        Raises:
+            InvalidItemError: they would take more than that.
+        """
+        if parts.size < _WEIGHED_BYTES:  # however small its parts, it stays below the bound
+            return
+        seen: set[bytes] = set()
+        mean = parts.size // len(parts.nodes)
+        for node, tree in zip(parts.nodes, parts.trees, strict=True):
+            if node not in seen:
+                seen.add(node)
+            elif tree is self._cache.trees.opaque:
+                self._repeated += mean
+            else:
+                numbers = type(tree) is list and tree and type(tree[0]) in (int, float)
+                self._repeated += max(weight_of(tree), _NUMBER_BYTES * len(tree) * bool(numbers))
+        # A reader allows twice as much for what is stored, whose size is not known here for sure.
+        if self._repeated > REPEATED_BYTES_MAX + REPEATED_TIMES // 2 * mean * len(seen):
+            msg = (
+                f"{path}: its equal parts would take {self._repeated >> 20:,} MiB of memory "
+                "whenever it is read: store what repeats once, and refer to it"
+            )
+            raise InvalidItemError(msg)
+
     def _listed(
         self, value: list[Any], base: ValueParts | None, path: str, depth: int, under: str | None
     ) -> tuple[bytes, ValueParts]:
         made = self._list(value, base, path, depth, under)
+        self._weigh(made, path)
         before = {} if base is None else base.pages
         node, made.pages = container(Sort.LIST, made.nodes, self._page, before)
         return node, made

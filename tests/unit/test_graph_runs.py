@@ -288,3 +288,23 @@ def test_a_list_of_equal_entries_is_read_again_and_again(graph: GraphStore) -> N
     one.put(plain=value)
     for _ in range(3):
         assert one.read() == {"plain": value}
+
+
+_ROW = [float(number) for number in range(1_536)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[_ROW] * 10_000, {f"k{at}": _ROW for at in range(10_000)}],
+    ids=["list", "dict"],
+)
+def test_what_a_reader_would_refuse_is_not_put(graph: GraphStore, value: Any) -> None:
+    with pytest.raises(InvalidItemError, match="equal parts would take"):
+        Thread(graph, "t").put(all=value)
+
+
+def test_what_repeats_within_the_bound_is_put_and_read(graph: GraphStore) -> None:
+    thread = Thread(graph, "t")
+    value = [_ROW] * 3_000
+    thread.put(all=value, maps=[{"v": _ROW}] * 3_000)
+    assert thread.read() == {"all": value, "maps": [{"v": _ROW}] * 3_000}
