@@ -23,7 +23,9 @@ def open_messages(
     digest: Callable[[bytes], bytes],
     loads: Callable[[bytes], Any],
 ) -> list[dict[str, Any] | None] | None: ...
-def leading_rows(rows: list[tuple[bytes, bytes]], prefix: bytes, first: int) -> int: ...
+def leading_rows(
+    rows: list[tuple[bytes, bytes]], prefix: bytes, first: int, start: int = 0
+) -> int: ...
 def open_items(
     rows: list[tuple[bytes, bytes]],
     first: int,

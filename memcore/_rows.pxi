@@ -70,8 +70,8 @@ cdef object _item_of(uint64_t seq, bytes key, bytes value, object tokens, bytes 
     return tuple.__new__(item, fields)
 
 
-def leading_rows(list rows, bytes prefix not None, uint64_t first):
-    """How many rows from the start have ``prefix`` and the seqs from ``first`` on as keys, no blob.
+def leading_rows(list rows, bytes prefix not None, uint64_t first, Py_ssize_t start=0):
+    """How many rows from ``start`` on have ``prefix`` and the seqs from ``first`` on, and no blob.
 
     Nothing of them is proven by that.
     """
@@ -81,7 +81,7 @@ def leading_rows(list rows, bytes prefix not None, uint64_t first):
     cdef Py_ssize_t count = 0
     cdef int i
     cdef bytes key, value
-    for key, value in rows:
+    for key, value in rows[start:] if start else rows:
         if key is None or value is None or PyBytes_GET_SIZE(key) != length + 8:
             break
         k = <const uint8_t *>PyBytes_AS_STRING(key)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, overload
 
 __all__ = [
+    "MadeLate",
     "face",
     "homes_of",
 ]
@@ -64,3 +65,32 @@ def face(
         return sorted({*where, *special})
 
     return list(where), __getattr__, __dir__
+
+
+T = TypeVar("T")
+
+
+class MadeLate(Generic[T]):
+    """A part of an object that is made when it is first asked for.
+
+    As ``functools.cached_property``, without its lock, which all objects of a class share before
+    Python 3.12: a thread that held it when the process forked would hold it in the child for ever.
+    Two threads may both make the part, and get the same.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> T | Self:
+        if instance is None:
+            return self
+        made: T = instance.__dict__.setdefault(self._name, self._make(instance))
+        return made

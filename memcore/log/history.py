@@ -679,7 +679,7 @@ def read_rows(
         seq = keys.number_of(key)
         if seq != expected:
             for missing in range(expected, seq):
-                yield _missing(scope, session, missing)
+                yield missing_row(scope, session, missing)
         expected = seq + 1
         try:
             flags, body = open_value(key, value)
@@ -688,7 +688,7 @@ def read_rows(
             continue
         yield seq + shift, seq, flags, body
     for missing in range(expected, hi + 1):
-        yield _missing(scope, session, missing)
+        yield missing_row(scope, session, missing)
 
 
 def sound(row: StoredRow | CorruptValueError) -> StoredRow:
@@ -702,7 +702,8 @@ def sound(row: StoredRow | CorruptValueError) -> StoredRow:
     return row
 
 
-def _missing(scope: int, session: int, seq: int) -> CorruptValueError:
+def missing_row(scope: int, session: int, seq: int) -> CorruptValueError:
+    """The error in the place of an item whose row is not there."""
     key = keys.session_row(scope, session, Row.ITEM, seq)
     msg = f"item {seq} of session {session} is missing (key {key.hex()}); run 'memcore check'"
     return CorruptValueError(msg, key=key)

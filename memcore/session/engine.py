@@ -352,8 +352,7 @@ class Engine:
     """Of these the ones with something to write."""
     now_us: Callable[[], int] = clock_us
     counters: dict[str, TokenCounter] = field(default_factory=dict)
-    _graphs: Cache | None = field(init=False, default=None)
-    _making: Lock = field(init=False, default_factory=Lock)
+    _graphs: list[Cache] = field(init=False, default_factory=list)
     seed: bytes = field(init=False)
     """The store's random 16 bytes: keys the hashes of call ids and requests."""
     logs: CachedSessions = field(init=False)
@@ -370,10 +369,11 @@ class Engine:
     @property
     def graphs(self) -> Cache:
         """What is remembered of the values of graph checkpoints."""
-        with self._making:  # one alone: an erasure has it forget
-            if self._graphs is None:
-                self._graphs = graph.Cache()
-            return self._graphs
+        if not self._graphs:
+            # Two threads may both make one: the first counts, for an erasure has it forget. A lock
+            # might be held at a fork, and would be in the child for ever.
+            self._graphs.append(graph.Cache())
+        return self._graphs[0]
 
     @property
     def redaction(self) -> RedactsPlaces | None:

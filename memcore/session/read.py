@@ -18,7 +18,7 @@ from memcore.codec.values import FLAG_BLOB, open_value
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError
 from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
-from memcore.log.history import TailLedger, read_rows
+from memcore.log.history import StoredRow, TailLedger, missing_row, read_rows
 from memcore.model import CallRecord, Item, ItemKind, Message, OpenCall, View
 from memcore.rows.head import FLAG_REWRITTEN
 from memcore.rows.item import KINDS, split_body
@@ -41,6 +41,7 @@ D = TypeVar("D")
 _HEAD: Final = bytes((VALUE_FORMAT, 0))
 """How a value begins that is neither a blob's reference, nor rewritten, nor unusual JSON."""
 _RUN_ITEMS: Final = 512
+_SEQ_BYTES: Final = 8
 
 
 CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
@@ -86,14 +87,57 @@ def _item_or_error(seq: int, key: bytes, value: bytes, tokens: int) -> Item | Co
         return exc
 
 
-def _stored_item(
-    txn: ReadTxn, scope: int, owner: int, seq: int, tokens: int
+def _rows_of(
+    txn: ReadTxn, place: tuple[int, int], first: int, counts: list[int]
+) -> Iterator[Found]:
+    """The rows of consecutive seqs that a session owns, ``counts`` their tokens.
+
+    The store is asked for each row once: what stands out among the others splits a run.
+    """
+    scope, owner = place
+    prefix = keys.session_rows(scope, owner, Row.ITEM)
+    seq, stop = first, first + len(counts)
+    while seq < stop:
+        end = min(seq + _RUN_ITEMS, stop)
+        rows, at = txn.take(keys.numbered(prefix, seq), end - seq), 0
+        while seq < end:
+            whole = min(leading_rows(rows, prefix, seq, at), end - seq)
+            if whole:
+                tokens = counts[seq - first : seq - first + whole]
+                yield ItemRun(owner, prefix, seq, rows[at : at + whole], whole, tokens)
+                at, seq = at + whole, seq + whole
+                continue
+            # No more rows than seqs were asked for, so a list that is used up ends the store.
+            key, value = rows[at] if at < len(rows) else (b"", b"")
+            if key.startswith(prefix) and len(key) != len(prefix) + _SEQ_BYTES:
+                # A damaged key stands for no seq: how many rows lie behind it is not known.
+                for row in read_rows(txn, scope, owner, position=0, lo=seq, hi=stop - 1):
+                    yield _item_of_row(txn, scope, row, counts, first)
+                return
+            following = keys.number_of(key) if key.startswith(prefix) else end
+            if following == seq:
+                try:
+                    row = (seq, seq, *open_value(key, value))
+                    yield _item_of_row(txn, scope, row, counts, first)
+                except CorruptValueError as exc:
+                    yield exc
+                at, seq = at + 1, seq + 1
+            for missing in range(seq, min(following, end)):
+                yield missing_row(scope, owner, missing)
+            seq = max(seq, min(following, end))
+
+
+def _item_of_row(
+    txn: ReadTxn,
+    scope: int,
+    row: StoredRow | CorruptValueError,
+    counts: list[int],
+    first: int,
 ) -> Item | CorruptValueError:
-    """The item of a row that is missing, or has its content in a blob."""
-    row = next(read_rows(txn, scope, owner, position=0, lo=seq, hi=seq))
+    """The item of a row, whose content may be in a blob; its error if it is damaged."""
     if isinstance(row, CorruptValueError):
         return row
-    _, _, flags, body = row
+    _, seq, flags, body = row
     payload = None
     try:
         if flags & FLAG_BLOB:
@@ -101,7 +145,7 @@ def _stored_item(
     except (NotFoundError, CorruptValueError) as exc:
         return _damaged(seq, exc)
     try:
-        return decode_item(seq, body, flags, tokens, payload)
+        return decode_item(seq, body, flags, counts[seq - first], payload)
     except CorruptValueError as exc:
         return exc
 
@@ -182,21 +226,8 @@ class SessionReader:
         recent = by or log.covering(txn, head_of(log), start)
         counts = recent.ledger.tokens_of(start - recent.offset, stop - recent.offset)
         for position, owner, lo, hi in log.history.spans(start, stop):
-            prefix = keys.session_rows(log.scope, owner, Row.ITEM)
-            first = lo
-            while first <= hi:
-                size = min(hi + 1 - first, _RUN_ITEMS)
-                rows = txn.take(keys.numbered(prefix, first), size)
-                whole = leading_rows(rows, prefix, first)
-                at = position + first - lo
-                if whole:
-                    tokens = counts[at - start : at - start + whole]
-                    found.append(ItemRun(owner, prefix, first, rows[:whole], whole, tokens))
-                if whole < size:  # what stands out is looked at by itself
-                    count = counts[at - start + whole]
-                    found.append(_stored_item(txn, log.scope, owner, first + whole, count))
-                    whole += 1
-                first += whole
+            at = position - start
+            found += _rows_of(txn, (log.scope, owner), lo, counts[at : at + hi + 1 - lo])
         return found
 
     def page(self, start: int, stop: int | None, *, limit: int) -> tuple[list[Any], int | None]:
@@ -218,8 +249,7 @@ class SessionReader:
         following: int | None = start
         while following is not None:
             rows, following = self.page(following, stop, limit=ITEMS_PAGE)
-            self._note(rows)
-            yield from decoded(rows, skip_corrupt=skip_corrupt)
+            yield from self._noted(rows, skip_corrupt=skip_corrupt)
 
     def tail(self, count: int, *, skip_corrupt: bool) -> list[Item]:
         """The last ``count`` live items, oldest first."""
@@ -229,8 +259,7 @@ class SessionReader:
             return self.collect(log, txn, max(end - count, 0), end)
 
         rows: list[Any] = self.run(collect, [])
-        self._note(rows)
-        return list(decoded(rows, skip_corrupt=skip_corrupt))
+        return list(self._noted(rows, skip_corrupt=skip_corrupt))
 
     def before(self, stop: int | None, count: int) -> list[Item]:
         """The last ``count`` live items before seq ``stop`` (None: of all), oldest first."""
@@ -253,20 +282,21 @@ class SessionReader:
         if not rows:
             msg = f"session {self._address.name!r} has no live item {seq}"
             raise NotFoundError(msg)
-        self._note(rows)
-        return next(decoded(rows, skip_corrupt=False))
+        return next(self._noted(rows, skip_corrupt=False))
 
-    def _note(self, rows: list[Any]) -> None:
-        """Count a reading of these rows, if that is wanted."""
+    def _noted(self, rows: list[Found], *, skip_corrupt: bool) -> Iterator[Item]:
+        """The items of rows; that they are read is counted, if that is wanted.
+
+        Raises:
+            CorruptValueError: as ``decoded``.
+        """
         uses, log = self._address.uses, self._address.log
-        if uses is not None and log is not None:
-            seqs: list[int] = []
-            for part in rows:
-                if type(part) is ItemRun:
-                    seqs += range(part.first, part.first + part.size)
-                elif type(part) is Item:
-                    seqs.append(part.seq)
-            uses.note(log.session, spans_of(seqs), self._address.engine.now_ms())
+        if uses is None or log is None:
+            return decoded(rows, skip_corrupt=skip_corrupt)
+        items = opened(rows)
+        spans = spans_of(item.seq for item in items if type(item) is Item)
+        uses.note(log.session, spans, self._address.engine.now_ms())
+        return decoded(items, skip_corrupt=skip_corrupt)  # type: ignore[arg-type]
 
     # --- calls ------------------------------------------------------------------------------------
 

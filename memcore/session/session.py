@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from memcore import session
 from memcore.errors import InvalidOptionError, NotFoundError, PlanStaleError, RevisionConflict
+from memcore.faces import MadeLate
 from memcore.limits import BUNDLE_BYTES, RECOVERY_STEPS
 from memcore.log import History
 from memcore.model import (
@@ -130,32 +130,32 @@ class Session:
     # What a session may do beside appending and showing is made, and its code loaded, when it is
     # first asked for. Two threads may both make one: they hold nothing but the address.
 
-    @cached_property
+    @MadeLate
     def state(self) -> SessionState:
         """Fields and values beside the log; see ``SessionState``."""
         return session.SessionState(self._address)
 
-    @cached_property
+    @MadeLate
     def compacting(self) -> Compacting:
         """Compaction; the asynchronous facade commits what it plans, as that of those below."""
         return session.Compacting(self._address)
 
-    @cached_property
+    @MadeLate
     def repairing(self) -> Repairing:
         """Repair of an illegal history by a view."""
         return session.Repairing(self._address)
 
-    @cached_property
+    @MadeLate
     def recovering(self) -> Recovering:
         """Recovery of a session with damaged rows."""
         return session.Recovering(self._address)
 
-    @cached_property
+    @MadeLate
     def escalations(self) -> Escalations:
         """Answers to calls that failed again and again."""
         return session.Escalations(self._address)
 
-    @cached_property
+    @MadeLate
     def recounting(self) -> Recounting:
         """Tokens by another counter."""
         return session.Recounting(self._address)

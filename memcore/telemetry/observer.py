@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from functools import cached_property, wraps
+from functools import wraps
 from time import perf_counter, time
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from memcore.codec.keys import blake2b
 from memcore.errors import InvalidOptionError
+from memcore.faces import MadeLate
 from memcore.telemetry.record import MEASURES, OK, Figures, Record, Sink
 
 __all__ = [
@@ -601,7 +602,8 @@ def counted(change: Any) -> Any:
         return change
     figures.transactions += 1
     items = getattr(change, "items", None)  # what changes no session is a plain function
-    if items:
+    if items is not None and figures.change is not change:  # else it is tried once more
+        figures.change = change
         figures.stored(items)
 
     def run(txn: Any) -> Any:
@@ -872,8 +874,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 _OPEN = Operation("open")
 _COMPACT = Operation("compact", measure="compaction")
-_NOTED = "appending"
-_PARTS = ("state", _NOTED)
+_PART = "state"
 """What a session holds that is observed with it."""
 _TWIN = "_memcore_twin"
 _twins: dict[type, type | None] = {}
@@ -888,13 +889,10 @@ def observe(handle: T, observer: Observer) -> T:
     for name, value in _state_of(handle):
         object.__setattr__(made, name, value)
     made.observer = observer.beside(handle)
-    for part in _PARTS:
-        is_made_late = isinstance(getattr(twin, part, None), cached_property)
-        inner = getattr(made, part) if is_made_late else getattr(made, "__dict__", {}).get(part)
-        if inner is not None:
-            setattr(made, part, observe(inner, made.observer))
-    if _NOTED in getattr(made, "__dict__", ()):  # what the plain handle stores counts, too
-        setattr(handle, _NOTED, getattr(made, _NOTED))
+    is_made_late = isinstance(getattr(twin, _PART, None), MadeLate)
+    inner = getattr(made, _PART) if is_made_late else getattr(made, "__dict__", {}).get(_PART)
+    if inner is not None:
+        setattr(made, _PART, observe(inner, made.observer))
     return cast("T", made)
 
 

@@ -147,13 +147,17 @@ class Figures:
     runs: int = 0
     """How often they were run."""
 
+    change: Any = None
+    """The one whose items were counted last."""
+
     def stored(self, prepared: Any) -> None:
-        """Items are about to be stored."""
-        size = tokens = 0
+        """Items are about to be stored, beside those before."""
+        size, tokens = self.bytes or 0, self.tokens or 0
         for item in prepared:
             size += len(item.body) + (0 if item.payload is None else len(item.payload))
             tokens += item.tokens
-        self.items, self.bytes, self.tokens = len(prepared), size, tokens
+        self.items = (self.items or 0) + len(prepared)
+        self.bytes, self.tokens = size, tokens
 
 
 def _receipt(figures: Figures, result: Any) -> None:

@@ -753,3 +753,65 @@ def test_a_refused_large_item_leaves_nothing_behind_that_check_would_mind(db, se
         session.append(result("lost", "x" * 300_000))
     assert len(session) == 1
     assert db.check() == []
+
+
+def test_rows_are_taken_once_whatever_stands_out(tmp_path, monkeypatch):
+    from memcore.limits import ITEM_INLINE_BYTES_MAX
+    from memcore.store.transaction import Snapshot
+
+    db = memcore.open(tmp_path / "damaged.memcore")  # not one that is checked behind the test
+    session = db.session("s")
+    large = user("x" * (ITEM_INLINE_BYTES_MAX + 1))
+    session.extend([large if at % 2 else user(str(at)) for at in range(120)])
+    scope, number = db.engine.store.read(ref_of(session).find)
+    gone = (7, 8, 9, 40, 41, 100)  # of every sort, alone and beside each other
+
+    def remove(txn):
+        for seq in gone:
+            txn.delete(keys.session_row(scope, number, Row.ITEM, seq))
+
+    db.engine.store.transact(remove)
+    taken = []
+    take = Snapshot.take
+
+    def counting(self, start, count):
+        taken.append(count)
+        return take(self, start, count)
+
+    monkeypatch.setattr(Snapshot, "take", counting)
+    found = session.tail(120, skip_corrupt=True)
+    assert [item.seq for item in found] == [seq for seq in range(1, 121) if seq not in gone]
+    assert sum(taken) <= 120
+    with pytest.raises(memcore.CorruptValueError, match="item 7 "):
+        session.tail(120)
+    db.close()
+
+
+def test_a_child_of_a_fork_waits_for_nobody_who_made_a_part_of_a_session(open_db, monkeypatch):
+    """As another thread that was in the middle of it when the process forked."""
+    from memcore import session as sessions
+    from memcore.session.state import SessionState
+
+    made = []
+
+    def slow(ref):
+        if not made:  # the child's own, while the parent's is half made
+            made.append(os.fork())
+            if not made[0]:
+                os._exit(0 if isinstance(db.session("b").state, SessionState) else 1)
+        return SessionState(ref)
+
+    db = open_db()
+    monkeypatch.setattr(sessions, "SessionState", slow, raising=False)
+    assert isinstance(db.session("a").state, SessionState)
+    assert os.waitpid(made[0], 0)[1] == 0
+
+
+def test_two_threads_get_the_same_part_of_a_session(open_db):
+    from concurrent.futures import ThreadPoolExecutor
+
+    db = open_db()
+    with ThreadPoolExecutor(8) as pool:
+        for at in range(50):
+            session = db.session(str(at))
+            assert len({id(each) for each in pool.map(lambda s: s.state, [session] * 8)}) == 1

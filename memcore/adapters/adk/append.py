@@ -355,8 +355,7 @@ class Storing:
     """One event on its way into the log."""
 
     __slots__ = (
-        "change", "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows",
-        "session",
+        "covered", "delta", "done", "encoded", "event", "is_stale", "merges", "rows", "session",
     )  # fmt: skip
 
     def __init__(self, session: Session, event: Event, *, merges: bool = False) -> None:
@@ -377,7 +376,6 @@ class Storing:
         self.done: Appended | None = None
         """What becomes of it, if the commit succeeds in which it stands."""
         self.rows: list[Prepared] = []
-        self.change: StoreEvent
 
     @property
     def needs_history(self) -> bool:
@@ -398,10 +396,10 @@ class Storing:
         if self.event.actions.rewind_before_invocation_id:
             await self._rewind(history)
 
-    def plan(self, shown: AdkSession) -> None:
+    def plan(self, shown: AdkSession) -> StoreEvent:
         """Make the change that stores it; ``shown`` is the writer's object."""
         self.rows = encode_rows(ref_of(self.session), self.encoded)
-        self.change = StoreEvent(self, View.of(shown))
+        return StoreEvent(self, View.of(shown))
 
     async def _cover(self, shown: AdkSession, history: History) -> None:
         """Say with a compaction which seqs it covers."""
@@ -446,12 +444,12 @@ class Storing:
             identity = encode_json([self.encoded.content, rest])[0]
             self.encoded = self.encoded._replace(identity=identity)
 
-    async def commit_large(self) -> Appended:
+    async def commit_large(self, change: StoreEvent) -> Appended:
         """Store it; what is very large is staged ahead in a thread."""
         for _ in range(STAGE_ATTEMPTS):
             await settled(in_thread(stage, ref_of(self.session), self.rows))
             with suppress(StagedBlobLost):
-                return await commit_to(store_of(self.session), self.change, large=True)
+                return await commit_to(store_of(self.session), change, large=True)
         msg = "large content was collected again and again before it could be referred to"
         raise StorageError(msg)
 

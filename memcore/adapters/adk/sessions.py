@@ -715,13 +715,13 @@ class MemcoreSessionService(Opened, BaseSessionService):
         storing = Storing(native, event, merges=self._merges)
         if storing.needs_history:
             await storing.look(session, self._cache)
-        storing.plan(session)
+        change = storing.plan(session)
         turn.storing = storing
         try:
             if storing.is_large:
-                done = await storing.commit_large()
+                done = await storing.commit_large(change)
             else:
-                done = await commit_to(store_of(native), storing.change)
+                done = await commit_to(store_of(native), change)
         except asyncio.CancelledError:
             if storing.done is not None and await storing.is_last(self._cache):
                 self._show(session, storing, storing.done)

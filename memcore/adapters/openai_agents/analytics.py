@@ -364,10 +364,11 @@ class Known(NamedTuple):
 class WithUsage(Change[T]):
     """A change of the items of a branch; the usage of a turn goes with its first item."""
 
-    __slots__ = ("book", "branch", "change", "items")
+    __slots__ = ("book", "branch", "change", "items", "makes_room")
 
     def __init__(self, bound: Bound, change: Change[T], book: Book) -> None:
-        self.change, self.items, self.branch, self.book = change, change.items, bound.branch, book
+        self.change, self.branch, self.book = change, bound.branch, book
+        self.items, self.makes_room = change.items, change.makes_room
         super().__init__(change.ref)
 
     def __call__(self, txn: Txn) -> T:
