@@ -874,7 +874,9 @@ class Database:
             seconds,
             failed=failed,
         )
-        self._sweepers = {each for each in self._sweepers if each.running} | {made}
+        # In place: the handle that telemetry observes has the same ones.
+        self._sweepers.difference_update([each for each in self._sweepers if not each.running])
+        self._sweepers.add(made)
         return made
 
     def _stop_sweepers(self) -> None:

@@ -727,8 +727,9 @@ def test_wrong_times_are_refused(db, session, seconds) -> None:
 # --- in the background ----------------------------------------------------------------------------
 
 
-def test_a_sweeper_works_until_the_database_is_closed(open_db) -> None:
-    db = open_db(counter="bytes/4")
+@pytest.mark.parametrize("telemetry", [None, lambda record: None], ids=["plain", "observed"])
+def test_a_sweeper_works_until_the_database_is_closed(open_db, telemetry) -> None:
+    db = open_db(counter="bytes/4", telemetry=telemetry)
     swept, failed = threading.Event(), []
     sweep = type(db).sweep
 

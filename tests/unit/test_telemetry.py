@@ -338,7 +338,8 @@ def test_transactions_that_are_run_again_are_counted(open_db, records):
 # --- with telemetry off ---------------------------------------------------------------------------
 
 
-def test_off_there_are_only_plain_handles(db):
+def test_off_there_are_only_plain_handles(open_db):
+    db = open_db(telemetry=None)
     session = db.session("s")
     assert type(db) is memcore.Database
     assert type(session) is memcore.Session
