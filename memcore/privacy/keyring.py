@@ -309,8 +309,6 @@ class KeyRing:
         """The last bytes of the file as it is known; empty: it has to be read."""
         self._refused = b""
         """Those of a file in its place that was not taken."""
-        self._is_new = False
-        """Whether this ring made the file."""
         self._is_flushed = True
         """Whether no power cut brings back a file from before the one that is there."""
         self.file_id = os.urandom(16)
@@ -352,33 +350,14 @@ class KeyRing:
             raise KeyFileError(msg)
         return found
 
-    def take_back(self) -> None:
-        """Remove the file if this ring made it: its database was not made."""
-        if self._is_new and self.path is not None:
-            with suppress(OSError):
-                if _sum_of(self.path) == self._sum:  # else a database uses it
-                    os.unlink(self.path)
-
-    def put_back(self) -> None:
-        """Make the file once more if somebody took it back: its database is there.
-
-        Raises:
-            KeyFileError: it cannot be written.
-        """
-        if self.path is not None and not os.path.lexists(self.path):
-            with suppress(FileExistsError):
-                self._create(self.path)
-
     def _create(self, path: str) -> None:
         content = self._packed(self._table, self._own, self._wrapped)
-        self._sum, self._is_new = content[-_SUM_BYTES:], True  # interrupts come when it is there
         try:
             put_private(path, content, new=True)
+            self._sum = content[-_SUM_BYTES:]
         except FileExistsError:
-            self._is_new = False
             raise
         except OSError as exc:
-            self._is_new = False
             if isinstance(exc, FileNotFoundError) and os.path.lexists(path):
                 raise FileExistsError(path) from exc  # its owner swept ours away as a leftover
             raise KeyFileError(f"{path}: cannot write the key file ({exc.strerror})") from exc
@@ -434,17 +413,22 @@ class KeyRing:
 
     @_locked
     def adopt(self, other: KeyRing) -> None:
-        """Take over what another opening has read of the same file, maybe under a newer key.
+        """Go on with the file as it is now, and with the provider of an opening that has read it.
+
+        What that opening read may be older by now: other threads mint, erase and claim meanwhile.
 
         Raises:
-            KeyFileError: it read another database's file, or an older copy.
+            KeyFileError: it is another database's file, or an older copy.
+            WrongKeyError: it has come under yet another key.
         """
         if other.path != self.path or other._sum == self._sum:
             return
-        self._need_later(other.file_id, other._table)
-        self._is_flushed = False
-        self._table, self._provider = other._table, other._provider
-        self._own, self._wrapped, self._sum = other._own, other._wrapped, other._sum
+        known, self._provider = self._provider, other._provider
+        try:
+            self.refresh()
+        finally:
+            if other._wrapped != self._wrapped:  # a thread has changed the key since
+                self._provider = known
 
     def _need_later(self, file_id: bytes, table: _KeyTable) -> None:
         """Refuse a file that is not what became of the one that is in use.

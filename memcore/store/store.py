@@ -353,13 +353,10 @@ def need_newest(env: Environment, vault: RowCipher) -> None:
     Raises:
         KeyFileError: it is older, or was replaced by an older one since it was read.
     """
-    vault.ring.refresh()
-    if env.read(vault.noted) > vault.ring.last:
-        vault.ring.refresh()  # another process may just have made the key
-        if (noted := env.read(vault.noted)) > vault.ring.last:
-            raise _older(
-                vault, f"that has seen data key {noted}, its last one is {vault.ring.last}"
-            )
+    noted = env.read(vault.noted)
+    vault.ring.refresh()  # after that: another process may just have made the key
+    if noted > vault.ring.last:
+        raise _older(vault, f"that has seen data key {noted}, its last one is {vault.ring.last}")
 
     def look(txn: ReadTxn) -> int | None:
         key = keys.counter(keys.Counter.SCOPE)
@@ -502,29 +499,18 @@ def _create(name: str, durability: str | None, access: KeyOptions | None, *, all
     """Make a file with its key file, if it is to have one, unless another creator was first.
 
     Somebody may even have written by now: then there are data keys, and they are not in the way.
+    A creation that fails leaves its key file, which the next one uses: somebody may use it already.
     """
     if not allowed:
         raise StoreAccessError(f"{name}: there is no such file")
     try:
-        ring = None if access is None else new_ring(access, name)
+        seed = None if access is None else new_ring(access, name).seed
     except KeyFileError:
         if os.path.lexists(name) and not _is_empty(name):
             return
         raise
-    try:
-        with suppress(FileExistsError):
-            create_file(name, durability or "full", seed=None if ring is None else ring.seed)
-    finally:
-        # Another creator may use the same key file. Each looks once more when it has done its part.
-        if ring is not None and not _is_made(name):
-            ring.take_back()
-        if ring is not None and _is_made(name):
-            ring.put_back()
-
-
-def _is_made(name: str) -> bool:
-    """Whether a database has been made under a name."""
-    return os.path.lexists(name) and not _is_empty(name)
+    with suppress(FileExistsError):
+        create_file(name, durability or "full", seed=seed)
 
 
 def _is_empty(name: str) -> bool:

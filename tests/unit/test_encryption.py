@@ -292,7 +292,9 @@ def test_a_creation_that_was_cut_short_is_gone_on_with(path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, NotFoundError("no")])
-def test_a_creation_that_fails_leaves_no_key_file(path, monkeypatch, error):
+def test_the_key_file_of_a_creation_that_failed_serves_the_next_one(path, monkeypatch, error):
+    """Taking it back could take the keys of another creator that has adopted it meanwhile."""
+
     def failing(*_, **__):
         raise error
 
@@ -300,36 +302,34 @@ def test_a_creation_that_fails_leaves_no_key_file(path, monkeypatch, error):
         patch.setattr(handles, "create_file", failing)
         with pytest.raises((KeyboardInterrupt, NotFoundError)):
             memcore.open(path, key=KEY)
-    assert list(path.parent.iterdir()) == []
-    KeyRing.create(f"{path}.keys", key_provider(KEY))  # one that was there before
-    with monkeypatch.context() as patch:
-        patch.setattr(handles, "create_file", failing)
-        with pytest.raises((KeyboardInterrupt, NotFoundError)):
-            memcore.open(path, key=KEY)
     assert os.listdir(path.parent) == [f"{path.name}.keys"]
-    memcore.open(path, key=KEY).close()
+    left = KeyRing.load(f"{path}.keys", key_provider(KEY))
+    assert (left.minted, left.owner) == (0, b"")
+    with memcore.open(path, key=KEY) as db:
+        db.session("s").append({"role": "user", "content": MARK})
+    with memcore.open(path, key=KEY) as db:
+        assert db.session("s").get(1).message["content"] == MARK
+        assert db.engine.store.vault.ring.file_id == left.file_id
+        assert db.check() == []
 
 
-def test_who_made_the_database_meanwhile_has_its_key_file(path, monkeypatch):
-    """Two make one at once; the one that made the key file is interrupted and takes it back."""
-    create, opened = handles.create_file, []
+def test_who_made_the_database_meanwhile_has_its_keys(path, monkeypatch):
+    """Two make one at once: one is interrupted, and the other one has written by then."""
 
-    def interrupted(name, *_, **__):
+    def interrupted(*_, **__):
         with monkeypatch.context() as patch:
-            patch.setattr(handles, "create_file", late)
-            opened.append(memcore.open(path, key=KEY))
+            patch.setattr(handles, "create_file", create)
+            with memcore.open(path, key=KEY) as db:
+                db.session("s").append({"role": "user", "content": MARK})
         raise KeyboardInterrupt
 
-    def late(name, *args, **options):
-        os.unlink(f"{path}.keys")  # just now
-        create(name, *args, **options)
-
-    monkeypatch.setattr(handles, "create_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        memcore.open(path, key=KEY)
-    with opened[0] as db:
-        db.session("s").append({"role": "user", "content": "x"})
+    create = handles.create_file
+    with monkeypatch.context() as patch:
+        patch.setattr(handles, "create_file", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            memcore.open(path, key=KEY)
     with memcore.open(path, key=KEY) as db:
+        assert db.session("s").get(1).message["content"] == MARK
         assert db.check() == []
 
 

@@ -21,6 +21,7 @@ from memcore.maintenance.doctor import examine
 from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
 from memcore.rows import names
+from memcore.store.encryption import owner_of
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -295,6 +296,56 @@ def test_an_older_key_file_put_in_place_under_way_is_refused(path):
             memcore.open(path, key=KEY)
         key_file(path).write_bytes(newest)
         fill(db, *(f"v{number}" for number in range(BLOCK)))
+        assert db.check() == []
+
+
+def claim_again(db):
+    """As the first opening of a file of an older memcore does."""
+    db.engine.store.vault.ring.claim(db.engine.store.read(owner_of))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda db: fill(db, *(f"u{number}" for number in range(BLOCK))),
+        lambda db: db.erase("alice", compact=False),
+        lambda db: db.rotate_key(OTHER),
+        claim_again,
+    ],
+    ids=["minted", "erased", "under another key", "claimed"],
+)
+def test_what_a_thread_changes_while_another_one_opens_is_no_older_copy(path, monkeypatch, change):
+    load = KeyRing.load
+
+    def late(place, provider):
+        ring = load(place, provider)
+        change(db)
+        return ring
+
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        ring = db.engine.store.vault.ring
+        if change is claim_again:
+            ring._store(ring._table._replace(owner=b""))
+        with monkeypatch.context() as patch:
+            patch.setattr(KeyRing, "load", late)
+            with memcore.open(path, key=KEY) as again:
+                assert again.session("s", user="bob").get(1).message["content"] == f"{MARK} bob"
+        table = load(ring.path, ring._provider)._table
+        assert table == ring._table
+        fill(db, *(f"v{number}" for number in range(BLOCK)))
+        assert db.check() == []
+
+
+def test_an_opening_under_a_newer_key_brings_it_to_the_others(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        other = KeyRing.load(str(key_file(path)), key_provider(KEY))
+        other.rewrap(key_provider(OTHER))
+        with memcore.open(path, key=OTHER) as again:
+            fill(again, "bob")
+        other.rewrap(key_provider(OTHER))
+        fill(db, *(f"u{number}" for number in range(BLOCK)))
         assert db.check() == []
 
 
