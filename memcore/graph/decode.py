@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import struct
 import sys
 from collections.abc import Callable, Hashable
@@ -363,18 +364,25 @@ class Cache:
 
 # --- Manifests into values: what was decoded before is copied instead -----------------------------
 
-REPEATED_BYTES_MAX: Final = 2**28
+
+def _memory_bytes() -> int:
+    """The machine's memory; 0 if it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+REPEATED_BYTES_MAX: Final = max(2**32, _memory_bytes())
 """So much memory the parts of a checkpoint may take beyond the first time that they are named: a
-name takes 17 bytes, and a few pages of names would make a value of any size."""
+name takes 17 bytes, and a few pages of names would make a value of any size. No value that somebody
+had in memory takes more: what was put has to be read."""
 REPEATED_TIMES: Final = 64
 """So many bytes more for each byte that is stored."""
 _RUN_WEIGHT: Final = 4
 """So many times the bytes of a run its values take in memory, about."""
 _POINTERS: Final = 10 * _POINTER_BYTES
 """What an entry takes beside its tree."""
-_TEXTLESS: Final = frozenset(("bytes", "bytearray"))
-"""Types of content that is the value itself."""
-_ASCII: Final = bytes(range(128))
 _OPAQUE_TIMES: Final = 16
 """So many times its bytes an object takes that cannot be weighed, about."""
 _SHARED: Final = frozenset((type(None), bool, int, float, str, bytes, *_LEAVES))
@@ -421,7 +429,7 @@ class Joiner:
         self._fetch = fetch
         self._pool = pool
         self._secret = secret
-        self._depth = 0
+        self._depth = self._repeated = 0
         self.begin()
         self.version: ValueParts | None = None
         """The parts of the last value that ``join`` returned, if it was a list or dict."""
@@ -441,6 +449,7 @@ class Joiner:
             tree, size = self._tree(node)
             if tree is cache.trees.opaque:
                 self._depth = 0
+                self._repeated = before  # it is decoded anew, and weighed with its first parts
                 return self._decoded(node)
             if type(tree) is ListRun:
                 raise _malformed("holds entries of a list outside of one")
@@ -482,7 +491,11 @@ class Joiner:
         """
         self._repeated += weight
         if self._repeated > REPEATED_BYTES_MAX + REPEATED_TIMES * self._stored:
-            raise _malformed(f"repeats more than {self._repeated >> 20:,} MiB of {self._stored:,}")
+            msg = (
+                f"a checkpoint repeats more than {self._repeated >> 20:,} MiB of "
+                f"{self._stored:,} stored bytes: more than this machine's memory holds"
+            )
+            raise CorruptValueError(msg, key=b"")
 
     def _tree(self, node: bytes) -> tuple[Any, int]:
         """The value, not to be handed out, opaque if it cannot be copied; and its size."""
@@ -629,9 +642,7 @@ class Joiner:
         for part in ids(parsed.content):
             content = self._open(part)[1]
             if part in self._named:
-                # Whatever is no ASCII may stand for an object.
-                marks = 0 if parsed.name in _TEXTLESS else len(content.translate(None, _ASCII))
-                self._spend(len(content) + REPEATED_TIMES * marks)
+                self._spend(len(content))
             else:
                 self._name(part, len(content))
             pieces.append(content)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from memcore.errors import InvalidItemError
+from memcore.graph import decode
 from memcore.graph.decode import (
     MEMO_WEIGHT_MIN,
-    REPEATED_BYTES_MAX,
-    REPEATED_TIMES,
     Cache,
     Memo,
     ValueParts,
@@ -48,8 +47,8 @@ _MOVED_MIN: Final = 4
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 PAGE: Final = "page"
-_WEIGHED_BYTES: Final = REPEATED_BYTES_MAX // 128
-"""So many serialised bytes may not take more memory than a reader allows to what repeats."""
+_MEMORY_TIMES: Final = 128
+"""So many times its serialised bytes a value takes in memory at most."""
 _NUMBER_BYTES: Final = 40
 """What a number of a list takes in memory, with its place in the list."""
 
@@ -123,7 +122,7 @@ class Splitter:
         Raises:
             InvalidItemError: they would take more than that.
         """
-        if parts.size < _WEIGHED_BYTES:  # however small its parts, it stays below the bound
+        if parts.size < decode.REPEATED_BYTES_MAX // _MEMORY_TIMES:  # it stays below the bound
             return
         seen: set[bytes] = set()
         mean = parts.size // len(parts.nodes)
@@ -136,7 +135,8 @@ class Splitter:
                 numbers = type(tree) is list and tree and type(tree[0]) in (int, float)
                 self._repeated += max(weight_of(tree), _NUMBER_BYTES * len(tree) * bool(numbers))
         # A reader allows twice as much for what is stored, whose size is not known here for sure.
-        if self._repeated > REPEATED_BYTES_MAX + REPEATED_TIMES // 2 * mean * len(seen):
+        stored = mean * len(seen)
+        if self._repeated > decode.REPEATED_BYTES_MAX + decode.REPEATED_TIMES // 2 * stored:
             msg = (
                 f"{path}: its equal parts would take {self._repeated >> 20:,} MiB of memory "
                 "whenever it is read: store what repeats once, and refer to it"

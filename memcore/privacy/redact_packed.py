@@ -7,6 +7,7 @@ refuses a placeholder (an IP address, a decimal), it hands out the placeholder a
 
 from __future__ import annotations
 
+from collections import Counter
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
@@ -350,6 +351,7 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
     rest = iter(zip(odd, told[1:], made[1:], strict=True))
     taken = {pack(key) for key in others}
     taken |= {pack(key) for key, _ in odd if type(key) is not str}
+    more: Counter[bytes] = Counter()  # of many spellings of one key, none begins to count anew
     result = Pairs()
     for key, entry in value:
         if type(key) is str and key in keyed:
@@ -358,10 +360,10 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
         _, (key_told, under), (key_made, under_made) = next(rest)
         (entry_told,), (entry_made,) = under.values(), under_made.values()
         name = _restored(key, key_told, key_made)
-        number = 1
+        same = b"" if name is key else pack(name)
         while name is not key and pack(name) in taken:
-            number += 1
-            name = _restored(key, key_told, _numbered(key_told, key_made, number))
+            more[same] += 1
+            name = _restored(key, key_told, _numbered(key_told, key_made, more[same] + 1))
         taken.add(pack(name))
         result.append((name, _restored(entry, entry_told, entry_made)))
     return result

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
 import memcore
@@ -201,3 +202,34 @@ def test_any_operations_give_what_the_memory_saver_gives(home: Path, steps: list
         assert everything(saver, steps) == wanted, "warm, once more"
     with memcore.open(home, durability="none", allow_unsafe=True) as db:
         assert everything(MemcoreSaver(db, user=user), steps) == wanted, "cold"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda np: np.full((1024, 1024, 3), 255, "u1"),
+        lambda np: np.full(2_000_000, np.nan),
+        lambda np: np.ones(7_500_000),
+        lambda np: np.zeros(40_000_000),
+        lambda _: "é" * 5_000_000,
+        lambda _: {"a": ["é" * 5_000_000, 1, 2, 3]},
+        lambda _: bytes(280_000_000),
+    ],
+    ids=["white", "nan", "ones", "zeros", "text", "nested", "bytes"],
+)
+def test_what_repeats_in_itself_is_read_as_it_was_put(make):
+    np = pytest.importorskip("numpy")
+    value = make(np)
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"v": value}
+    checkpoint["channel_versions"] = {"v": "1"}
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with memcore.open(":memory:") as db:
+        writer = MemcoreSaver(db)
+        writer.put(config, checkpoint, {}, {"v": "1"})
+        for reader in (MemcoreSaver(db), writer):
+            found = reader.get_tuple(config).checkpoint["channel_values"]["v"]
+            if isinstance(value, np.ndarray):
+                np.testing.assert_array_equal(found, value)
+            else:
+                assert found == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 
@@ -178,6 +179,10 @@ def test_settings_are_those_of_the_sdk(path, budget_tokens):
         assert at.session_settings != SessionSettings(limit=3)
         at.session_settings.limit = 4
         assert at.session_settings.to_dict() == {"limit": 4}
+        if budget_tokens is not None:  # every way to a limit marks it
+            resolved = at.session_settings.resolve(SessionSettings(limit=3))
+            for each in (at.session_settings, resolved, dataclasses.replace(resolved, limit=2)):
+                assert type(each.limit) is not int
         for override in (None, SessionSettings(), {}, {"limit": None}):
             assert at.session_settings.resolve(override) == SessionSettings(limit=4)
         for override in (SessionSettings(limit=3), {"limit": 3}):

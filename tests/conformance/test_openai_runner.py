@@ -153,6 +153,27 @@ def test_a_limit_and_a_budget_bound_what_is_sent_and_not_what_is_stored(db):
     assert len(asyncio.run(work())) == 8 * 4
 
 
+@pytest.mark.parametrize("way", ["settings", "dict", "set later", "run"])
+def test_a_run_keeps_within_the_budget_whoever_says_the_limit(db, way):
+    settings = SessionSettings(limit=100)
+    given = {"settings": settings, "dict": {"limit": 100}}.get(way)
+    session = MemcoreSession("chat", db, budget_tokens=120, session_settings=given)
+    if way == "set later":
+        session.session_settings.limit = 100
+
+    async def work() -> list[list[Item]]:
+        said = {"session_settings": settings} if way == "run" else {}
+        for at in range(8):
+            model, run_config = script(f"city {at}"), config(**said)
+            await Runner.run(agent_of(model), f"q{at}", session=session, run_config=run_config)
+        return asked(model)
+
+    for items in asyncio.run(work()):
+        # The question of now and what answers it come on top of the window.
+        assert memcore.fit(items[:-1], policy="openai_responses").tokens <= 120 + 60
+        assert len(items) < 4 * 7
+
+
 # --- failures -------------------------------------------------------------------------------------
 
 

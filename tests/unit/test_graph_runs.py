@@ -18,7 +18,7 @@ import memcore
 from memcore._fast import unpack_run
 from memcore.codec.keys import Kind
 from memcore.errors import CorruptValueError, InvalidItemError
-from memcore.graph import GraphStore, NewCheckpoint, rows
+from memcore.graph import GraphStore, NewCheckpoint, decode, rows
 from memcore.graph import manifest as nodes
 from memcore.graph.decode import Cache, Joiner
 from memcore.graph.encode import Splitter
@@ -205,6 +205,13 @@ def test_a_run_holds_no_more_values_than_any_that_is_written(form: bytes) -> Non
         joiner_of(chunks).join(b"\x03" + packed_text(b"".join([b"\x02" + bytes(16)] * 20)))
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose memory is small, so that the bound can be met."""
+    monkeypatch.setattr(decode, "REPEATED_BYTES_MAX", 2**28)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("container", [3, 4])
 def test_pages_of_pages_make_no_more_than_anybody_puts(container: int) -> None:
     entry = b"\x02" + bytes(16)
@@ -233,6 +240,7 @@ def _values(entry: bytes, count: int) -> bytes:
     return b"\x03" + packed_text(entry * count)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("chunks", "node"),
     [
@@ -267,6 +275,7 @@ def test_names_make_no_more_memory_than_somebody_puts(
         assert peak < 320 * 2**20
 
 
+@pytest.mark.usefixtures("small")
 def test_channels_share_no_more_memory_than_somebody_puts() -> None:
     chunks = {_ID: ("msgpack", b"\xdd" + (99_999).to_bytes(4, "big") + b"\x80" * 99_999)}
     joiner = Joiner(Cache(), StoredCoder(), chunks.__getitem__, pool=1, secret=b"")
@@ -279,6 +288,7 @@ def test_channels_share_no_more_memory_than_somebody_puts() -> None:
     assert joiner.join(b"\x02" + _ID) == kept[0]
 
 
+@pytest.mark.usefixtures("small")
 def test_a_list_of_equal_entries_is_read_again_and_again(graph: GraphStore) -> None:
     one = Thread(graph, "t")
     value = [{"a": [1, "x"]}] * 5000
@@ -293,6 +303,7 @@ def test_a_list_of_equal_entries_is_read_again_and_again(graph: GraphStore) -> N
 _ROW = [float(number) for number in range(1_536)]
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "value",
     [[_ROW] * 10_000, {f"k{at}": _ROW for at in range(10_000)}],
@@ -303,6 +314,7 @@ def test_what_a_reader_would_refuse_is_not_put(graph: GraphStore, value: Any) ->
         Thread(graph, "t").put(all=value)
 
 
+@pytest.mark.usefixtures("small")
 def test_what_repeats_within_the_bound_is_put_and_read(graph: GraphStore) -> None:
     thread = Thread(graph, "t")
     value = [_ROW] * 3_000

@@ -70,8 +70,9 @@ class WindowSettings(SessionSettings):  # noqa: PLW1641 - it has no hash, as Ses
     alone. What it compares with what it wrote it counts itself.
     """
 
-    def __post_init__(self) -> None:
-        self.limit = self.limit  # it is marked
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(limit)
+        self.limit = limit  # pydantic puts the plain one there, past ``__setattr__``
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "limit" and isinstance(value, int):
