@@ -36,6 +36,7 @@ from messages import illegal
 from oracle import USER, OracleLedger
 from oracle import Event as NoMessage
 from tests.conformance.adk_agent import TOOLS, Scripted
+from tests.conformance.adk_events import ME, answered, called, label, said
 
 EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
 AT = {"user_id": "ann", "session_id": "s"}
@@ -472,3 +473,57 @@ def test_every_request_of_real_runners_is_legal(tmp_path, kind, mends) -> None:
     for seed in range(max(EXAMPLES // 5, 1)):
         path = tmp_path / f"{seed}.memcore"
         assert talk(path, kind, seed, mends=mends) == [], seed
+
+
+def _rewind(to: str) -> Event:
+    return Event(
+        author="user", invocation_id="r", actions=EventActions(rewind_before_invocation_id=to)
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "window", "shown"),
+    [
+        # An event of state alone is no start, though a user item that was taken back follows it.
+        (
+            [
+                said("u1", invocation_id="i1"),
+                said("m1", author="agent", invocation_id="i1"),
+                Event(author="x", invocation_id="i1", actions=EventActions(state_delta={"a": 1})),
+                said("u2", invocation_id="i2"),
+                _rewind("i2"),
+                said("m3", author="agent", invocation_id="i3"),
+            ],
+            2,
+            ["u1", "m1", "-", "m3"],
+        ),
+        # What goes ahead of a rewound span holds no result without its call.
+        (
+            [
+                called("c1", invocation_id="i0"),
+                answered("c1", invocation_id="i0"),
+                said("u1", invocation_id="i1"),
+                _rewind("i1"),
+                said("m1", author="agent", invocation_id="i1"),
+                called("c2", invocation_id="i1", long_running_tool_ids={"c2"}),
+                answered("c2", invocation_id="i1", author="user"),
+            ],
+            1,
+            ["Cc1", "Rc1", "m1", "Cc2", "Rc2"],
+        ),
+    ],
+    ids=["state", "pair"],
+)
+def test_a_window_behind_a_rewind_begins_with_what_is_live(history, window, shown) -> None:
+    at = {**ME, "session_id": "s"}
+
+    async def work() -> list[str]:
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            session = await service.create_session(**at)
+            for each in history:
+                await service.append_event(session, each)
+            config = GetSessionConfig(num_recent_events=window)
+            found = await service.get_session(**at, config=config)
+            return [label(each) for each in _apply_rewinds(found.events)]
+
+    assert asyncio.run(work()) == shown

@@ -7,7 +7,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
@@ -487,8 +487,8 @@ class History:
             if first <= start <= last:  # a rewind takes back nothing without its target
                 start = min(_legal_start(log, txn, head, first), first)
                 if start == first and _legal_start(log, txn, head, last + 1) != last + 1:
-                    start = max(first - 1, 0)  # what is shown behind it begins with the model
-                    start = min(_legal_start(log, txn, head, start), start)
+                    # What is shown behind it begins with the model: something live goes ahead.
+                    start = _live_start(log, txn, head, first, known.rewound)
         while found.start > start:
             parts = found.parts
             found.parts = []
@@ -663,6 +663,22 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
     except CorruptValueError:
         return True
     return head.hidden or epoch not in (None, head.epoch)
+
+
+def _live_start(
+    log: CachedSession,
+    txn: ReadTxn,
+    head: Head,
+    stop: int,
+    rewound: Sequence[tuple[int, int]],
+) -> int:
+    """The last position before ``stop`` where a window may begin, and that no rewind took back."""
+    ledger = log.full(txn, head).ledger
+    starts = ledger.safe_cuts(starts=True)
+    for at in reversed(starts[: bisect_left(starts, stop)]):
+        if not any(first <= at <= last for first, last in rewound):
+            return at
+    return ledger.cut_at_most(max(stop - 1, 0))
 
 
 def _legal_start(log: CachedSession, txn: ReadTxn, head: Head, position: int) -> int:
