@@ -36,6 +36,7 @@ from memcore.errors import (
     MemcoreError,
     ReadOnlyError,
     StorageError,
+    WrongKeyError,
 )
 from memcore.limits import PIECE_ROWS
 from memcore.rows import names
@@ -701,7 +702,7 @@ def bury_shredded(engine: Engine) -> None:
         store.make_durable()  # no power cut may bring their names back
         try:
             store.transact(lambda txn: vault.shred(_revived(txn, ring)), makes_room=True)
-        except KeyFileError as error:
+        except (KeyFileError, WrongKeyError) as error:
             vault.await_shredding(store.read(lambda txn: _revived(txn, ring)))
             _log.warning("%s: keys of erased users await shredding: %s", store.path, error)
 
@@ -866,7 +867,7 @@ class _Work:
 
         try:
             self._store.transact(closure, makes_room=True)
-        except KeyFileError as error:
+        except (KeyFileError, WrongKeyError) as error:
             self.note(f"the keys, which await shredding by the next commit or opening: {error}")
             if vault is not None:
                 vault.await_shredding(self.pending.scopes)

@@ -10,6 +10,7 @@ What is encrypted is every row that holds what a caller gave; rows of numbers an
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -53,6 +54,8 @@ __all__ = [
     "waiting_secret",
 ]
 
+
+_log = logging.getLogger("memcore.store")
 
 _ENCRYPTED: Final = bytes((ENCRYPTED_FORMAT,))
 _NUMBER: Final = Struct(">I")
@@ -109,7 +112,7 @@ class RowCipher:
 
     __slots__ = (
         "__weakref__", "_at", "_awaiting", "_mix", "_noted", "_openers", "_pool", "_sealers",
-        "ring", "seed",
+        "_told", "ring", "seed",
     )  # fmt: skip
 
     __reduce_ex__ = uncopied
@@ -122,6 +125,8 @@ class RowCipher:
         self._openers: dict[bytes, Cipher | None] = {}
         self._awaiting: set[int] = set()
         """Scopes that are erased, and whose keys could not be dropped."""
+        self._told = ""
+        """Why they could not, as it was logged last."""
         self._noted = 0
         """What the file is known to say of its newest key; it may say more."""
         self.forget_random()
@@ -317,8 +322,14 @@ class RowCipher:
         self._awaiting.update(scopes)
 
     def _shred_at_last(self) -> None:
-        with suppress(KeyFileError):  # there is no room yet: the next commit tries again
+        try:
             self.shred(self._awaiting)
+        except MemcoreError as error:  # no room yet, or another key: the next commit tries again
+            if str(error) != self._told:
+                self._told = str(error)
+                _log.warning("keys of erased users await shredding: %s", error)
+        else:
+            self._told = ""
 
     def is_shredded(self, scope: int) -> bool:
         """Whether a scope's contents cannot be read any more, by anybody."""

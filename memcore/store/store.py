@@ -8,7 +8,7 @@ import os
 import stat
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -321,26 +321,37 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
                 if ring.owner not in (b"", owner):
                     raise
                 _log.warning("the next opening notes whose the key file is: %s", error)
-    home = ring.path.removesuffix(_KEYS)
-    if home != ring.path and _is_copy_of(store, home):
+    home = os.path.realpath(ring.path.removesuffix(_KEYS))
+    # A compaction may just be putting another file in its own place: that is none to look at.
+    if home not in (ring.path, os.path.realpath(store.path)) and _is_copy_of(store, home):
         raise package.copy_refused(store.path, f"{home}, which {ring.path} belongs to")
 
 
 def _is_copy_of(store: LmdbStore, other: str) -> bool:
-    """Whether another file is there with the same seed: they have the same owner in their rows."""
+    """Whether another file is there with the same owner in its row.
+
+    That of a backup is blank: the key file's owner may have one wherever it likes.
+    """
     try:
         fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) == store.environment().key:
+        env = store.environment()
+        if (status.st_dev, status.st_ino) in (env.next_key, env.key):
             return False
-        return stat.S_ISREG(status.st_mode) and find_run(fd, other).seed == store.file_id
+        if not stat.S_ISREG(status.st_mode) or find_run(fd, other).seed != store.file_id:
+            return False
     except (OSError, StorageError):
         return False  # it is no database, or so damaged that it cannot be used
     finally:
         os.close(fd)
+    try:
+        with closing(open_store(other, read_only=True, create=False, blind=True)) as found:
+            return found.read(package.owner_of) == store.read(package.owner_of)
+    except StorageError:
+        return True  # it has the seed, and does not say otherwise
 
 
 def need_newest(env: Environment, vault: RowCipher) -> None:

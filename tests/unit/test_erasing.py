@@ -796,6 +796,47 @@ def test_keys_that_await_shredding_go_with_the_next_opening(path, monkeypatch, c
         assert db.check() == []
 
 
+def under_another_key(path):
+    """What another process does by ``rotate_key``, of which this one does not know."""
+    provider = secret.key_provider(bytes(range(1, 33)))
+    key_file = f"{path}.keys"
+    secret.KeyRing.load(key_file, secret.key_provider(bytes(range(32)))).rewrap(provider)
+
+
+def test_keys_that_await_shredding_stop_no_commit_under_another_key(path, monkeypatch, caplog):
+    with memcore.open(path, key=bytes(range(32))) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).append(said(MARK))
+        with monkeypatch.context() as patch:
+            patch.setattr(secret, "put_private", full)
+            assert not db.erase("alice", compact=False).bytes_gone
+        under_another_key(path)
+        for _ in range(3):
+            db.session("s", user="bob").append(said("more"))
+        assert caplog.text.count("does not open this key file") == 1
+        assert db.engine.store.vault.ring.of_scope(1) is not None
+        with memcore.open(path, key=bytes(range(1, 33))) as second:
+            assert db.engine.store.vault.ring.of_scope(1) is None
+            assert [each.bytes_gone for each in second.finish_erasures()] == [True]
+            assert len(db.session("s", user="bob")) == 4
+            assert db.check() == []
+
+
+def test_rows_of_an_erased_user_go_though_the_key_file_is_under_another_key(path):
+    with memcore.open(path, key=bytes(range(32))) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).append(said(MARK))
+        under_another_key(path)
+        receipt = db.erase("alice")
+        assert receipt.verification["rows_left"] == 0
+        assert not receipt.bytes_gone
+        assert receipt.method == ("removed",)  # no copy can be proven without the key
+        assert any("await shredding" in each for each in receipt.pending)
+    with memcore.open(path, key=bytes(range(1, 33))) as db:
+        assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+        assert db.check() == []
+
+
 def test_large_scopes_leave_in_pieces(db, monkeypatch):
     monkeypatch.setattr(store_handle.LmdbStore, "copy_compact", refuse)
     session = db.session("s", user=WHO)

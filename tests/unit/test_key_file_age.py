@@ -21,6 +21,7 @@ from memcore.maintenance.doctor import examine
 from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
 from memcore.rows import names
+from memcore.store import store as handles
 from memcore.store.encryption import owner_of
 
 KEY = bytes(range(32))
@@ -512,6 +513,42 @@ def test_a_second_copy_of_the_file_is_not_written_with_its_keys(path, tmp_path, 
         memcore.open(other, key=KEY, **options)
     assert content(other, "alice", read_only=True, **options) == f"{MARK} alice"
     with memcore.open(path, key=KEY) as db:
+        fill(db, "bob")
+        assert db.check() == []
+
+
+def test_a_backup_where_the_key_file_lies_locks_nobody_out(path, tmp_path):
+    (tmp_path / "safe").mkdir()
+    options = {"key": KEY, "key_file": tmp_path / "safe" / "agent.keys"}
+    with memcore.open(path, **options) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "safe" / "agent")
+    with memcore.open(path, **options) as db:
+        fill(db, "bob")
+        assert db.check() == []
+    assert content(tmp_path / "safe" / "agent", "alice", read_only=True) == f"{MARK} alice"
+    with pytest.raises(KeyFileError, match="is a copy"):
+        memcore.open(tmp_path / "safe" / "agent", key=KEY)
+
+
+def test_a_file_that_is_compacted_while_it_is_opened_is_no_copy_of_itself(path, monkeypatch):
+    class Meanwhile:
+        """The module, but that the file is compacted between opening it and looking at it."""
+
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+        def open(self, *args):
+            fd = os.open(*args)
+            db.copy_compact()
+            return fd
+
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        with monkeypatch.context() as patch:
+            patch.setattr(handles, "os", Meanwhile())
+            memcore.open(path, key=KEY).close()
+        db.copy_compact()
         fill(db, "bob")
         assert db.check() == []
 
