@@ -109,6 +109,13 @@ _fork: list[bool] = []
 """Whether the fork under way has ``opening``."""
 
 
+def _known() -> list[Environment]:
+    """The environments as they are now."""
+    while True:
+        with suppress(RuntimeError):  # another thread has added one meanwhile
+            return list(environments)
+
+
 def end(env: Environment) -> None:
     """Close what has no handles any more, and forget it."""
     try:
@@ -141,7 +148,7 @@ def drop(env: Environment, handle: int) -> None:
 
 def close_unused(*, patient: bool = False) -> None:
     """Close what forgotten handles left open; ``patient``: wait for what others are closing."""
-    for env in [*environments, *forgotten]:
+    for env in [*_known(), *forgotten]:
         if not env.count_handles() and (patient or not env.closing) and not env.queue.led_here:
             _close_for_nobody(env)
 
@@ -166,12 +173,12 @@ def _close_for_nobody(env: Environment) -> None:
 
 def _before_fork() -> None:
     _fork.append(opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS))
-    for env in list(environments):
+    for env in _known():
         env.fork.quiesce(_FORK_PATIENCE_SECONDS)
 
 
 def _after_fork_in_parent() -> None:
-    for env in list(environments):
+    for env in _known():
         env.fork.resume()
     if _fork.pop():
         opening.lock.release()
@@ -180,7 +187,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     opening.reset()
     _fork.clear()
-    for env in list(environments):
+    for env in _known():
         env.fork.forget()
 
 
@@ -572,7 +579,7 @@ def _shared(
     """The environment of the file: the one that this process has, maybe closing, or a new one."""
     with suppress(OSError):
         status = Path(name).stat()
-        for env in list(environments):
+        for env in _known():
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
                     return env

@@ -9,9 +9,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
+import memcore
+from memcore.store import store as handles
 from thinned import thinned
 
 PREAMBLE = """
@@ -416,3 +419,24 @@ def test_agent_sessions_of_closed_loops_leave_nothing(place):
     unchanged(use_loops, 10)
     """
     in_a_process(SESSIONS + textwrap.dedent(work), place)
+
+
+def test_an_opening_looks_once_more_when_a_thread_opens_something_meanwhile(tmp_path, monkeypatch):
+    with memcore.open(tmp_path / "first") as first, memcore.open(tmp_path / "second") as second:
+        late = [second.engine.store.environment()]
+
+        class Changing(WeakSet):
+            def __iter__(self):
+                for env in super().__iter__():
+                    if late:
+                        self.add(late.pop())
+                    yield env
+
+        known = Changing()
+        known.add(first.engine.store.environment())
+        with monkeypatch.context() as patch:
+            patch.setattr(handles, "environments", known)
+            memcore.open(tmp_path / "third").close()
+            assert late == []
+            with memcore.open(tmp_path / "second") as again:
+                assert again.engine.store.environment() is second.engine.store.environment()
