@@ -132,8 +132,10 @@ class Splitter:
             elif tree is self._cache.trees.opaque:
                 self._repeated += mean
             else:
-                numbers = type(tree) is list and tree and type(tree[0]) in (int, float)
-                self._repeated += max(weight_of(tree), _NUMBER_BYTES * len(tree) * bool(numbers))
+                weight = weight_of(tree)
+                if type(tree) is list and tree and type(tree[0]) in (int, float):
+                    weight = max(weight, _NUMBER_BYTES * len(tree))
+                self._repeated += weight
         # A reader allows twice as much for what is stored, whose size is not known here for sure.
         stored = mean * len(seen)
         if self._repeated > decode.REPEATED_BYTES_MAX + decode.REPEATED_TIMES // 2 * stored:

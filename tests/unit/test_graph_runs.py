@@ -320,3 +320,17 @@ def test_what_repeats_within_the_bound_is_put_and_read(graph: GraphStore) -> Non
     value = [_ROW] * 3_000
     thread.put(all=value, maps=[{"v": _ROW}] * 3_000)
     assert thread.read() == {"all": value, "maps": [{"v": _ROW}] * 3_000}
+
+
+def test_parts_of_every_sort_are_weighed(
+    graph: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "REPEATED_BYTES_MAX", 2**20)  # what is put is weighed from 8 KiB on
+    one = Thread(graph, "t")
+    parts = [None, True, 1, 2.5, "text " * 400, [1.5] * 300, ["a", "b"], {"k": None}, [], {}]
+    value = [each for each in parts for _ in range(7)]
+    for at in range(4):
+        one.put(all=value, named={f"k{n}": each for n, each in enumerate(value)})
+        assert one.read()["all"] == value  # type: ignore[index]
+        value = [*value[at:], None, *value[:at], {"new": at}]
+        one = one if at % 2 else Thread(graph, f"u{at}")
