@@ -10,17 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from memcore import maintenance, session, store
-from memcore.errors import CorruptStoreError, InvalidOptionError, NotFoundError, StoreAccessError
+from memcore.errors import (
+    CorruptStoreError,
+    InvalidOptionError,
+    KeyFileError,
+    NotFoundError,
+    StoreAccessError,
+)
 from memcore.limits import FORMAT_VERSION
+from memcore.maintenance.row_shapes import is_row
+from memcore.maintenance.salvage_rows import DATABASE_CARE, erased_scopes, owner_in
 from memcore.options import checked_bool, checked_path
 from memcore.store import open_detached, open_store
-from memcore.store.store import KeyOptions, access_of, need_newest
+from memcore.store.copy import refusal
+from memcore.store.datafile import exclusively, open_locked
+from memcore.store.page_scan import PageScan
+from memcore.store.store import KEYS_SUFFIX, KeyOptions, access_of, need_newest
 from memcore.tokens import TokenCounter, get_counter
 
 if TYPE_CHECKING:
     from memcore.privacy.keyring import Key
     from memcore.session import Engine
     from memcore.store.copy import Judge
+    from memcore.store.encryption import RowCipher
 
 __all__ = [
     "CompactReport",
@@ -135,12 +147,14 @@ def restore(
     kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
     accepted: list[str] = []
     access = access_of(key, key_file)
-    if access is not None and key_file is None and os.path.lexists(f"{final}.keys"):
-        access = KeyOptions(access.provider, f"{final}.keys")
+    if access is not None and key_file is None and os.path.lexists(final + KEYS_SUFFIX):
+        access = KeyOptions(access.provider, final + KEYS_SUFFIX)
     store = open_store(backup, read_only=True, access=access)
     try:
         if store.vault is not None:
             need_newest(store.environment(), store.vault)
+            if exists:
+                _shred_waiting(store.vault, final)
         check = judge_for(session.Engine(store, get_counter(counter), "openai_chat"), progress)
 
         def judge(path: str) -> list[str]:
@@ -157,6 +171,38 @@ def restore(
     finally:
         store.close()
     return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted))
+
+
+def _shred_waiting(vault: RowCipher, target: str) -> None:
+    """Drop the keys of those who were erased in the file that is replaced, and still have some.
+
+    A backup may know nothing of the erasure: with their keys they would come back. The file may be
+    damaged, so it is read page by page, and only if it says that the key file is its own.
+
+    Raises:
+        StoreLockedError: somebody has it open.
+        KeyFileError: there is no room to write the key file.
+    """
+    fd = open_locked(target, read_only=True)
+    try:
+        with exclusively(fd, target):
+            found = PageScan(fd, is_row, vault, within=DATABASE_CARE)
+            found.read()
+            ring = vault.ring
+            if not ring.owner or owner_in(found) != ring.owner:
+                return
+            waiting = [each for each in erased_scopes(found) if ring.of_scope(each) is not None]
+            if waiting:
+                vault.shred(waiting)
+    except KeyFileError as error:
+        raise KeyFileError(
+            f"{target}: keys of erased users await shredding, and a backup would bring them back;"
+            f" nothing was restored: {error}"
+        ) from error
+    except OSError as error:
+        raise refusal(error, target) from error
+    finally:
+        os.close(fd)
 
 
 def _free_name(path: str) -> str:

@@ -17,12 +17,15 @@ from memcore.codec.keys import Care, Kind, Row
 from memcore.codec.values import FLAG_EXPIRES, HEADER_BYTES, clock_ms, seal_value
 from memcore.errors import (
     CorruptValueError,
+    KeyFileError,
     KeyNeededError,
     NotFoundError,
     StorageError,
     StoreAccessError,
     StoreFormatError,
+    WrongKeyError,
 )
+from memcore.files import remove_unfinished
 from memcore.maintenance.check import (
     SessionCheck,
     check_database,
@@ -35,17 +38,17 @@ from memcore.maintenance.check import (
 )
 from memcore.maintenance.row_shapes import is_row
 from memcore.maintenance.salvage_graphs import Threads, count_numbers
-from memcore.maintenance.salvage_rows import Place, RowSelector
+from memcore.maintenance.salvage_rows import DATABASE_CARE, Place, RowSelector, owner_in
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
 from memcore.options import checked_path
-from memcore.privacy.keyring import Key
+from memcore.privacy.keyring import Key, KeyRing
 from memcore.rows import names
 from memcore.rows.head import Head, head_key
 from memcore.rows.lifecycle import count_holds, index_row, is_terms, opted_out_key
 from memcore.session import Engine
 from memcore.session.content_filter import DEMAND_KEY
 from memcore.store import LmdbStore, ReadTxn, build_detached, open_detached
-from memcore.store.copy import beside, prove, refusal
+from memcore.store.copy import abandoned, beside, prove, refusal
 from memcore.store.datafile import (
     AUDITED,
     DEMANDING,
@@ -60,7 +63,7 @@ from memcore.store.encryption import OWNER_KEY, RowCipher
 from memcore.store.interface import Txn
 from memcore.store.open_file import new_record
 from memcore.store.page_scan import PageScan
-from memcore.store.store import access_of, vault_for_copy
+from memcore.store.store import KEYS_SUFFIX, access_of, vault_of
 from memcore.tokens import TokenCounter, get_counter
 
 __all__ = [
@@ -293,8 +296,10 @@ def salvage(
         target: the file to make.
         counter: the custom token counter of the sessions, if there was one.
         progress: called with (what is done, done, total).
-        key: opens the key file of an encrypted one; the new file gets a copy of it.
-        key_file: where that lies; None: beside the damaged file.
+        key: opens the key file of an encrypted one. The new file gets one of its own beside it,
+            with the keys of those of whom it has anything: backups of others, made before, need
+            the key file of the damaged one.
+        key_file: where that of the damaged file lies; None: beside it.
 
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: contents are encrypted and cannot be read.
@@ -317,12 +322,52 @@ def salvage(
     fd = open_locked(source, read_only=True)
     try:
         with exclusively(fd, source):
-            vault = vault_for_copy(access_of(key, key_file), source, final)
+            vault = vault_of(access_of(key, key_file), source)
+            if vault is not None:
+                _need_no_keys(vault.ring, final)
             wreck = PageScan(fd, is_row, vault)
             wreck.read(_stage(progress, "reading pages"))
             return _Salvage(wreck, source, get_counter(counter), progress, vault).to(final)
     except OSError as error:
         raise refusal(error, final) from error
+    finally:
+        os.close(fd)
+
+
+def _need_no_keys(ring: KeyRing, final: str) -> None:
+    """Remove the key file that a killed salvage left; refuse any other in its place.
+
+    Its data file was whole by then, and lies beside it under a temporary name, with the same owner.
+
+    Raises:
+        KeyFileError: a key file is there that some data file may need.
+        OSError
+    """
+    found = final + KEYS_SUFFIX
+    remove_unfinished(found)
+    if not os.path.lexists(found):
+        return
+    with suppress(KeyFileError, WrongKeyError):
+        made = RowCipher(ring.beside(found))
+        owner = made.ring.owner
+        if owner and any(_owner_in(each, made) == owner for each in abandoned(final)):
+            Path(found).unlink()
+            return
+    raise KeyFileError(
+        f"{found}: there is a key file already, of another data file, or of one that is not there;"
+        " move it away, or name another target"
+    )
+
+
+def _owner_in(leftover: str, vault: RowCipher) -> bytes | None:
+    """The owner of the key file of a data file that never got its name; None: it had one."""
+    fd = open_locked(leftover, read_only=True)
+    try:
+        if os.fstat(fd).st_nlink > 1:
+            return None
+        scan = PageScan(fd, is_row, vault, within=DATABASE_CARE)
+        scan.read()
+        return owner_in(scan)
     finally:
         os.close(fd)
 
@@ -340,7 +385,6 @@ class _Salvage:
         progress: Progress | None,
         vault: RowCipher | None,
     ) -> None:
-        self._vault = vault
         self._source = source
         self._counter = counter
         self._progress = progress
@@ -350,6 +394,11 @@ class _Salvage:
         known = None if self._new_seed else record.seed
         self._sieve = RowSelector(wreck, known if vault is None else vault.seed)
         self._record = record._replace(features=_features(record, self._sieve))
+        self._vault: RowCipher | None = None
+        """Of the new file."""
+        if vault is not None:
+            needed = {0, *self._sieve.scopes}
+            self._vault = RowCipher(vault.ring.copied(needed, self._sieve.erased))
         self._threads = Threads(self._sieve)
         count_numbers(self._sieve)
         self._lost: list[str] = []
@@ -378,7 +427,7 @@ class _Salvage:
                     return check_database(Engine(copy, self._counter, _POLICY), judge)
 
             prove(fd, temporary, final, look)
-            publish(temporary, final)
+            self._publish(temporary, fd, final)
         sieve = self._sieve
         self._lost += [*lost_entries(sieve), *lost_shared(sieve)]
         if self._format and self._format.features & AUDITED:
@@ -400,6 +449,21 @@ class _Salvage:
             lost=tuple(self._lost),
             unsure=tuple(self._unsure()),
         )
+
+    def _publish(self, temporary: str, fd: int, final: str) -> None:
+        """Give the new file its name: its key file is there then, and only then."""
+        if self._vault is None:
+            publish(temporary, final)
+            return
+        ring, keys_path = self._vault.ring, final + KEYS_SUFFIX
+        try:
+            ring.place(keys_path)
+            publish(temporary, final)
+        except BaseException:
+            made = os.path.lexists(final) and os.path.samestat(os.stat(final), os.fstat(fd))
+            if not made:
+                ring.take_back(keys_path)
+            raise
 
     # --- rows ---------------------------------------------------------------------------------
 

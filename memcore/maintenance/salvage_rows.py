@@ -17,7 +17,7 @@ from xxhash import xxh3_128
 from memcore.blobs import BlobRef
 from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
 from memcore.codec import keys
-from memcore.codec.keys import Care, Kind, Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, HEADER_BYTES, body_of
 from memcore.errors import MemcoreError
 from memcore.kv import reference_in
@@ -26,14 +26,19 @@ from memcore.log import Head
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
-from memcore.rows.lifecycle import TOMBSTONE
+from memcore.rows.lifecycle import ERASURES, TOMBSTONES, scopes_erased
 from memcore.rows.names import unpack_name
+from memcore.store.encryption import OWNER_KEY
 from memcore.store.page_scan import Confidence, PageScan, RowCandidate
 
 __all__ = [
+    "DATABASE_CARE",
     "Place",
     "RowSelector",
+    "erased_scopes",
+    "forget_erased",
     "forget_removed",
+    "owner_in",
     "was_hidden",
 ]
 
@@ -51,11 +56,7 @@ _BLOB_KINDS = (Kind.BLOB, Kind.BLOB_CHUNK, Kind.BLOB_REFS)
 
 
 def forget_removed(wreck: PageScan) -> set[Place]:
-    """Forget the rows of what was being removed, and of who was erased; the sessions of the first.
-
-    The new file needs no tombstones: it has nothing of an erased user, and no handle knows it.
-    """
-    _forget_erased(wreck)
+    """Forget the rows of what was being removed; the sessions among that."""
     sessions: set[Place] = set()
     slots: Slots = set()
     graphs: set[bytes] = set()
@@ -75,13 +76,45 @@ def forget_removed(wreck: PageScan) -> set[Place]:
     return sessions
 
 
-def _forget_erased(wreck: PageScan) -> None:
-    """Forget all that belongs to an erased scope: one tombstone, however old, says so."""
-    stones = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,)))
-    numbers = {keys.number_of(key) for key in wreck.rows if key.startswith(stones + TOMBSTONE)}
+DATABASE_CARE: Final = keys.scoped(Kind.CARE, 0), keys.after(keys.scoped(Kind.CARE, 0))
+"""The range of the rows that say who was erased, and whose the key file is."""
+
+
+def owner_in(wreck: PageScan) -> bytes | None:
+    """The owner of the key file as the surest row says; None: none says so."""
+    for at in wreck.rows.get(OWNER_KEY, ()):
+        return wreck.value(OWNER_KEY, at)[HEADER_BYTES:]
+    return None
+
+
+def erased_scopes(wreck: PageScan) -> set[int]:
+    """The scopes of users who were erased, or are being erased.
+
+    One tombstone, or one row of an erasure under way, says so, however old: no number is given out
+    again.
+    """
+    numbers: set[int] = set()
+    for key, found in wreck.rows.items():
+        if key.startswith(TOMBSTONES):
+            numbers.add(keys.number_of(key))
+        elif key.startswith(ERASURES):
+            for at in found:
+                with suppress(MemcoreError):
+                    numbers.update(scopes_erased(key, wreck.value(key, at)))
+    return numbers
+
+
+def forget_erased(wreck: PageScan) -> set[int]:
+    """Forget all that belongs to erased scopes; which they are.
+
+    The new file needs no tombstones: it has nothing of an erased user, no key either, and no handle
+    knows it.
+    """
+    numbers = erased_scopes(wreck)
     if numbers:
         for key in [key for key in wreck.rows if _scope_of(wreck, key) in numbers]:
             del wreck.rows[key]
+    return numbers
 
 
 def _scope_of(wreck: PageScan, key: bytes) -> int | None:
@@ -185,6 +218,8 @@ class RowSelector:
         self.blobs: dict[tuple[int, bytes], int] = {}
         """The sizes of the blobs that are whole, by scope and slot."""
         self.blobs_lost = 0
+        self.erased = forget_erased(wreck)
+        """Scopes of users who were erased, or are being erased."""
         self._removed = forget_removed(wreck)
         for key, found in wreck.rows.items():
             self._choose(key, found)
@@ -325,7 +360,7 @@ class RowSelector:
                 place = keys.split_session_prefix(key)
                 self.namespaces.setdefault(place, f"salvaged-{place[1]}")
         for which, numbers in (
-            (keys.Counter.SCOPE, self.scopes),
+            (keys.Counter.SCOPE, [*self.scopes, *self.erased]),
             (
                 keys.Counter.SESSION,
                 [s for _, s in (*self.names, *self.sessions, *self.spare, *self._removed)],

@@ -32,7 +32,7 @@ import binascii
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -374,21 +374,55 @@ class KeyRing:
         ring._read()
         return ring
 
-    def copied(self, path: str) -> KeyRing:
-        """The same keys in another file, for a data file that is about to be made.
+    def copied(self, needed: Collection[int], shredded: Collection[int]) -> KeyRing:
+        """A ring for a data file that is about to be made, in memory until it is ``placed``.
+
+        It has this one's keys of the scopes that are ``needed``, none of those that are to be
+        ``shredded``, and new ones for the others: nobody there can be erased whose keys it has
+        without knowing it.
+        """
+        copy = KeyRing(None, self._provider)
+        copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
+        copy._own, copy._wrapped = self._own, self._wrapped
+        keys: dict[int, tuple[DataKey, ...]] = {}
+        last = self._table.last
+        for scope, found in self._table.keys.items():
+            if scope in shredded:
+                continue
+            if scope not in needed:
+                last += 1
+            keys[scope] = found if scope in needed else (_new_key(last),)
+        copy._table = _KeyTable(keys, self._table.minted, last, os.urandom(OWNER_BYTES))
+        return copy
+
+    def place(self, path: str) -> None:
+        """Write the key file of a ring that is in memory alone.
 
         Raises:
-            KeyFileError: there is such a file, or it cannot be written.
+            KeyFileError: there is a file already, or it cannot be written.
         """
-        copy = KeyRing(path, self._provider)
-        copy.file_id, copy.seed, copy.secret = self.file_id, self.seed, self.secret
-        copy._table = self._table._replace(owner=os.urandom(OWNER_BYTES))
-        copy._own, copy._wrapped = self._own, self._wrapped
+        real = os.path.realpath(path)
         try:
-            copy._create(copy.path or path)
+            self._create(real)
         except FileExistsError as exc:
             raise KeyFileError(f"{path}: there is a key file already; move it away") from exc
-        return copy
+        self.path = real
+
+    def take_back(self, path: str) -> None:
+        """Remove the key file that ``place`` wrote, if it did: its data file did not come to be.
+
+        Raises:
+            OSError
+        """
+        real = os.path.realpath(path)
+        remove_unfinished(real)
+        with suppress(KeyFileError, WrongKeyError):  # it is not there, or somebody else's
+            if self.beside(real).owner == self.owner:
+                os.unlink(real)
+
+    def beside(self, path: str) -> KeyRing:
+        """The ring of another key file that the same key opens; raises what ``load`` raises."""
+        return KeyRing.load(path, self._provider)
 
     def _read(self, *, again: bool = False) -> None:
         """Read the file; ``again``: it was read before, and goes on from what it was then."""

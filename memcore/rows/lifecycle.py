@@ -26,7 +26,7 @@ from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
     "ERASURES",
-    "TOMBSTONE",
+    "TOMBSTONES",
     "HoldRow",
     "LeaseRow",
     "Terms",
@@ -60,6 +60,7 @@ __all__ = [
     "release_hold",
     "rows_of",
     "scope_terms",
+    "scopes_erased",
     "session_terms",
     "terms_at",
     "thread_terms",
@@ -71,16 +72,29 @@ __all__ = [
 
 # --- Which scopes were erased: their numbers are dead, and no handle that remembers one may use it
 
-TOMBSTONE = b"\x01"
-"""What follows the prefix of erasures in a tombstone's key."""
-_TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + TOMBSTONE
+TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x01"
+"""What the keys of tombstones begin with."""
 ERASURES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
 """What the keys of erasures that are not finished begin with."""
 
 
 def tombstone_of(scope: int) -> bytes:
     """``12 | 0 u64 | 02 | 01 | scope u64``: the key of a scope's tombstone."""
-    return _TOMBSTONES + keys.u64(scope)
+    return TOMBSTONES + keys.u64(scope)
+
+
+def scopes_erased(key: bytes, value: bytes) -> list[int]:
+    """The scopes in the row of an erasure that is not finished.
+
+    Raises:
+        CorruptValueError: the row is damaged.
+    """
+    flags, body = open_value(key, value)
+    with decoding(key, "erasure"):
+        scopes: Any = decode_json(body, flags)["scopes"]
+        if not all(type(each) is int for each in scopes):
+            raise ValueError
+    return list(scopes)
 
 
 def is_erasing(txn: ReadTxn) -> bool:
@@ -90,7 +104,7 @@ def is_erasing(txn: ReadTxn) -> bool:
 
 def is_erased(txn: ReadTxn, scope: int) -> bool:
     """Whether the scope's user was erased."""
-    return txn.get(_TOMBSTONES + keys.u64(scope)) is not None
+    return txn.get(TOMBSTONES + keys.u64(scope)) is not None
 
 
 def need_alive(txn: ReadTxn, scope: int) -> None:
@@ -112,7 +126,7 @@ def bury(txn: Txn, scope: int) -> None:
 
 def buried(txn: ReadTxn) -> Iterator[int]:
     """The numbers of all erased scopes."""
-    for key, _ in txn.scan(_TOMBSTONES, keys.after(_TOMBSTONES)):
+    for key, _ in txn.scan(TOMBSTONES, keys.after(TOMBSTONES)):
         yield keys.number_of(key)
 
 

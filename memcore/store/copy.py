@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Judge",
+    "abandoned",
     "back_up",
     "beside",
     "blank_slack",
@@ -349,13 +350,18 @@ def remove_leftovers(final: str) -> None:
     A leftover may be the second name of ``final`` itself, kept until its directory was flushed:
     so that is done first.
     """
-    found = [name for name, pid in leftovers(final) if _is_abandoned(name, pid)]
+    found = abandoned(final)
     if found:
         sync_directory(final)
     for leftover in found:
         for name in (leftover, leftover + LOCK):
             with suppress(FileNotFoundError):
                 Path(name).unlink()
+
+
+def abandoned(final: str) -> list[str]:
+    """What dead processes left beside ``final`` when they were making it."""
+    return [name for name, pid in leftovers(final) if _is_abandoned(name, pid)]
 
 
 def _is_abandoned(leftover: str, pid: int) -> bool:

@@ -119,10 +119,21 @@ class RowCandidate(NamedTuple):
 
 
 class PageScan:
-    """What can be read of a damaged file. ``rows`` maps keys to candidates, the surest first."""
+    """What can be read of a damaged file. ``rows`` maps keys to candidates, the surest first.
 
-    def __init__(self, fd: int, prove: Prove, vault: RowCipher | None = None) -> None:
+    ``within``: the range of keys that is asked for; pages of others are left out if they can be.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        prove: Prove,
+        vault: RowCipher | None = None,
+        *,
+        within: tuple[bytes, bytes] = (b"", _END),
+    ) -> None:
         self.fd = fd
+        self._start, self._stop = within
         self._vault = vault
         self._prove = prove
         if vault is not None:
@@ -242,7 +253,8 @@ class PageScan:
             else:
                 if rank is Confidence.TREE:
                     self._seen[number] = 1
-                todo += self._branch(page, depth, lo, hi, rank)
+                below = self._branch(page, depth, lo, hi, rank)
+                todo += [each for each in below if each[2] < self._stop and self._start < each[3]]
 
     def _branch(
         self, page: RawPage, depth: int, lo: bytes, hi: bytes, rank: Confidence
@@ -312,6 +324,8 @@ class PageScan:
             return
         if rank is not Confidence.TREE and not self._is_lost(node.key):
             return
+        if not self._start <= node.key < self._stop:
+            return
         offset = node.offset
         if node.run:
             first = offset // PAGE_BYTES
@@ -325,6 +339,7 @@ class PageScan:
     # --- what the tree cannot tell --------------------------------------------------------------
 
     def _lose(self, lo: bytes, hi: bytes, rank: Confidence = Confidence.TREE) -> None:
+        lo, hi = max(lo, self._start), min(hi, self._stop)
         if rank is Confidence.TREE and lo < hi:
             self._torn.append((lo, hi))
 

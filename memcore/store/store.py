@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from memcore.store.encryption import RowCipher
 
 __all__ = [
+    "KEYS_SUFFIX",
     "KeyOptions",
     "LmdbStore",
     "access_of",
@@ -70,7 +71,7 @@ __all__ = [
     "open_store",
     "opening",
     "unlock",
-    "vault_for_copy",
+    "vault_of",
 ]
 
 
@@ -200,7 +201,7 @@ os.register_at_fork(
 
 # --- Unlocking a file: whether it is encrypted, and the vault that a key opens --------------------
 
-_KEYS: Final = ".keys"
+KEYS_SUFFIX: Final = ".keys"
 """Behind the path of a database: its key file, if no other is given."""
 _ROWS_LOOKED_AT = 64
 """Of each kind of a scope's rows: the first ones of a session may be heads and index pages."""
@@ -218,7 +219,7 @@ class KeyOptions:
 
     def path_for(self, database: str) -> str:
         """The key file of a database."""
-        return self.key_file or database + _KEYS
+        return self.key_file or database + KEYS_SUFFIX
 
 
 def check_mode(durability: object, *, allow_unsafe: bool) -> None:
@@ -266,16 +267,15 @@ def new_ring(access: KeyOptions, path: str) -> KeyRing:
     return KeyRing.create(access.path_for(path), access.provider)
 
 
-def vault_for_copy(access: KeyOptions | None, source: str, target: str) -> RowCipher | None:
-    """The vault of a file that is written anew, with a key file of its own; None without a key.
+def vault_of(access: KeyOptions | None, path: str) -> RowCipher | None:
+    """The vault of a file of which nothing else is known; None without a key.
 
     Raises:
-        KeyFileError, WrongKeyError: the source's key file cannot be read, or the target has one.
+        KeyFileError, WrongKeyError: its key file cannot be read.
     """
     if access is None:
         return None
-    ring = KeyRing.load(access.path_for(source), access.provider)
-    return package.RowCipher(ring.copied(target + _KEYS))
+    return package.RowCipher(KeyRing.load(access.path_for(path), access.provider))
 
 
 def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | None:
@@ -328,7 +328,7 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
                 if ring.owner not in (b"", owner):
                     raise
                 _log.warning("the next opening notes whose the key file is: %s", error)
-    home = os.path.realpath(ring.path.removesuffix(_KEYS))
+    home = os.path.realpath(ring.path.removesuffix(KEYS_SUFFIX))
     # A compaction may just be putting another file in its own place: that is none to look at.
     if home not in (ring.path, os.path.realpath(store.path)) and _is_copy_of(store, home):
         raise package.copy_refused(store.path, f"{home}, which {ring.path} belongs to")

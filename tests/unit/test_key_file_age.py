@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,14 +15,18 @@ from typer.testing import CliRunner
 import memcore
 from memcore.cli.app import app
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row, care_rows
+from memcore.codec.keys import Care, Kind, Row, care_rows
 from memcore.codec.values import HEADER_BYTES, open_value, seal_encrypted, seal_value
 from memcore.errors import KeyFileError, StorageError, TamperedError, WrongKeyError
+from memcore.limits import PAGE_BYTES
+from memcore.maintenance import salvage as salvaging
 from memcore.maintenance.doctor import examine
 from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
+from memcore.retention import erasure
 from memcore.rows import names
 from memcore.store import store as handles
+from memcore.store.datafile import newest_meta
 from memcore.store.encryption import owner_of
 
 KEY = bytes(range(32))
@@ -383,6 +388,217 @@ def test_keys_that_came_back_with_an_older_key_file_are_shredded_again(path):
         assert KeyRing.load(str(key_file(path)), key_provider(KEY)).of_scope(1) is None
         assert db.check() == []
         fill(db, "alice")
+
+
+# --- erasures whose keys are still there, and copies of the file ----------------------------------
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def waiting(path, tmp_path, monkeypatch):
+    """A database in which alice was erased while there was no room to drop her key."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        db.backup(tmp_path / "backup")
+        with monkeypatch.context() as patch:
+            patch.setattr(keyring, "put_private", full)
+            assert not db.erase("alice").bytes_gone
+    return path
+
+
+def ring_of(path):
+    return KeyRing.load(str(key_file(path)), key_provider(KEY))
+
+
+def opens(backup, user, keys_of):
+    """Whether a key file opens what a user said in a backup."""
+    options = {"key": KEY, "key_file": key_file(keys_of), "read_only": True}
+    with memcore.open(backup, **options) as db:
+        try:
+            return db.session("s", user=user).get(1).message["content"] == f"{MARK} {user}"
+        except TamperedError:
+            return False
+
+
+def stones(path):
+    """The keys of the rows that say who was erased, and of those of erasures under way."""
+    import lmdb
+
+    start = care_rows(0, Care.ERASURE)
+    with lmdb.open(str(path), subdir=False, readonly=True) as env, env.begin() as txn:
+        return [key for key, _ in txn.cursor() if key.startswith(start)]
+
+
+def test_salvage_takes_no_key_along_that_awaits_shredding(waiting, tmp_path):
+    new, old = tmp_path / "new", ring_of(waiting)
+    memcore.salvage(waiting, new, key=KEY)
+    made = ring_of(new)
+    assert made.of_scope(1) is None
+    assert made.of_scope(2) == old.of_scope(2)
+    # Nobody has the others yet; if somebody had, no key of theirs may outlive an erasure.
+    assert all(made.of_scope(each) != old.of_scope(each) for each in range(3, old.minted))
+    with memcore.open(waiting, key=KEY) as db:
+        assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+    assert not opens(tmp_path / "backup", "alice", keys_of=new)
+    with memcore.open(new, key=KEY) as db:
+        assert len(db.session("s", user="bob")) == 1
+        fill(db, "alice", "carol")
+        assert db.check() == []
+    assert opens(tmp_path / "backup", "bob", keys_of=new)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_row_that_says_who_was_erased_is_enough_for_salvage(path, tmp_path, lost):
+    """The process was killed behind the first transaction; then a row is lost."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+    child = os.fork()
+    if not child:
+        db = memcore.open(path, key=KEY)
+        erasure._Work.advance = lambda *_, **__: os._exit(0)
+        db.erase("alice")
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    rows = stones(path)
+    assert len(rows) == 2
+    rewrite(path, {rows[lost]: None})
+    memcore.salvage(path, tmp_path / "new", key=KEY)
+    assert ring_of(tmp_path / "new").of_scope(1) is None
+    with memcore.open(tmp_path / "new", key=KEY) as db:
+        assert [user for _, user in db.scopes()] == ["bob"]
+        assert db.check() == []
+
+
+def test_who_awaits_shredding_does_not_come_back_with_a_backup(waiting, tmp_path):
+    """The file that is replaced is the only one that knows of the erasure."""
+    memcore.restore(tmp_path / "backup", waiting, replace=True, key=KEY)
+    assert ring_of(waiting).of_scope(1) is None
+    with memcore.open(waiting, key=KEY) as db:
+        assert [user for _, user in db.scopes()] == ["bob"]
+        db.finish_erasures()
+        assert db.check() == []
+
+
+def test_a_restore_that_cannot_shred_what_awaits_it_changes_nothing(waiting, tmp_path, monkeypatch):
+    before = waiting.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(keyring, "put_private", full)
+        with pytest.raises(KeyFileError, match="await shredding"):
+            memcore.restore(tmp_path / "backup", waiting, replace=True, key=KEY)
+    assert waiting.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["metas", "tree"])
+def test_a_damaged_file_says_who_awaits_shredding_when_it_is_replaced(waiting, tmp_path, damage):
+    with waiting.open("r+b") as file:
+        if damage == "metas":
+            file.write(bytes(2 * PAGE_BYTES))
+        else:
+            with memcore.open(waiting, key=KEY, read_only=True) as db:
+                root = newest_meta(db.engine.store.environment().fd, str(waiting)).main_root
+            file.seek(root * PAGE_BYTES)
+            file.write(b"\xff" * 16)
+    memcore.restore(tmp_path / "backup", waiting, replace=True, key=KEY)
+    assert ring_of(waiting).of_scope(1) is None
+
+
+def test_copies_of_a_file_with_erasures_go_on_with_them(waiting, tmp_path):
+    """A backup and a compact copy have the rows that say so, and shred at their first opening."""
+    with memcore.open(waiting, key=KEY, read_only=True) as db:
+        db.backup(tmp_path / "later")
+    copy = tmp_path / "copy"
+    shutil.copy(key_file(waiting), key_file(copy))
+    memcore.restore(tmp_path / "later", copy, key=KEY)
+    with memcore.open(copy, key=KEY) as db:
+        assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+    assert ring_of(copy).of_scope(1) is None
+    with memcore.open(waiting, key=KEY) as db:
+        db.copy_compact()
+        assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+    assert ring_of(waiting).of_scope(1) is None
+
+
+# --- salvages that are cut short ------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+    return path
+
+
+def names_of(tmp_path, path):
+    """What lies in the directory beside the damaged file's own."""
+    return {each for each in os.listdir(tmp_path) if not each.startswith(path.name)}
+
+
+@pytest.mark.parametrize("at", ["reading pages", "writing", "sorting sessions", "checking"])
+def test_an_interrupted_salvage_leaves_nothing(two, tmp_path, at):
+    def stop(what, *_):
+        if what == at:
+            raise KeyboardInterrupt
+
+    before = names_of(tmp_path, two)
+    with pytest.raises(KeyboardInterrupt):
+        memcore.salvage(two, tmp_path / "new", key=KEY, progress=stop)
+    assert names_of(tmp_path, two) == before
+    assert memcore.salvage(two, tmp_path / "new", key=KEY).sessions == 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "gone"), KeyboardInterrupt()])
+def test_a_salvage_that_cannot_name_its_file_leaves_nothing(two, tmp_path, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    before = names_of(tmp_path, two)
+    with monkeypatch.context() as patch:
+        patch.setattr(salvaging, "publish", fail)
+        with pytest.raises((StorageError, KeyboardInterrupt)):
+            memcore.salvage(two, tmp_path / "new", key=KEY)
+    assert names_of(tmp_path, two) == before
+    assert memcore.salvage(two, tmp_path / "new", key=KEY).sessions == 2
+
+
+@pytest.mark.parametrize("at", ["key file", "its name", "the file"])
+def test_a_killed_salvage_is_done_again(two, tmp_path, at):
+    """Killed with the key file under a temporary name, under its own, and behind the data file."""
+    child = os.fork()
+    if not child:
+        if at == "key file":
+            os.link = lambda *_, **__: os._exit(0)
+        elif at == "its name":
+            salvaging.publish = lambda *_: os._exit(0)
+        else:
+            take = salvaging.publish
+            salvaging.publish = lambda *names: (take(*names), os._exit(0))
+        memcore.salvage(two, tmp_path / "new", key=KEY)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    if at == "the file":
+        assert content(tmp_path / "new", "bob") == f"{MARK} bob"
+        return
+    assert any(".keys" in name for name in names_of(tmp_path, two))
+    assert memcore.salvage(two, tmp_path / "new", key=KEY).sessions == 2
+    assert names_of(tmp_path, two) - {"new-lock"} == {"new", "new.keys"}
+    assert content(tmp_path / "new", "bob") == f"{MARK} bob"
+
+
+def test_salvage_replaces_no_key_file_that_may_be_needed(two, tmp_path):
+    new = tmp_path / "new"
+    memcore.salvage(two, new, key=KEY)
+    made = key_file(new).read_bytes()
+    new.rename(tmp_path / "moved")
+    with pytest.raises(KeyFileError, match="move it away"):
+        memcore.salvage(two, new, key=KEY)
+    (tmp_path / f"new.new-{2**22 + 1}-0123abcd").write_bytes(two.read_bytes())  # of a dead process
+    with pytest.raises(KeyFileError, match="move it away"):
+        memcore.salvage(two, new, key=KEY)
+    assert key_file(new).read_bytes() == made
+    assert not new.exists()
 
 
 # --- one data file for a key file -----------------------------------------------------------------
