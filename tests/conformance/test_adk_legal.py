@@ -18,6 +18,7 @@ from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
 from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.flows.llm_flows.context._contents import _get_contents
 from google.adk.models.llm_request import LlmRequest
 from google.adk.runners import Runner
 from google.adk.sessions.base_session_service import GetSessionConfig
@@ -497,7 +498,7 @@ def _rewind(to: str) -> Event:
             2,
             ["u1", "m1", "-", "m3"],
         ),
-        # What goes ahead of a rewound span holds no result without its call.
+        # Nothing that is live is the user's: no pair is torn, and nothing else goes ahead.
         (
             [
                 called("c1", invocation_id="i0"),
@@ -509,7 +510,7 @@ def _rewind(to: str) -> Event:
                 answered("c2", invocation_id="i1", author="user"),
             ],
             1,
-            ["Cc1", "Rc1", "m1", "Cc2", "Rc2"],
+            ["Cc2", "Rc2"],
         ),
     ],
     ids=["state", "pair"],
@@ -527,3 +528,106 @@ def test_a_window_behind_a_rewind_begins_with_what_is_live(history, window, show
             return [label(each) for each in _apply_rewinds(found.events)]
 
     assert asyncio.run(work()) == shown
+
+
+class Rewinding:
+    """A random history as runners write it: turns, calls that take long, rewinds into rewinds."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.events: list[Event] = []
+        self.turn = 0
+        self.ask()
+        while len(self.events) < self.rng.randint(4, 24):
+            self.rng.choice([self.ask, self.ask, self.answer, self.rewind])()
+
+    def add(self, word: str) -> None:
+        event = event_of(word, f"i{self.turn}")
+        event.author = "user" if word[0] in "TU" else "agent"
+        self.events.append(event)
+
+    def ask(self) -> None:
+        """A user's turn, which may be cut short before the model said its last."""
+        self.turn += 1
+        self.add("T")
+        self.work()
+
+    def work(self) -> None:
+        for _ in range(self.rng.randint(0, 3)):
+            new = len(self.events)
+            kind = self.rng.choice("CCPLL-S")
+            if kind == "C":
+                self.add(f"C{new}")
+                self.add(f"R{new}")
+            elif kind == "P":
+                self.add(f"C{new}+C{new}b")
+                self.add(f"R{new}+R{new}b")
+            elif kind == "L":
+                self.add(f"L{new}")
+                self.add(f"P{new}")
+            else:
+                self.add({"-": "-", "S": "S"}[kind])
+        if self.rng.random() < 0.8:
+            self.add("A")
+
+    def answer(self) -> None:
+        """The user's answer to a call that still waits, as a turn of its own."""
+        waiting = sorted(waiting_in(self.events, 0))
+        if waiting:
+            self.turn += 1
+            self.add("U" + self.rng.choice(waiting)[1:])
+            self.work()
+
+    def rewind(self) -> None:
+        """A rewind before any invocation: one that was taken back, that of a rewind, or none."""
+        goals = [each.invocation_id for each in self.events]
+        made = _rewind(self.rng.choice([*goals, "nowhere"]))
+        made.invocation_id = f"r{len(self.events)}"
+        self.events.append(made)
+        if self.rng.random() < 0.4:  # another agent of the invocation goes on
+            self.work()
+
+
+def prompt_of(events: list[Event]) -> list[dict[str, Any]]:
+    return shown(_get_contents(None, events, "agent", preserve_function_call_ids=True))
+
+
+def test_every_window_behind_nested_rewinds_is_legal() -> None:
+    """It begins with the user, shows nothing that was taken back and holds the calls that wait.
+
+    That is, as far as the whole history does.
+    """
+
+    async def main(seed: int) -> None:
+        events = Rewinding(seed).events
+        live = _apply_rewinds(events)
+        whole = prompt_of(live)
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            made = await service.create_session(**APP)
+            for event in events:
+                await service.append_event(made, event)
+            for count in range(1, len(events) + 2):
+                config = GetSessionConfig(num_recent_events=count)
+                window = (await service.get_session(**APP, config=config)).events
+                at = f"seed {seed}, {count} events"
+                places = [events.index(each) for each in window]
+                assert places == sorted(set(places)), at
+                assert all(each in live for each in _apply_rewinds(window)), at
+                prompt = prompt_of(window)
+                if begins_with_the_user(whole):
+                    assert not prompt or begins_with_the_user(prompt), at
+                    assert set(range(max(len(events) - count, 0), len(events))) <= set(places), at
+                if not illegal(whole, "gemini"):
+                    assert illegal(prompt, "gemini") == [], at
+                if begins_with_the_user(whole) or not any(map(is_said, live)):
+                    calls = {call.id for each in window for call in each.get_function_calls()}
+                    assert waiting_in(events, 0) <= calls, at
+
+    for seed in {275, 677, *range(EXAMPLES * 2)}:
+        asyncio.run(main(seed))
+
+
+def begins_with_the_user(contents: list[dict[str, Any]]) -> bool:
+    """Whether a prompt begins with what the user said; the response to a call is none."""
+    first = contents[0] if contents else {}
+    return first.get("role") == "user" and "text" in first["parts"][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +16,7 @@ from weakref import finalize, ref
 
 from google.adk.events.event import Event
 
+from memcore._fast import Ledger
 from memcore.adapters.adk.events import COVERS, REST, Stored, Told, marker_of, rewound_spans
 from memcore.adapters.adk.names import state_of
 from memcore.codec.values import FLAG_BLOB, encode_json
@@ -480,15 +481,14 @@ class History:
         return found
 
     def _make_legal(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> None:
-        """Let the window begin with the user, and bring what its last events may have to answer."""
+        """Let the window begin with the user, and bring what its last events may have to answer.
+
+        Both are asked of the live history, which is what the model is shown.
+        """
         known = self._waiting(found, log, txn, head)
-        start = _legal_start(log, txn, head, found.start)
-        for first, last in reversed(known.rewound):
-            if first <= start <= last:  # a rewind takes back nothing without its target
-                start = min(_legal_start(log, txn, head, first), first)
-                if start == first and _legal_start(log, txn, head, last + 1) != last + 1:
-                    # What is shown behind it begins with the model: something live goes ahead.
-                    start = _live_start(log, txn, head, first, known.rewound)
+        earliest = min([found.start, *known.calls.values()])
+        live = _Live.of(log, txn, head, known.rewound, earliest)
+        start = live.start(found.start)
         while found.start > start:
             parts = found.parts
             found.parts = []
@@ -496,26 +496,10 @@ class History:
             found.parts += parts
         _leave_out(found, start - found.start)
         waiting = [at for at in sorted(set(known.calls.values())) if at < found.start]
-        if not waiting:
-            return
-        ledger = log.full(txn, head).ledger
-        starts, cuts = ledger.safe_cuts(starts=True), ledger.safe_cuts()
-        stop = 0
-        for at in waiting[-_WAITING_MAX_HISTORY:]:
-            before = bisect_right(starts, at) - 1
-            if at < stop or before < 0:
-                continue
-            start, end = starts[before], min(cuts[bisect_right(cuts, at)], found.start)
-            for first, last in reversed(known.rewound):
-                if first <= start <= last:  # what is shown behind it begins with the model
-                    before = bisect_left(starts, first) - 1
-                    start = starts[before] if before >= 0 else first
-                if at < first < end:  # what answered it was taken back
-                    end = first
-            start, stop = max(start, stop), end
-            rows = _rows(log, txn, start, stop)
-            if _is_split(rows[0]):
-                rows[:0] = _rows(log, txn, start - 1, start)
+        for first, stop in live.turns(waiting[-_WAITING_MAX_HISTORY:], found.start):
+            rows = _rows(log, txn, first, stop)
+            if first and _is_split(rows[0]):
+                rows[:0] = _rows(log, txn, first - 1, first)
             found.ahead.append(rows)
 
     def _waiting(self, found: Snapshot, log: CachedSession, txn: ReadTxn, head: Head) -> Waiting:
@@ -665,42 +649,98 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
     return head.hidden or epoch not in (None, head.epoch)
 
 
-def _live_start(
-    log: CachedSession,
-    txn: ReadTxn,
-    head: Head,
-    stop: int,
-    rewound: Sequence[tuple[int, int]],
-) -> int:
-    """The last position before ``stop`` where a window may begin, and that no rewind took back."""
-    ledger = log.full(txn, head).ledger
-    starts = ledger.safe_cuts(starts=True)
-    for at in reversed(starts[: bisect_left(starts, stop)]):
-        if not any(first <= at <= last for first, last in rewound):
+@dataclass(slots=True)
+class _Live:
+    """What no rewind took back of a history, or of its end: its items have places without gaps."""
+
+    ledger: Ledger
+    offset: int
+    """The position of the first item of the ledger."""
+    rewound: tuple[Span, ...]
+    """The positions between the items of the ledger that were taken back."""
+
+    @classmethod
+    def of(
+        cls, log: CachedSession, txn: ReadTxn, head: Head, rewound: tuple[Span, ...], position: int
+    ) -> _Live:
+        """The live history from ``position`` on at least."""
+        if not rewound:
+            recent = log.covering(txn, head, position)
+            return cls(recent.ledger, recent.offset, ())
+        # A call that was taken back opens nothing, and no start lies in what was: the ledger of
+        # the whole history would know neither.
+        ledger = log.load(txn, stop=rewound[0][0])
+        bounds = [*(first for first, _ in rewound[1:]), log.history.count]
+        for (_, last), stop in zip(rewound, bounds, strict=True):
+            log.load_into(txn, ledger, log.history, last + 1, stop)
+        return cls(ledger, 0, rewound)
+
+    def start(self, position: int) -> int:
+        """The last position up to one at which a window may begin; else the first behind it.
+
+        If that would leave out what a user said, or there is none: the last at which no pair is
+        torn. What was taken back is in the window as a whole, or not at all.
+        """
+        for first, last in self.rewound:
+            if first <= position <= last:  # a rewind takes back nothing without its target
+                position = first
+        at = self._place(position)
+        found = self._start(at)
+        return position if found == at else self._position(found)
+
+    def _start(self, at: int) -> int:
+        ledger, first = self.ledger, at
+        while first < len(ledger) and ledger.kind_at(first) == ItemKind.EVENT:
+            first += 1
+        starts = ledger.safe_cuts(starts=True)
+        before = bisect_right(starts, at) - 1
+        is_start = first < len(ledger) and ledger.kind_at(first) == ItemKind.USER
+        if first == len(ledger) or (is_start and ledger.is_safe(at) and ledger.is_safe(first)):
             return at
-    return ledger.cut_at_most(max(stop - 1, 0))
+        if before >= 0:
+            return starts[before]
+        if starts and all(ledger.kind_at(each) != ItemKind.USER for each in range(at, starts[0])):
+            return starts[0]
+        return max(ledger.cut_at_most(at), 0)
 
+    def turns(self, waiting: Sequence[int], stop: int) -> Iterator[Span]:
+        """From where to where the turns go, before ``stop``, that hold the items at positions.
 
-def _legal_start(log: CachedSession, txn: ReadTxn, head: Head, position: int) -> int:
-    """The last place up to a position at which a context may start; else the first behind it.
+        If no user ever began, each turn begins where no pair is torn.
+        """
+        cuts = self.ledger.safe_cuts()
+        starts = self.ledger.safe_cuts(starts=True) or cuts
+        cuts.append(len(self.ledger))
+        end, most = 0, self._place(stop)
+        for position in waiting:
+            at = self._place(position)
+            before = bisect_right(starts, at) - 1
+            if at < end or before < 0:
+                continue
+            start, end = max(starts[before], end), min(cuts[bisect_right(cuts, at)], most)
+            yield from self._between(start, end)
 
-    If that would leave out what a user said, or there is none: the last at which no pair is torn.
-    """
-    recent = log.covering(txn, head, position)
-    ledger, at = recent.ledger, position - recent.offset
-    first = at
-    while first < len(ledger) and ledger.kind_at(first) == ItemKind.EVENT:
-        first += 1
-    starts = ledger.safe_cuts(starts=True)
-    found = bisect_right(starts, at) - 1
-    is_start = first < len(ledger) and ledger.kind_at(first) == ItemKind.USER
-    if first == len(ledger) or (is_start and ledger.is_safe(at) and ledger.is_safe(first)):
+    def _between(self, start: int, end: int) -> Iterator[Span]:
+        """The positions of places that follow each other, in spans."""
+        first, stop = self._position(start), self._position(end - 1) + 1
+        for gone, last in self.rewound:
+            if first <= gone < stop:
+                yield first, gone
+                first = last + 1
+        yield first, stop
+
+    def _place(self, position: int) -> int:
+        """How many items of the ledger are before a position."""
+        gone = sum(max(min(last + 1, position) - first, 0) for first, last in self.rewound)
+        return position - gone - self.offset
+
+    def _position(self, place: int) -> int:
+        """The position of the item at a place."""
+        position = place + self.offset
+        for first, last in self.rewound:
+            if position >= first:
+                position += last + 1 - first
         return position
-    if found >= 0:
-        return recent.offset + starts[found]
-    if starts and all(ledger.kind_at(each) != ItemKind.USER for each in range(at, starts[0])):
-        return recent.offset + starts[0]
-    return recent.offset + max(ledger.cut_at_most(at), 0)
 
 
 def _leave_out(found: Snapshot, count: int) -> None:
