@@ -140,7 +140,7 @@ class Judge:
             facts["absent"] = 1
             if any(floor for floor, _ in bounds.values()) or after.floor:
                 return [*findings, "the file is gone, though its creation was acknowledged"]
-            return findings + self._judge_file(path, bounds, after)
+            return findings + self._judge_file(path, bounds, after, facts)
         if self.sealed:
             findings += key_findings(path, self.timeline, image.cut)
         if self._waits_for_recovery(path):
@@ -149,7 +149,7 @@ class Judge:
                 facts["together"] = 1
                 findings += _open_together(self._open, path)
                 after = Bounds(after.floor + 2, after.ceiling + 2)
-        return findings + self._judge_file(path, bounds, after)
+        return findings + self._judge_file(path, bounds, after, facts)
 
     def _waits_for_recovery(self, path: Path) -> bool:
         """Whether a handle that may not write sees that something is to be done."""
@@ -166,6 +166,7 @@ class Judge:
         path: Path,
         bounds: dict[str, Bounds],
         after: Bounds,
+        facts: dict[str, int],
         erased: Mapping[str, bool] = MappingProxyType({}),
     ) -> list[str]:
         """Look, write three more changes, look again; some users may, or must, be erased."""
@@ -194,7 +195,7 @@ class Judge:
             if again != before:
                 findings.append("afterwards: what was there has changed")
             findings += go_on(db)
-            findings += finished(db, path, self.timeline, verdict.present)
+            findings += finished(db, path, self.timeline, verdict.present, facts)
         return findings + [f"verify: {finding}" for finding in verify(str(path), subdir=False)]
 
     def _judge_copies(self, directory: Path, cut: int, facts: dict[str, int]) -> list[str]:
@@ -210,7 +211,7 @@ class Judge:
             bounds = self.timeline.between(begun, ended)
             erased = erased_since(self.timeline, begun, cut) if self.sealed else {}
             place = put_back(path) if self.sealed else path
-            told = self._judge_file(place, bounds, Bounds(0, 0), erased)
+            told = self._judge_file(place, bounds, Bounds(0, 0), facts, erased)
             findings += [f"{name}: {finding}" for finding in told]
         return findings
 

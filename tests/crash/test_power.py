@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from shim.flushcount import compiler
 
@@ -9,6 +11,7 @@ from crash import power
 from crash.controls import CONTROLS
 from crash.sealed import AVAILABLE
 from crash.trial import Case
+from crash.workloads import WORKLOADS, Lane
 from thinned import thinned
 
 IMAGES = 6
@@ -42,6 +45,21 @@ def test_nothing_is_lost(case: Case) -> None:
 
     assert outcome.findings == []
     assert outcome.done == IMAGES
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bytes_of_one_erasure_wait_for_whoever_opens_an_image(seed: int) -> None:
+    lane = Lane("0.0.0", Random(seed), {})
+    erasures = [each for each in WORKLOADS["erasing"].lane(lane) if each[0] == "erase"]
+
+    assert sorted(compact for _, compact in erasures) == [False, True]
+
+
+def test_a_user_has_a_backup_that_is_older_than_an_erasure() -> None:
+    lane = Lane("0.0.0", Random(1), {})
+    names = [each[0] for each in WORKLOADS["keepsakes"].lane(lane)]
+
+    assert "erase" in names[names.index("backup") :]
 
 
 @pytest.mark.parametrize("name", thinned(CONTROLS, 6))
