@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,27 +92,19 @@ def _findings(
 ) -> Iterator[Finding]:
     from secrets import token_bytes
 
-    from memcore.database.redact import redact_app, redact_user
+    from memcore.database.redact import redact_all
     from memcore.privacy import Redaction
-    from memcore.rows.names import app_scopes
     from memcore.session.content_filter import redacts_at
 
-    def at(app: str, owner: str, session: str | None) -> Redacts:
+    counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
+
+    def at(app: str, user: str, session: str | None) -> Redacts:
         if write:
-            return redacts_at(db.engine, rule, (app, owner, session))
-        return counting.for_place(app, owner, session)
+            return redacts_at(db.engine, rule, (app, user, session))
+        return counting.for_place(app, user, session)
 
     user, app = chosen
-    counting = Redaction(rule, secret=token_bytes(32))  # its placeholders are shown to nobody
-    seen = set()
-    for its_app, its_user in db.scopes():
-        if user in (None, its_user) and app in (None, its_app):
-            seen.add(its_app)
-            there = partial(at, its_app)
-            yield from redact_user(db.engine, its_app, its_user, there, write=write)
-    for _, its_app in db.engine.store.read(lambda txn: list(app_scopes(txn))):
-        if its_app not in seen and user is None and app in (None, its_app):
-            yield from redact_app(db.engine, its_app, at(its_app, "", None), write=write)
+    return redact_all(db.engine, at, user=user, app=app, write=write)
 
 
 def _show(found: list[Finding]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from memcore import blobs
 from memcore.audit import record_event
 from memcore.codec import keys
-from memcore.codec.keys import Kind, Row
+from memcore.codec.keys import KIND_U64_2, Kind, Row
 from memcore.codec.values import decode_json, decoding, encode_json, open_value, seal_value
 from memcore.errors import (
     CorruptValueError,
@@ -42,10 +42,9 @@ from memcore.store.interface import ReadTxn, Txn
 __all__ = [
     "Finding",
     "SessionPlace",
-    "redact_app",
-    "redact_beside",
+    "recount_rewritten",
+    "redact_all",
     "redact_session",
-    "redact_user",
     "sessions_in",
 ]
 
@@ -65,7 +64,11 @@ class Finding:
     user: str
     session: str | None
     where: str
-    """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv`` or ``tokens``."""
+    """``items``, ``views``, ``state``, ``app state``, ``checkpoints``, ``kv``, ``tokens`` or
+    ``names``.
+
+    What an application shares has no user; neither has a scope whose name cannot be read.
+    """
     classes: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     """Rows that were written anew."""
@@ -90,46 +93,104 @@ class SessionPlace(NamedTuple):
     app: str
     user: str
     session: str | None
-    """Its name; None: it was deleted, and its forks share its items."""
+    """Its name; None: it was deleted, and its forks share its items, or its name is damaged."""
     scope: int
     number: int
 
 
-RedactsAt = Callable[[str, str | None], Redacts]
-"""``(user, session)``: what redacts there; a user without a name: what all users share."""
+RedactsAt = Callable[[str, str, str | None], Redacts]
+"""``(app, user, session)``: what redacts there; a user without a name: what all users share."""
 
 
-def redact_user(
-    engine: Engine, app: str, user: str, redacts_at: RedactsAt, *, write: bool
+class _Owner(NamedTuple):
+    """A scope, and whose it is."""
+
+    app: str
+    user: str
+    scope: int
+
+
+def redact_all(
+    engine: Engine,
+    redacts_at: RedactsAt,
+    *,
+    user: str | None = None,
+    app: str | None = None,
+    write: bool,
 ) -> Iterator[Finding]:
-    """Redact all that a user has, or count what is found if nothing is to be written.
+    """Redact what users have, or count what is found if nothing is to be written.
 
-    What is damaged, held, or cannot be redacted stays, and the finding says so.
+    What is damaged, held, or cannot be redacted stays, and the finding says so. A scope of which
+    one of two name rows is damaged is found by the other; one without a readable name is told.
+
+    Args:
+        engine: of the open database.
+        redacts_at: gives what redacts at a place.
+        user: this user alone, with what all users of the same applications share.
+        app: this application alone.
+        write: whether anything is to be written.
 
     Raises:
         StorageError: what was written until then stays written; a further call goes on.
     """
-    found = engine.store.read(lambda txn: sessions_in(txn, app, user))
+    found, damaged = engine.store.read(names.found_scopes)
+    for pair, count in Counter(damaged).items():
+        if pair is None or (app in (None, pair[0]) and user in (None, pair[1])):
+            yield Finding(*(pair or ("", "")), None, "names", unreadable=count)
+    apps = {name: scope for scope, (name, whose) in found.items() if not whose}
+    shared = set(apps) if user is None else set()
+    for scope, (its_app, its_user) in sorted(found.items()):
+        if its_user and user in (None, its_user) and app in (None, its_app):
+            shared.add(its_app)
+            owner = _Owner(its_app, its_user, scope)
+            yield from _redact_user(engine, owner, redacts_at, write=write)
+    for name, scope in sorted(apps.items()):
+        if name in shared and app in (None, name):
+            told = Finding(name, "", None, "app state")
+            its = redacts_at(name, "", None)
+            yield _redact_state(engine, (scope, 0), its, told, write=write)
+
+
+def _redact_user(
+    engine: Engine, owner: _Owner, redacts_at: RedactsAt, *, write: bool
+) -> Iterator[Finding]:
+    app, user, _ = owner
+    found, damaged = engine.store.read(lambda txn: _sessions_of(txn, owner))
+    yield Finding(app, user, None, "names", unreadable=damaged)
     for place in found:
-        yield from redact_session(engine, place, redacts_at(user, place.session), write=write)
+        its = redacts_at(app, user, place.session)
+        yield from redact_session(engine, place, its, write=write)
     if write:
-        yield from _recounted(engine, found)
-    own, shared = redacts_at(user, None), redacts_at("", None)
-    yield from redact_beside(engine, app, user, own, shared, write=write)
+        for place in found:
+            yield from recount_rewritten(engine, place)
+    yield from _redact_beside(engine, owner, redacts_at(app, user, None), write=write)
 
 
 def sessions_in(txn: ReadTxn, app: str, user: str) -> list[SessionPlace]:
     """The sessions of a user that have rows, deleted ones that forks share among them."""
     scope = names.scope_of(txn, app, user)
-    if scope is None:
-        return []
-    named = {number: name for name, number in names.sessions(txn, scope)}
-    found: list[SessionPlace] = []
-    start, stop = keys.scoped(Kind.SESSION, scope), keys.after(keys.scoped(Kind.SESSION, scope))
+    return [] if scope is None else _sessions_of(txn, _Owner(app, user, scope))[0]
+
+
+def _sessions_of(txn: ReadTxn, owner: _Owner) -> tuple[list[SessionPlace], int]:
+    """As ``sessions_in``, and how many names of sessions cannot be read."""
+    scope = owner.scope
+    named, damaged = names.found_names(txn, Kind.SESSION_NAME, scope)
+    found = [
+        SessionPlace(owner.app, owner.user, named.get(number), scope, number)
+        for number in _numbers(txn, Kind.SESSION, scope)
+    ]
+    return found, damaged
+
+
+def _numbers(txn: ReadTxn, kind: int, scope: int) -> list[int]:
+    """The numbers behind a scope's that rows of a kind have: of sessions, or of namespaces."""
+    found: list[int] = []
+    start = keys.scoped(kind, scope)
+    stop = keys.after(start)
     while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
-        _, number = keys.split_session_prefix(row[0])
-        found.append(SessionPlace(app, user, named.get(number), scope, number))
-        start = keys.after(keys.session_prefix(scope, number))
+        found.append(keys.split_session_prefix(row[0])[1])
+        start = keys.after(row[0][: KIND_U64_2.size])
     return found
 
 
@@ -273,52 +334,32 @@ class _Planned(NamedTuple):
     after: Any
 
 
-def redact_app(
-    engine: Engine, app: str, shared: Redacts, *, write: bool = True, user: str = ""
+def _redact_beside(
+    engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool
 ) -> Iterator[Finding]:
-    """Write the state that all users of an application share anew; ``user``: who is told of it.
-
-    Raises:
-        StorageError: what was written until then stays written; a further call goes on.
-    """
-    of_app = engine.store.read(lambda txn: names.app_scope_of(txn, app))
-    if of_app is not None:
-        told = Finding(app, user, None, "app state")
-        yield _redact_state(engine, (of_app, 0), shared, told, write=write)
-
-
-def redact_beside(
-    engine: Engine, app: str, user: str, redacts: Redacts, shared: Redacts, *, write: bool = True
-) -> Iterator[Finding]:
-    """Write the states that sessions share and the caller's key/value entries anew.
+    """The states that sessions share and the caller's key/value entries.
 
     Entries that adapters wrote are counted and stay: they have indexes and parts that only these
-    know. Keys and names of namespaces stay, too. ``shared`` redacts what all users of the
-    application share.
-
-    Raises:
-        StorageError: what was written until then stays written; a further call goes on.
+    know. So do those of a namespace whose name cannot be read. Keys and names stay, too.
     """
-    yield from redact_app(engine, app, shared, write=write, user=user)
-    scope = engine.store.read(lambda txn: names.scope_of(txn, app, user))
-    if scope is None:
-        return
+    app, user, scope = owner
     told = Finding(app, user, None, "state")
     yield _redact_state(engine, (scope, 0), redacts, told, write=write)
 
-    def look(txn: ReadTxn) -> list[tuple[int, bool]]:
-        marked = memory_namespaces(txn, scope)
-        return [
-            (number, number in marked or name.startswith(_OF_ADAPTERS))
-            for name, number in names.namespaces(txn, scope)
-        ]
+    def look(txn: ReadTxn) -> tuple[dict[int, bool], int]:
+        named, damaged = names.found_names(txn, Kind.KV_NAMESPACE, scope)
+        foreign = memory_namespaces(txn, scope) | {
+            number for number, name in named.items() if name.startswith(_OF_ADAPTERS)
+        }
+        numbers = _numbers(txn, Kind.KV, scope)
+        return {each: each in foreign or each not in named for each in numbers}, damaged
 
-    for number, of_adapter in engine.store.read(look):
+    found, damaged = engine.store.read(look)
+    yield Finding(app, user, None, "names", unreadable=damaged)
+    for number, stays in found.items():
         told = Finding(app, user, None, "kv")
-        yield _redact_entries(
-            engine, (scope, number), redacts, told, write=write and not of_adapter
-        )
-        if write and of_adapter:
+        yield _redact_entries(engine, (scope, number), redacts, told, write=write and not stays)
+        if write and stays:
             told.kept += sum(told.classes.values())
 
 
@@ -623,28 +664,31 @@ def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
     return {"request_id": envelope.get("request_id"), "envelope": told, "meta": meta}
 
 
-def _recounted(engine: Engine, places: list[SessionPlace]) -> Iterator[Finding]:
-    """Count sessions anew of which something was rewritten: placeholders may count more.
+def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
+    """Count a session anew of which something was rewritten: placeholders may count more.
 
-    That a redaction was cut short before it came here is told by the heads, which say for good
+    That a redaction was cut short before it came here is told by the head, which says for good
     that something was rewritten; what is counted already is not written again.
+
+    Raises:
+        StorageError: a further call goes on.
     """
-    for app, user, name, scope, number in places:
-        if name is None:
-            continue  # nobody makes a context of it
-        key = head_key(scope, number)
-        told = Finding(app, user, name, "tokens")
-        try:
-            value = engine.store.read(lambda txn, key=key: txn.get(key))  # type: ignore[misc]
-            head = None if value is None else Head.unpack(key, value)
-            if head is not None and head.flags & FLAG_REWRITTEN:
-                address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
-                Recounting(address).run(engine.counter_named(head.counter), None, anew=True)
-        except NotFoundError:
-            continue  # deleted meanwhile
-        except CorruptValueError:
-            told.unreadable += 1
-            yield told
-        except (CounterUnavailableError, PolicyMismatchError):
-            told.kept += 1
-            yield told
+    app, user, name, scope, number = place
+    if name is None:
+        return  # nobody makes a context of it
+    key = head_key(scope, number)
+    told = Finding(app, user, name, "tokens")
+    try:
+        value = engine.store.read(lambda txn: txn.get(key))
+        head = None if value is None else Head.unpack(key, value)
+        if head is not None and head.flags & FLAG_REWRITTEN:
+            address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
+            Recounting(address).run(engine.counter_named(head.counter), None, anew=True)
+    except NotFoundError:
+        return  # deleted meanwhile
+    except CorruptValueError:
+        told.unreadable += 1
+        yield told
+    except (CounterUnavailableError, PolicyMismatchError):
+        told.kept += 1
+        yield told

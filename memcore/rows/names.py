@@ -26,6 +26,8 @@ __all__ = [
     "ensure_app_scope",
     "ensure_namespace",
     "ensure_scope",
+    "found_names",
+    "found_scopes",
     "namespace_of",
     "new_session",
     "rename_session",
@@ -153,6 +155,33 @@ def all_scopes(txn: ReadTxn) -> Iterator[tuple[int, str, str]]:
         yield keys.split_scoped(key)[0], app, user
 
 
+def found_scopes(
+    txn: ReadTxn,
+) -> tuple[dict[int, tuple[str, str]], list[tuple[str, str] | None]]:
+    """``(app, user)`` by number of all scopes that one of their two rows names.
+
+    With them, whose rows are damaged, row by row; None: neither row of that scope can be read.
+    """
+    found: dict[int, tuple[str, str]] = {}
+    of_key: dict[bytes, tuple[str, str]] = {}
+    damaged: list[bytes] = []
+    start, stop = bytes((Kind.SCOPE,)), keys.after(bytes((Kind.SCOPE_NAME,)))
+    for key, value in txn.scan(start, stop):
+        try:
+            if key[:1] == start:
+                scope, pair = keys.split_scoped(key)[0], _pair(key, value)
+            else:
+                scope, packed = _split(open_value(key, value)[1])
+                app, user = keys.unpack_texts(packed)
+                pair = app, user
+        except (CorruptValueError, ValueError):  # or other than two names
+            damaged.append(key)
+            continue
+        found.setdefault(scope, pair)
+        of_key[keys.scoped(Kind.SCOPE, scope)] = of_key[_scope_key(*pair)] = pair
+    return found, [of_key.get(key) for key in damaged]
+
+
 # --- sessions ---------------------------------------------------------------------------------
 
 
@@ -258,6 +287,23 @@ def namespaces(txn: ReadTxn, scope: int) -> Iterator[tuple[str, int]]:
     """``(name, namespace)`` of the scope's key/value namespaces, as ``sessions``."""
     prefix = keys.scoped(Kind.KV_NAMESPACE, scope)
     return _names_in(txn, prefix, keys.after(prefix))
+
+
+def found_names(txn: ReadTxn, kind: int, scope: int) -> tuple[dict[int, str], int]:
+    """The readable names by number, of ``SESSION_NAME`` or ``KV_NAMESPACE``, and how many are not.
+
+    What bears a name that cannot be read is there all the same.
+    """
+    found: dict[int, str] = {}
+    damaged = 0
+    prefix = keys.scoped(kind, scope)
+    for key, value in txn.scan(prefix, keys.after(prefix)):
+        try:
+            number, packed = _split(open_value(key, value)[1])
+            found[number] = keys.unpack_text(packed)
+        except CorruptValueError:
+            damaged += 1
+    return found, damaged
 
 
 # --- threads of graphs --------------------------------------------------------------------------

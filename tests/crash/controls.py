@@ -15,8 +15,10 @@ import memcore
 from memcore import files, retention
 from memcore import session as sessions
 from memcore import store as stores
+from memcore.database import redact as redacting
 from memcore.retention import erasure as compacting
 from memcore.retention import erasure as scanning
+from memcore.session import rewrite as rewriting
 from memcore.store import audit_log as recorder
 from memcore.store import commit as leader
 from memcore.store import copy as copying
@@ -331,6 +333,25 @@ def late_drop() -> None:
         return done
 
     sessions.rewrite_items = torn  # type: ignore[assignment]
+
+
+@control("full", "redaction_kills")
+def remembered_rewriting() -> None:
+    """That items were written anew is remembered by the process that did it, not by their heads."""
+    written = []
+    write = rewriting.rewrite_planned
+
+    class Remembered:
+        def __rand__(self, _: int) -> bool:
+            return bool(written)
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        written.append(True)
+        return write(*arguments, **options)
+
+    rewriting.FLAG_REWRITTEN = 0  # type: ignore[misc]
+    redacting.FLAG_REWRITTEN = Remembered()  # type: ignore[misc, assignment]
+    redacting.rewrite_planned = remember
 
 
 @control("relaxed", "audited")

@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import memcore
 from memcore.codec.values import encode_json
 from memcore.compaction import Reduction, Visible
-from memcore.database.redact import redact_beside
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX, REDO_SLOT_BYTES
 from memcore.log.checkpoint import read_checkpoint
 from memcore.rows.views import view_chain
@@ -30,7 +29,8 @@ its name, items, views and notes), usage ``u/name`` (what was billed, for how ma
 ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state; those before each item
 ``m/name``, of sessions whose names begin so), what they gave the state of their user ``w/name`` and
 of the application ``x/name``, leases ``l/name`` (owner and epoch), what is put aside ``q/name``,
-keys ``k/key``, blobs ``b/tag``, its items in the session that all share under ``shared``.
+whether they count more than they say ``z/name``, keys ``k/key``, blobs ``b/tag``, its items in the
+session that all share under ``shared``.
 The values are immutable."""
 
 SHARED = "shared"
@@ -509,34 +509,6 @@ def drop(place: Place, step: Step) -> None:
     place.kv.transact(lambda txn: [txn.delete(key) for key in step.arguments])
 
 
-def _redone(state: State, step: Step) -> None:
-    for at, key in enumerate(sorted(key for key in state if key.startswith("k/"))):
-        state[key] = tag_of(step.lane, step.number, at, int(state[key].rpartition("|")[2]))
-
-
-class _Anew:
-    """Finds something in every value, and gives it the next tag of a step."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._at = 0
-
-    def value(self, value: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-        ((key, text),) = value.items()
-        size = int(tag_in(text).rpartition("|")[2])
-        tag = tag_of(self._step.lane, self._step.number, self._at, size)
-        self._at += 1
-        return {key: content(tag)}, {"any": 1}
-
-
-@verb(_redone)
-def redo(place: Place, step: Step) -> None:
-    """``redo``: the values of all keys are written anew in their place, as a redaction does it."""
-    anew: Any = _Anew(step)
-    for _ in redact_beside(place.db.engine, "default", place.lane, anew, anew):
-        pass
-
-
 def _blob_put(state: State, step: Step) -> None:
     state[f"b/{step.tags(step.arguments)[0]}"] = True
 
@@ -622,6 +594,15 @@ def _check_told(session: memcore.Session, tags: tuple[str, ...]) -> None:
     session.accessed()  # its row is whole, or not there yet
 
 
+def _counts_too_little(session: memcore.Session, tags: tuple[str, ...], tokens: int) -> bool:
+    """Whether a session says less than its items count; what replaces some may count less."""
+    by = get_counter(session.counter)
+    counted = sum(by.count_message(m, encode_json(m)[0]) for m in (i.message for i in session))
+    if counted < tokens and GONE not in tags and HELD not in tags:
+        raise WrongValueError(f"{session.id}: {tokens} tokens, {counted} counted")
+    return counted > tokens
+
+
 def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
     from .leases import lease_of
 
@@ -649,11 +630,8 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
             state[f"l/{entry.session_id}"] = lease
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
-        by = get_counter(session.counter)
-        counted = sum(by.count_message(m, encode_json(m)[0]) for m in (i.message for i in session))
-        replaced = GONE in tags or HELD in tags
-        if counted > entry.tokens or (not replaced and counted != entry.tokens):
-            raise WrongValueError(f"{entry.session_id}: {entry.tokens} tokens, {counted} counted")
+        if _counts_too_little(session, tags, entry.tokens):
+            state[f"z/{entry.session_id}"] = True
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
         session.context()

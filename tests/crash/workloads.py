@@ -16,6 +16,7 @@ from . import frameworks as _frameworks  # noqa: F401 - as above
 from . import graphs as _graphs  # noqa: F401 - as above
 from . import leases as _leases  # noqa: F401 - as above
 from . import quarantines as _quarantines  # noqa: F401 - as above
+from . import redactions as _redactions  # noqa: F401 - as above
 from . import sealed as _sealed  # noqa: F401 - as above
 from . import services as _services  # noqa: F401 - as above
 from .verbs import State
@@ -372,6 +373,30 @@ def redactions(lane: Lane) -> Iterator[Operation]:
         sizes = [lane.rng.choice((10, 500, 3000)) for _ in keys]
         yield "put", *[word for pair in zip(keys, sizes, strict=True) for word in pair]
         yield ("redo",)
+
+
+@workload(threads=2, processes=2, kills=8)
+def redaction_kills(lane: Lane) -> Iterator[Operation]:
+    """Processes that are killed between a redaction and the counts that follow from it."""
+    for turn in range(8):
+        name = f"s{turn % 2}"
+        sizes = [lane.rng.choice((400, 900, 6000)) for _ in range(lane.rng.randint(5, 7))]
+        yield "append", name, *sizes
+        names = [name]
+        if turn % 4 == 1:  # what was compacted is not forked before its summary
+            names.append(f"{name}-f{turn}")
+            yield "fork", name, names[-1], lane.rng.randint(1, lane.live(name))
+            yield "append", names[-1], 300
+        yield "compact", name
+        yield "redact", name
+        for size in (100, 900, 3000):  # so that kills come in between
+            yield "put", "fact", size
+        if turn % 3 == 2:
+            yield "append", name, 200
+        for each in lane.rng.sample(names, len(names)):
+            yield "count_anew", each
+        if turn in (3, 4):
+            yield "delete", name
 
 
 @workload(threads=4)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import shutil
 import stat
 from contextlib import suppress
 from dataclasses import replace
@@ -16,13 +17,14 @@ from typer.testing import CliRunner
 import memcore
 from memcore import aio
 from memcore.cli.app import app
-from memcore.codec.keys import Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import seal_value
-from memcore.database.redact import redact_beside, redact_session, sessions_in
+from memcore.database.redact import redact_all, sessions_in
 from memcore.errors import CorruptValueError, NotFoundError, StorageError
 from memcore.log import Head
 from memcore.privacy import Redaction, RedactionPolicy, redaction_policy
 from memcore.rows.head import head_key
+from memcore.rows.names import scope_of
 from memcore.session import rewrite as rewriting
 from memcore.telemetry import Sink
 from planting import Planted
@@ -527,12 +529,10 @@ class _Stopping:
 def _redacted(db, stop=0):
     policy, left = Redaction(redaction_policy("default"), secret=b"s" * 32), [stop]
 
-    def at(user, session):
-        return _Stopping(policy.for_place("default", user, session), left)
+    def at(app, user, session):
+        return _Stopping(policy.for_place(app, user, session), left)
 
-    for place in db.engine.store.read(lambda txn: sessions_in(txn, "default", "u")):
-        yield from redact_session(db.engine, place, at("u", place.session))
-    yield from redact_beside(db.engine, "default", "u", at("u", None), at("", None))
+    return redact_all(db.engine, at, user="u", write=True)
 
 
 def test_views_are_rewritten_where_no_item_is(folder, capsys):
@@ -726,6 +726,70 @@ def test_one_damaged_row_does_not_stop_a_redaction(folder, harmed):
         assert sum(e["unreadable"] for (_, at), told in found.items() for e in told if at == where)
     else:
         assert ("a", "items") in found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told", "left"),
+    [
+        ((Kind.SCOPE,), [("app", "u", 1)], []),
+        ((Kind.SCOPE_NAME,), [("app", "u", 1)], []),
+        ((Kind.SCOPE, Kind.SCOPE_NAME), [("", "", 2)], [("app", "u")]),
+        ((Kind.SESSION_NAME,), [("app", "u", 2)], []),
+        ((Kind.KV_NAMESPACE,), [("app", "u", 1)], []),
+    ],
+)
+def test_damaged_names_do_not_stop_a_redaction(folder, kinds, told, left):
+    """What a scope is called stands in two rows: one of them is enough."""
+    path = folder / "a.memcore"
+    users = [("app", "u"), ("app", "v"), ("other", "u")]
+    with memcore.open(path) as db:
+        for its_app, user in users:
+            scope = db.scope(user=user, app=its_app)
+            for name in ("a", "b"):
+                session = scope.session(name)
+                session.append({"role": "user", "content": f"{MAIL} of {its_app} {user}."})
+                session.state.update({"app:x": MAIL, "user:y": f"{MAIL} of {its_app} {user}."})
+            scope.kv("n").put("k", MAIL)
+        number = db.engine.store.read(lambda txn: scope_of(txn, *users[0])).to_bytes(8, "big")
+
+    def of_first(key):
+        return key[1:9] == number or key == b"\x03app\x00u\x00"
+
+    for kind in kinds:
+        assert _harm(path, bytes((kind,)), of_first)
+    code, found = _run_redact(path, "--yes")
+    assert code == 1
+    names = [(e["app"], e["user"], e["unreadable"]) for e in found[None, "names"]]
+    assert names == told
+    content = path.with_name("copy.memcore")
+    shutil.copy(path, content)
+    with lmdb.open(str(content), subdir=False) as env, env.begin() as txn:
+        rows = b"".join(
+            value for key, value in txn.cursor() if key[0] in (Kind.SESSION, Kind.STATE)
+        )
+    assert [each for each in users if f"{MAIL} of {' '.join(each)}.".encode() in rows] == left
+    kept = sum(e["kept"] for e in found[None, "kv"])
+    assert kept == (kinds == (Kind.KV_NAMESPACE,))  # it might be an adapter's
+    assert _run_redact(path, "--yes")[1][None, "names"] == found[None, "names"]
+
+
+def test_what_an_application_shares_is_told_once(folder):
+    path = folder / "a.memcore"
+    with memcore.open(path) as db:
+        for user in ("u", "v", "w"):
+            db.session("s", user=user).state.update({"app:x": MAIL, "user:y": MAIL})
+        db.session("s", user="u", app="other").state.update({"app:x": MAIL, "y": 1})
+
+    def told(*options):
+        found = _run_redact(path, *options)[1]
+        return [(e["app"], e["user"], e["classes"]["email"]) for e in found[None, "app state"]]
+
+    of_all = [("default", "", 1), ("other", "", 1)]
+    assert told("--dry-run") == of_all
+    assert told("--dry-run", "--user", "u") == of_all
+    assert told("--dry-run", "--user", "v") == [("default", "", 1)]
+    assert told("--yes") == of_all
+    assert _run_redact(path, "--dry-run") == (0, {})
 
 
 def test_what_is_nested_as_deep_as_anything_is_redacted(folder):
