@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memcore
-from memcore.adapters.adk import MemcoreSessionService
+from memcore.adapters.adk import MemcoreSessionService, append
 from memcore.errors import AccessDeniedError, HeldError, InvalidOptionError
 from messages import illegal
 from tests.conformance.adk_events import ME, answered, called, event, labels, said
@@ -273,6 +273,56 @@ def test_values_become_what_the_last_event_that_stays_left(
         asked = {**AT, "invocation_id": "i2", "rewind_state": True}
         assert await service.delete_invocation(**asked) == 2
         assert (await service.get_session(**AT)).state == {"k": 1, "own": 0}
+
+    run(work())
+
+
+def test_a_value_that_was_changed_without_an_event_since_stays(
+    service: MemcoreSessionService,
+) -> None:
+    """Whoever changed it, between the events of the invocation or behind them."""
+    native = service.database.session("s", app="shop", user="ann")
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"a": 0, "b": 0, "c": 0, "d": 0})
+        await service.append_event(made, said("one", invocation_id="i1"))
+        first = dict.fromkeys("abcd", 1)
+        await service.append_event(made, said("two", invocation_id="i2", delta=first))
+        native.state.update({"b": "native", "e": "native"})
+        await service.append_event(made, changed("i2", b=2, e=2, f=2))
+        native.state.update({"c": "native", "f": True})
+        native.state.delete("d")
+        asked = {**AT, "invocation_id": "i2", "rewind_state": True}
+        assert await service.delete_invocation(**asked) == 2
+        expected = {"a": 0, "b": "native", "c": "native", "e": "native", "f": True}
+        assert (await service.get_session(**AT)).state == expected
+        assert native.state.all() == expected
+
+    run(work())
+
+
+def test_a_value_that_is_changed_while_an_invocation_goes_stays(
+    service: MemcoreSessionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = service.database.session("s", app="shop", user="ann")
+    planned = append._before
+    writers = ["late"]
+
+    def outpaced(*args: Any) -> Any:
+        found = planned(*args)
+        if writers:
+            native.state.update({"a": writers.pop()})
+        return found
+
+    monkeypatch.setattr(append, "_before", outpaced)
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"a": 0, "b": 0})
+        gone = said("one", invocation_id="i1", delta={"a": 1, "b": 1})
+        await service.append_event(made, gone)
+        asked = {**AT, "invocation_id": "i1", "rewind_state": True}
+        assert await service.delete_invocation(**asked) == 1
+        assert (await service.get_session(**AT)).state == {"a": "late", "b": 0}
 
     run(work())
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
@@ -53,6 +53,7 @@ from memcore.errors import (
     DuplicateRequestError,
     InvalidItemError,
     OutpacedError,
+    RevisionConflict,
     StorageError,
 )
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, META_BYTES_MAX
@@ -113,9 +114,9 @@ class _Plan:
     events: int = 0
     rows: dict[int, list[Rewriting]] = field(default_factory=lambda: defaultdict(list))
     """By the session that owns them."""
-    own: dict[str, int] = field(default_factory=dict)
-    """Keys of the session's state that events which go changed last, and of each the seq before
-    which nothing that stays changed it."""
+    own: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    """Keys of the session's state that events which go changed last: the seq of each such event,
+    and the value that it left."""
 
 
 @dataclass(slots=True)
@@ -151,8 +152,13 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         )
         if plan is None or not plan.events:
             return 0
+        counter = session.state.counter
         before = _before(session, plan.own) if rewinds else {}
-        done = engine.store.transact(DeleteEvents(session, plan, before), makes_room=True)
+        change = DeleteEvents(session, plan, before, counter)
+        try:
+            done = engine.store.transact(change, makes_room=True)
+        except RevisionConflict:  # somebody changed the state meanwhile
+            continue
         if done is not None:
             blobs.finish_leaving(engine.store, done)
             return plan.events
@@ -160,29 +166,43 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
     raise OutpacedError(msg)
 
 
-def _before(session: Session, own: Mapping[str, int]) -> dict[str, Any]:
-    """The fields of the state as they were before the seqs of their keys."""
-    keys_at: dict[int, list[str]] = defaultdict(list)
-    for key, seq in own.items():
-        keys_at[seq].append(key)
+def _before(session: Session, own: Mapping[str, Sequence[tuple[int, Any]]]) -> dict[str, Any]:
+    """The fields of the state as they are without the changes of events that go.
+
+    A value that one of them did not leave was written by somebody else, without an event: it stays.
+    """
+    now = session.state.all(shared=False)
+    at: dict[int, dict[str, Any]] = {}
     found: dict[str, Any] = {}
-    for seq, names in keys_at.items():
-        then = session.state.before(seq)
-        found |= {name: then.get(name, Delete) for name in fields_of(dict.fromkeys(names))}
+    for key, changes in own.items():
+        for seq, value in reversed(changes):
+            ((name, left),) = fields_of({key: value}).items()
+            current = found.get(name, now.get(name, Delete))
+            if current is Delete or encode_json(current) != encode_json(left):
+                break
+            if seq not in at:
+                at[seq] = session.state.before(seq)
+            found[name] = at[seq].get(name, Delete)
     return found
 
 
 class DeleteEvents(Change[list[bytes] | None]):
-    """Delete the events of a plan; the contents that are still to go, None if others wrote."""
+    """Delete the events of a plan; the contents that are still to go, None if others wrote.
+
+    Raises (when it is run):
+        RevisionConflict: fields are to be put back, and the state is not at ``counter``.
+    """
 
     __slots__ = ("change", "plan", "session")
     creates = False
     atomic = True
 
-    def __init__(self, session: Session, plan: _Plan, before: Mapping[str, Any]) -> None:
+    def __init__(
+        self, session: Session, plan: _Plan, before: Mapping[str, Any], counter: int
+    ) -> None:
         self.session, self.plan, self.change = session, plan, None
         if before:
-            self.change = session.state.plan()
+            self.change = session.state.plan(counter)
             self.change.update(before)
         super().__init__(ref_of(session))
 
@@ -234,14 +254,14 @@ def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> 
     while _doom_answers(events) or _doom_rewound(events, spans):
         pass
     for each in events:
-        changed = [key for key in each.told.delta if not key.startswith(_SHARED)]
-        if not each.is_doomed:
-            for key in changed:
+        for key, value in each.told.delta.items():
+            if not each.is_doomed:
                 plan.own.pop(key, None)
+            elif not key.startswith(_SHARED):
+                plan.own.setdefault(key, []).append((each.rows[0][1], value))
+        if not each.is_doomed:
             continue
         plan.events += 1
-        for key in changed:
-            plan.own.setdefault(key, each.rows[0][1])
         for row in each.rows:
             _plan_row(plan, log, txn, seed, row)
     return plan

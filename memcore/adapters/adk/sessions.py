@@ -637,8 +637,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
             session_id: the session.
             invocation_id: the invocation.
             rewind_state: the session's own values that it changed, and nobody since, become what
-                they were before it. Otherwise the state stays; ``app:`` and ``user:`` values
-                always do.
+                they were before it; one that was changed without an event since is somebody's,
+                too. Otherwise the state stays; ``app:`` and ``user:`` values always do.
 
         Raises:
             AccessDeniedError: the authorizer refuses to delete of the session.
