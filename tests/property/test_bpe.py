@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import cache
 from importlib import resources
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_loader
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tiktoken
 
 import adversary
 from memcore import vocab
-from tiktokens import NAMES, agree, definition, digest, disagreement, reference
+from tiktokens import NAMES, agree, definition, digest, disagreement, reference, tokens
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_vocab"
 
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -51,6 +59,29 @@ CLASSES = {
 def test_the_tokens_are_openais(name: str) -> None:
     assert digest(name) == SHA256[name]
     assert definition(name)["mergeable_ranks"] == SHA256[name]  # what tiktoken expects of the file
+
+
+@cache
+def maker() -> Any:
+    """The script that makes the files."""
+    loader = SourceFileLoader("make_vocab", str(SCRIPT))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@each
+def test_a_vocabulary_is_what_its_script_makes_of_the_tokens(name: str) -> None:
+    made = maker().vocabulary(tokens(name), maker().PATTERNS[name])
+    assert (maker().HOME / f"{name}.bin").read_bytes() == made
+
+
+def test_the_classes_are_what_their_script_makes_of_the_engine() -> None:
+    if not version("tiktoken").startswith(maker().ENGINE):
+        pytest.skip(f"the classes are those of tiktoken {maker().ENGINE}*")
+    assert (maker().HOME / "classes.bin").read_bytes() == maker().classes()
 
 
 @each
