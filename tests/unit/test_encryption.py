@@ -1165,6 +1165,7 @@ def test_a_new_user_without_contents_needs_no_key_yet(path):
     ring._create(str(place))
     with memcore.open(path, key=KEY) as db:
         db.scope(user="u3").kv("n").put("k", 2)
+        assert db.scope(user="u3").kv("n").get("k") == 2
 
 
 def lmdb_seed(path):
