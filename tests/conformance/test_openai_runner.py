@@ -29,6 +29,7 @@ from memcore.adapters.openai_agents import (
 from memcore.codec.keys import Row, session_row
 from memcore.errors import UnreadableItemsError
 from memcore.session.session import store_of
+from memcore.session.tail import marked
 from messages import illegal
 from tests.conformance.agents_worker import agent_of, asks, config, script
 
@@ -615,6 +616,35 @@ def test_a_sealed_note_stands_for_nothing_else(db, name, source):
                 await load()
 
     asyncio.run(work())
+
+
+def test_the_end_of_a_sealed_run_belongs_to_no_other_run(db):
+    """Whoever writes to the file can't bring a run back that the session went on from."""
+
+    async def work() -> None:
+        session = MemcoreSession("chat", db, encryption_key="a long random secret")
+        agent = agent_of(script("refund"))
+        result = await Runner.run(agent, "refund", session=session, run_config=config())
+        fields, name = session.native().sync.state, NOTES[2]
+        await session.save_run_state(result.to_state())
+        first = fields.get(name)
+        await session.add_items([{"role": "user", "content": "Never mind."}])
+        assert await session.load_run_state(agent) is None
+        await session.save_run_state(result.to_state())
+        second = fields.get(name)
+        assert await session.load_run_state(agent) is not None
+        fields.update({name: first})
+        assert await session.load_run_state(agent) is None
+        for end in (second["end"], marked_now(session)):  # that of another run, or one in clear
+            fields.update({name: {**first, "end": end}})
+            with pytest.raises(UnreadableItemsError, match="save it anew"):
+                await session.load_run_state(agent)
+
+    asyncio.run(work())
+
+
+def marked_now(session: MemcoreSession) -> str:
+    return session.native().sync.reading.run(marked, None)
 
 
 def test_a_damaged_item_stands_for_no_other_one(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from agents import RunState
@@ -20,11 +21,10 @@ from memcore.adapters.openai_agents.history import (
     branch_name_of,
     finish_removal,
     options_in,
-    unreadable_error,
 )
 from memcore.adapters.openai_agents.protocol import stands_for_sqlite
 from memcore.aio.commit import commit_to
-from memcore.codec.values import plain_json
+from memcore.codec.values import encode_json, plain_json
 from memcore.database import Scope
 from memcore.database.scope import engine_of, need_access
 from memcore.errors import InvalidOptionError, UnreadableItemsError
@@ -295,11 +295,13 @@ def _unknown(branch_id: str) -> ValueError:
 # --- What is kept with a session beside its items: title, metadata, and the run that waits in it --
 # They are fields of the session's state, so they go with the session: into exports, backups, forks,
 # erasures. With ``encryption_key`` they are sealed as items are. A run belongs to what it has said:
-# it is remembered with a digest of the last item, and counts as long as that is the last one.
+# it is remembered with its end, a digest of the last item, and counts as long as that is the last
+# one. The end is sealed, too, and names the run by a digest: it is the end of no other one.
 
 TITLE: Final = "openai_agents.title"
 METADATA: Final = "openai_agents.metadata"
 RUN: Final = "openai_agents.run_state"
+_END: Final = "openai_agents.run_end"
 
 
 class Notes(Branches):
@@ -410,7 +412,8 @@ class Notes(Branches):
         sealed = None if value is None else self._sealed_note(bound, RUN, value)
         # What this instance knows of the session stays as it is: a forced compaction that finds
         # these items refuses once, which is better than taking what others wrote for its own.
-        await bound.session.store(KeepNote(bound, RUN, sealed, items=prepared, marks=True))
+        ends = self._note_coder(bound, _END)
+        await bound.session.store(KeepNote(bound, RUN, sealed, items=prepared, ends=ends))
 
     async def load_run_state(
         self, agent: Any, *, wrapper: Any = None, **options: Any
@@ -425,18 +428,23 @@ class Notes(Branches):
 
         Raises:
             UserError: the state is of another version of the SDK, or of other agents.
-            UnreadableItemsError: it is encrypted otherwise.
+            UnreadableItemsError: it is encrypted otherwise, or its end is that of another run.
             RuntimeError: the session is closed.
         """
         bound = self.bound(wrapper)
 
-        def look(log: CachedSession, txn: ReadTxn) -> Any:
-            found = _field(log, txn, RUN)
-            is_there = isinstance(found, dict) and found.get("end") == marked(log, txn)
-            return found.get("run") if is_there else None
+        def look(log: CachedSession, txn: ReadTxn) -> tuple[Any, str]:
+            return _field(log, txn, RUN), marked(log, txn)
 
-        found = bound.session.sync.reading.run(look, None)
-        run = None if found is None else self._opened_note(bound, RUN, found)
+        found, mark = bound.session.sync.reading.run(look, (None, ""))
+        if not isinstance(found, dict) or "run" not in found:
+            return None
+        end = self._opened_note(bound, _END, found.get("end"))
+        if not isinstance(end, dict) or end.get("mark") != mark:
+            return None
+        if end.get("run") != _digest(found["run"]):
+            raise self._unreadable(RUN, "changed")
+        run = self._opened_note(bound, RUN, found["run"])
         return await RunState.from_json(agent, run, **options) if isinstance(run, dict) else None
 
     # --- how they are kept ------------------------------------------------------------------------
@@ -465,11 +473,22 @@ class Notes(Branches):
     def _opened_note(self, bound: Bound, name: str, found: Any) -> Any:
         """The value; None for what this adapter did not write there."""
         coder = self._note_coder(bound, name)
+        if not isinstance(found, dict):
+            if self._keys is not None and name == _END:
+                raise self._unreadable(name, "in clear")
+            return None
         try:
-            value = coder.decode(found) if isinstance(found, dict) else None
+            value = coder.decode(found)
         except Unreadable as exc:
-            raise unreadable_error(self.session_id, {str(exc): 1}) from exc
+            raise self._unreadable(name, str(exc)) from exc
         return value.get("value") if isinstance(value, dict) else None
+
+    def _unreadable(self, name: str, reason: str) -> UnreadableItemsError:
+        msg = (
+            f"{name} of session {self.session_id!r} cannot be read ({reason}): open the session "
+            "with the encryption_key= that it was written with, or save it anew"
+        )
+        return UnreadableItemsError(msg, reasons={reason: 1})
 
 
 class KeepNote(Change[None]):
@@ -480,10 +499,10 @@ class KeepNote(Change[None]):
         name: of the note.
         value: what it says, as it is stored; None deletes it.
         items: what is appended before.
-        marks: whether the note says which item it stands behind.
+        ends: seals behind which item the note stands; None: it need not say so.
     """
 
-    __slots__ = ("bound", "creates", "items", "marks", "name", "revised", "value")
+    __slots__ = ("bound", "creates", "ends", "items", "name", "revised", "value")
 
     def __init__(
         self,
@@ -492,10 +511,10 @@ class KeepNote(Change[None]):
         value: Any,
         *,
         items: Sequence[Prepared] = (),
-        marks: bool = False,
+        ends: Coder | None = None,
     ) -> None:
         self.bound, self.name, self.value = bound, name, value
-        self.items, self.marks = items, marks
+        self.items, self.ends = items, ends
         self.creates = bool(items) or value is not None
         self.revised = bool(items)
         super().__init__(bound.address)
@@ -505,8 +524,9 @@ class KeepNote(Change[None]):
         if self.items:
             session.append(self.items, orphans=self.ref.options.orphans)
         value = self.value
-        if self.marks and value is not None:
-            value = {"end": mark_of(session), "run": value}
+        if self.ends is not None and value is not None:
+            end = {"mark": mark_of(session), "run": _digest(value)}
+            value = {"end": self.ends.encode([{"value": end}], None)[0], "run": value}
         change = ScopedChange(None, {})
         if value is None:
             change.delete([self.name])
@@ -516,6 +536,11 @@ class KeepNote(Change[None]):
 
     def missing(self) -> None:
         """There is no note to delete."""
+
+
+def _digest(sealed: Any) -> str:
+    """What tells a note from all others, as it is stored."""
+    return blake2b(encode_json(sealed)[0], digest_size=32).hexdigest()
 
 
 def _field(log: CachedSession, txn: ReadTxn, name: str) -> Any:
