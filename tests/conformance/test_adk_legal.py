@@ -22,6 +22,7 @@ from google.adk.flows.llm_flows.context._contents import _get_contents
 from google.adk.models.llm_request import LlmRequest
 from google.adk.runners import Runner
 from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.genai import types
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -624,6 +625,32 @@ def test_every_window_behind_nested_rewinds_is_legal() -> None:
                     assert waiting_in(events, 0) <= calls, at
 
     for seed in {275, 677, *range(EXAMPLES * 2)}:
+        asyncio.run(main(seed))
+
+
+def test_a_plain_window_is_that_of_adk_and_its_requests_are_legal() -> None:
+    """It ends with as many events as were asked for, wherever that parts a rewind or a pair."""
+
+    async def main(seed: int) -> None:
+        events = Rewinding(seed).events
+        with MemcoreSessionService(":memory:", mend=False) as ours:
+            services = (ours, InMemorySessionService())
+            for service in services:
+                made = await service.create_session(**APP)
+                for event in events:
+                    await service.append_event(made, event.model_copy(deep=True))
+            for count in range(len(events) + 2):
+                config = GetSessionConfig(num_recent_events=count)
+                window, theirs = [
+                    (await service.get_session(**APP, config=config)).events for service in services
+                ]
+                assert window == theirs, f"seed {seed}, {count} events"
+                contents = _get_contents(None, window, "agent", preserve_function_call_ids=True)
+                request = LlmRequest(contents=contents)
+                mend_request(None, request)  # type: ignore[arg-type] - what the plugin calls
+                assert wrong(shown(request.contents)) == [], f"seed {seed}, {count} events"
+
+    for seed in range(EXAMPLES):
         asyncio.run(main(seed))
 
 
