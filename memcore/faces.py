@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Generic, Self, TypeVar, overload
 
+from memcore.errors import StoreAccessError
+
 __all__ = [
     "MadeLate",
     "face",
@@ -57,6 +59,12 @@ def face(
             needs, by, _ = extra
             msg = f'{name} needs {needs}: install it with pip install "memcore[{by}]" ({exc})'
             raise ImportError(msg, name=exc.name) from exc
+        except OSError as exc:  # no module is missing: the next use may load it
+            msg = (
+                f"{package}.{home}: cannot be loaded ({exc.strerror}); close what holds too many "
+                "files open, and try again"
+            )
+            raise StoreAccessError(msg) from exc
         setattr(sys.modules[package], name, found)
         return found
 

@@ -21,9 +21,11 @@ from memcore.limits import FORMAT_VERSION
 from memcore.maintenance.row_shapes import is_row
 from memcore.maintenance.salvage_rows import DATABASE_CARE, erased_scopes, owner_in
 from memcore.options import checked_bool, checked_path
+from memcore.privacy.keyring import secret_of
 from memcore.store import open_detached, open_store
 from memcore.store.copy import refusal
 from memcore.store.datafile import exclusively, open_locked
+from memcore.store.encryption import SECRET_KEY, waiting_secret
 from memcore.store.page_scan import PageScan
 from memcore.store.store import KEYS_SUFFIX, KeyOptions, access_of, need_newest
 from memcore.tokens import TokenCounter, get_counter
@@ -138,7 +140,10 @@ def restore(
         raise NotFoundError(msg)
     exists = os.path.lexists(final)
     if exists and Path(backup).samefile(final):
-        msg = f"{final}: is the backup itself; name another target"
+        msg = (
+            f"{final}: is the backup itself: move it to another name, and restore it from there to"
+            " this one"
+        )
         raise InvalidOptionError(msg)
     if exists and not replace:
         msg = f"{final}: exists; pass replace=True to put the backup in its place"
@@ -153,8 +158,8 @@ def restore(
     try:
         if store.vault is not None:
             need_newest(store.environment(), store.vault)
-            if exists:
-                _shred_waiting(store.vault, final)
+        if exists:
+            _settle(final, store.vault)
         check = judge_for(session.Engine(store, get_counter(counter), "openai_chat"), progress)
 
         def judge(path: str) -> list[str]:
@@ -173,27 +178,30 @@ def restore(
     return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted))
 
 
-def _shred_waiting(vault: RowCipher, target: str) -> None:
-    """Drop the keys of those who were erased in the file that is replaced, and still have some.
+def _settle(target: str, vault: RowCipher | None) -> None:
+    """Do what waits in the file that is replaced: a backup may know nothing of it.
 
-    A backup may know nothing of the erasure: with their keys they would come back. The file may be
-    damaged, so it is read page by page, and only if it says that the key file is its own.
+    Who was erased and still has a key would come back with the backup; so the keys go, if the file
+    says that the key file is its own. A secret that waits for room gets its file. The file may be
+    damaged: it is read page by page.
 
     Raises:
         StoreLockedError: somebody has it open.
-        KeyFileError: there is no room to write the key file.
+        KeyFileError, StoreFullError, StoreAccessError: there is no room to do it, or no right.
     """
     fd = open_locked(target, read_only=True)
     try:
         with exclusively(fd, target):
             found = PageScan(fd, is_row, vault, within=DATABASE_CARE)
             found.read()
-            ring = vault.ring
-            if not ring.owner or owner_in(found) != ring.owner:
-                return
-            waiting = [each for each in erased_scopes(found) if ring.of_scope(each) is not None]
-            if waiting:
-                vault.shred(waiting)
+            for at in found.rows.get(SECRET_KEY, ()):
+                kept = waiting_secret(found.value(SECRET_KEY, at), os.fstat(fd).st_ino)
+                if kept is not None:
+                    secret_of(target, create=True, made=kept)
+            if vault is not None and vault.ring.owner and owner_in(found) == vault.ring.owner:
+                gone = [each for each in erased_scopes(found) if vault.ring.of_scope(each)]
+                if gone:
+                    vault.shred(gone)
     except KeyFileError as error:
         raise KeyFileError(
             f"{target}: keys of erased users await shredding, and a backup would bring them back;"

@@ -344,8 +344,10 @@ class KeyRing:
         found = cls.load(path, provider)
         if found.minted or found.owner:
             msg = (
-                f"{path}: is the key file of another database, or of one that is not there; move "
-                "it away, or give key_file= another name: it is never overwritten"
+                f"{path}: is the key file of another database, or of one that is not there, and "
+                "is never overwritten: to have that one back, restore a backup to its place; to "
+                "make a new one, give key_file= another name, or move this key file away, without "
+                "which no backup of the old one can be read"
             )
             raise KeyFileError(msg)
         return found
@@ -492,6 +494,11 @@ class KeyRing:
 
     def _unwrapped(self, wrapped: bytes) -> bytes:
         msg = f"{self.path}: the key does not open this key file; nothing was read or changed"
+        if self._wrapped:
+            msg += (
+                ": another key has been in use since it was opened (rotate_key); open the database"
+                " with that one"
+            )
         try:
             own = self._provider.unwrap(wrapped, MAGIC)
         except WrongKeyError as exc:

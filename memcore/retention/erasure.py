@@ -315,7 +315,7 @@ def compact_away(
     try:
         with marking_gone(store, but=set(ids)):
             _, after = store.copy_compact(judge=scanned)
-    except (StorageError, InvalidOptionError) as error:  # the latter: a database in memory
+    except (StorageError, WrongKeyError, InvalidOptionError) as error:  # the last: in memory
         return Compacted(scan=scans[0] if scans else Scan(), problem=str(error))
     return Compacted(after, scans[0] if scans else Scan())
 

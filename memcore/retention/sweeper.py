@@ -706,10 +706,16 @@ class Sweeper:
 
 def _without_frames(error: Exception) -> Exception:
     """The error without its tracebacks: their frames would keep the database."""
-    found: BaseException | None = error
-    while found is not None and found.__traceback__ is not None:
-        found.__traceback__ = None
-        found = found.__cause__ or found.__context__
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        found = todo.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            todo += [found.__cause__, found.__context__]
+            if isinstance(found, BaseExceptionGroup):
+                todo += found.exceptions
     return error
 
 

@@ -23,12 +23,14 @@ from memcore.codec.values import HEADER_BYTES, seal_value
 from memcore.errors import (
     CorruptStoreError,
     InternalError,
+    KeyFileError,
     MemcoreError,
     OutcomeUnknownError,
     StorageError,
     StoreAccessError,
     StoreFullError,
     StoreLockedError,
+    WrongKeyError,
 )
 from memcore.files import give_to, open_private, sync_directory
 from memcore.limits import PAGE_BYTES
@@ -493,19 +495,28 @@ def _forget_what_is_gone(fd: int, temporary: str) -> None:
         raise CorruptStoreError(f"{temporary}: was not made, for {damage}") from damage
 
 
+_TOLD_AS_THEY_ARE: Final = (
+    CorruptStoreError, StoreFullError, StoreAccessError, InternalError, KeyFileError, WrongKeyError
+)  # fmt: skip
+"""Errors that say all there is to say, most of them nothing of the copy."""
+
+
 def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
     """Flush a copy and walk it; ``judge`` walks it in place of the structural walk.
 
     Raises:
         CorruptStoreError: there is a finding; ``target`` names what was to be made.
+        KeyFileError, WrongKeyError, StorageError: the copy cannot be looked at.
     """
     os.fsync(fd)
     try:
         inspect(fd, temporary)
         findings = binding.verify(temporary) if judge is None else judge(temporary)
-    except (CorruptStoreError, StoreFullError, StoreAccessError, InternalError):
+    except _TOLD_AS_THEY_ARE:
         raise
     except MemcoreError as error:
+        if type(error) is StorageError:  # what LMDB was refused: too many open files, memory
+            raise
         findings = [str(error)]
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""

@@ -293,7 +293,13 @@ class RowCipher:
                 "key_file=, or open it with read_only=True"
             )
         if found is None and ring.owner:
-            raise copy_refused(path, f"the data file that {ring.path} belongs to")
+            raise KeyFileError(
+                f"{path}: is a copy of the data file that {ring.path} belongs to, as backups are;"
+                f" {_ONE_FILE}: to put it in that one's place, move it to another name and restore"
+                f" it from there, memcore.restore(OTHER, {path!r}, key=...); to have it beside that"
+                " one, restore it to a place with a copy of the key file; to look into it, open it"
+                " with read_only=True"
+            )
         made = ring.owner or os.urandom(OWNER_BYTES)
         txn.put(OWNER_KEY, seal_value(OWNER_KEY, made))
         return made
@@ -386,12 +392,18 @@ def owner_of(txn: ReadTxn) -> bytes | None:
     return found if any(found) else None
 
 
-def copy_refused(path: str, of: str) -> KeyFileError:
-    """The error for a copy that is to be written with the keys of what it is a copy of."""
+_ONE_FILE: Final = (
+    "with one key file an erasure in either would take the keys of users of the other"
+)
+
+
+def copy_refused(path: str, home: str, key_file: str) -> KeyFileError:
+    """The error for one of two files that both say that a key file is theirs."""
     return KeyFileError(
-        f"{path}: is a copy of {of}; with one key file an erasure in either would take the keys of "
-        "users of the other: restore it to that one's place, or with a copy of the key file; or "
-        "open it with read_only=True"
+        f"{path}: is a copy of {home}, or that one of it: both say that {key_file} is theirs;"
+        f" {_ONE_FILE}: if {home} is the copy, move it away from there; if this one is, restore it"
+        " to that one's place, or to another with a copy of the key file, or open it with"
+        " read_only=True"
     )
 
 

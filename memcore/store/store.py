@@ -331,7 +331,7 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
     home = os.path.realpath(ring.path.removesuffix(KEYS_SUFFIX))
     # A compaction may just be putting another file in its own place: that is none to look at.
     if home not in (ring.path, os.path.realpath(store.path)) and _is_copy_of(store, home):
-        raise package.copy_refused(store.path, f"{home}, which {ring.path} belongs to")
+        raise package.copy_refused(store.path, home, ring.path)
 
 
 def _is_copy_of(store: LmdbStore, other: str) -> bool:

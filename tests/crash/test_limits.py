@@ -248,6 +248,44 @@ def test_too_many_open_files_are_a_typed_error_that_leaves_nothing(tmp_path) -> 
     assert (backup, copied, findings) == ("StoreAccessError", "False", "[]\n")
 
 
+FIRST_USE = """
+import sys
+exec(sys.argv.pop(1))
+path, verb = sys.argv[1:]
+db = memcore.open(path)
+db.session("s", user="alice").append({"role": "user", "content": "x"})
+verbs = {
+    "backup": lambda: db.backup(path + ".copy"),
+    "check": db.check,
+    "compact": db.copy_compact,
+    "erase": lambda: db.erase("alice"),
+    "export": lambda: db.export(path + ".lines"),
+    "restore": lambda: memcore.restore(path + ".before", path + ".after"),
+    "salvage": lambda: memcore.salvage(path + ".before", path + ".saved"),
+    "stats": db.stats,
+    "sweep": db.sweep,
+}
+told = []
+while told[-1:] != ["fine"]:
+    told.append(limited(len(told), verbs[verb]))
+print(told)
+db.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "verb", ["backup", "check", "compact", "erase", "restore", "salvage", "sweep"]
+)
+def test_what_is_used_first_without_descriptors_is_a_typed_error(tmp_path, verb) -> None:
+    """Much is imported when it is first used, and importing needs descriptors, too."""
+    path = tmp_path / "agent.memcore"
+    memcore.open(f"{path}.before").close()
+    head = FEW_FILES.partition("def opening")[0].replace("path, new = sys.argv[1:]", "")
+    told = eval(said(python(FIRST_USE, head, path, verb)))
+    assert set(told[:-1]) <= {"StoreAccessError", "StorageError", "StoreFormatError"}
+    assert told[-1] == "fine"
+
+
 # --- address space -------------------------------------------------------------------------------
 
 CRAMPED = """

@@ -264,10 +264,15 @@ def test_a_sweeper_keeps_no_database_that_is_dropped(place):
     sweeper = sweeping()
     sweeper._thread.join(20)
     assert not sweeper.running
-    def failing():
+    def fail(*_, **__): raise ValueError("no")
+    def fail_twice(*_, **__):
+        try:
+            raise KeyError("its frame holds the database, too")
+        except KeyError:
+            raise ValueError("no") from OSError("never raised")
+    def failing(fail=fail):
         db = memcore.open(":memory:")
         failed = threading.Event()
-        def fail(*_, **__): raise ValueError("no")
         type(db).sweep, sweep = fail, type(db).sweep
         try:
             sweeper = db.sweeper(interval_seconds=3600, failed=lambda _: failed.set())
@@ -276,6 +281,7 @@ def test_a_sweeper_keeps_no_database_that_is_dropped(place):
         finally:
             type(db).sweep = sweep
     unchanged(failing, 3)
+    unchanged(lambda: failing(fail_twice), 3)
     unchanged(sweeping, 3)
     """
     in_a_process(work, place)

@@ -16,7 +16,14 @@ import memcore
 from memcore.codec import keys
 from memcore.codec.keys import Care, Kind
 from memcore.codec.values import seal_value
-from memcore.errors import HeldError, InvalidOptionError, NotFoundError, StoreLockedError
+from memcore.errors import (
+    HeldError,
+    InvalidOptionError,
+    NotFoundError,
+    StoreFullError,
+    StoreLockedError,
+    WrongKeyError,
+)
 from memcore.graph import JsonCoder, NewCheckpoint
 from memcore.privacy import keyring as secret
 from memcore.retention import erasure as erasing
@@ -819,6 +826,49 @@ def test_keys_that_await_shredding_stop_no_commit_under_another_key(path, monkey
             assert db.engine.store.vault.ring.of_scope(1) is None
             assert [each.bytes_gone for each in second.finish_erasures()] == [True]
             assert len(db.session("s", user="bob")) == 4
+            assert db.check() == []
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_restore_keeps_the_secret_that_waits_in_the_file_it_replaces(
+    path, tmp_path, monkeypatch, damaged
+):
+    """Placeholders in the backup were made with it."""
+    with monkeypatch.context() as patch, memcore.open(path) as db:
+        patch.setattr(secret, "put_private", full)
+        kept = db.engine.store.secret.value()
+        db.backup(tmp_path / "backup")
+    if damaged:
+        with path.open("r+b") as file:
+            file.write(bytes(8192))
+    before = path.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(StoreFullError, match="secret"):
+        patch.setattr(secret, "put_private", full)
+        memcore.restore(tmp_path / "backup", path, replace=True)
+    assert path.read_bytes() == before
+    memcore.restore(tmp_path / "backup", path, replace=True)
+    with memcore.open(path) as db:
+        assert db.engine.store.secret.value() == kept
+
+
+def test_a_copy_under_another_key_says_so(path, tmp_path, monkeypatch):
+    """Another process has changed the key: that says nothing against the copy."""
+    with memcore.open(path, key=bytes(range(32))) as db:
+        for user in ("alice", "bob"):
+            db.session("s", user=user).append(said(MARK))
+        with monkeypatch.context() as patch:
+            patch.setattr(secret, "put_private", full)
+            assert not db.erase("alice", compact=False).bytes_gone
+        under_another_key(path)
+        for copy in (db.copy_compact, lambda: db.backup(tmp_path / "backup"), db.check):
+            with pytest.raises(WrongKeyError, match="open the database with that one"):
+                copy()
+        receipt = db.finish_erasures()[0]
+        assert not receipt.bytes_gone
+        assert not any("not sound" in each or "salvage" in each for each in receipt.pending)
+        with memcore.open(path, key=bytes(range(1, 33))):
+            assert [each.bytes_gone for each in db.finish_erasures()] == [True]
+            assert db.copy_compact().bytes_after
             assert db.check() == []
 
 

@@ -17,7 +17,13 @@ from memcore.cli.app import app
 from memcore.codec import keys
 from memcore.codec.keys import Care, Kind, Row, care_rows
 from memcore.codec.values import HEADER_BYTES, open_value, seal_encrypted, seal_value
-from memcore.errors import KeyFileError, StorageError, TamperedError, WrongKeyError
+from memcore.errors import (
+    InvalidOptionError,
+    KeyFileError,
+    StorageError,
+    TamperedError,
+    WrongKeyError,
+)
 from memcore.limits import PAGE_BYTES
 from memcore.maintenance import salvage as salvaging
 from memcore.maintenance.doctor import examine
@@ -825,6 +831,73 @@ def test_what_salvage_makes_has_keys_of_its_own(path, tmp_path):
         db.erase("bob")
     assert content(path, "bob") == f"{MARK} bob"
     assert content(new, "alice") == f"{MARK} alice"
+
+
+@pytest.mark.parametrize("how", ["over it", "where it was"])
+def test_a_backup_in_the_place_of_its_database_says_how_to_restore_it(path, tmp_path, how):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "backup")
+    if how == "where it was":
+        path.unlink()
+    (tmp_path / "backup").rename(path)
+    with pytest.raises(KeyFileError, match="move it to another name and restore it from there"):
+        memcore.open(path, key=KEY)
+    with pytest.raises(InvalidOptionError, match="move it to another name, and restore it from"):
+        memcore.restore(path, path, replace=True, key=KEY)
+    path.rename(tmp_path / "moved")
+    memcore.restore(tmp_path / "moved", path, key=KEY)
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        assert len(db.session("s", user="alice")) == 2
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("how", ["move it away", "give key_file= another name", "restore a backup"])
+def test_a_key_file_whose_database_is_gone_says_how_to_go_on(path, tmp_path, how):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "backup")
+    path.unlink()
+    before = key_file(path).read_bytes()
+    told = "restore a backup to its place.*give key_file= another name, or move this key file away"
+    with pytest.raises(KeyFileError, match=told):
+        memcore.open(path, key=KEY)
+    assert not path.exists()
+    options, moved = {}, key_file(path)
+    if how == "restore a backup":
+        memcore.restore(tmp_path / "backup", path, key=KEY)
+    elif how == "move it away":
+        moved = tmp_path / "moved"
+        key_file(path).rename(moved)
+    else:
+        options = {"key_file": tmp_path / "other.keys"}
+    with memcore.open(path, key=KEY, **options) as db:
+        assert len(db.session("s", user="alice")) == (how == "restore a backup")
+        fill(db, "bob")
+        assert db.check() == []
+    if how != "restore a backup":
+        assert moved.read_bytes() == before
+    # What was backed up is read as before.
+    found = content(tmp_path / "backup", "alice", key_file=moved, read_only=True)
+    assert found == f"{MARK} alice"
+
+
+def test_of_two_files_that_say_the_same_the_error_names_both_and_a_way(path, tmp_path):
+    """A copy lies where the key file does, to which a link beside the database leads."""
+    (tmp_path / "safe").mkdir()
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+    safe = tmp_path / "safe" / path.name
+    key_file(path).rename(key_file(safe))
+    key_file(path).symlink_to(key_file(safe))
+    shutil.copy(path, safe)
+    with pytest.raises(KeyFileError, match=f"if {safe} is the copy, move it away from there"):
+        memcore.open(path, key=KEY)
+    safe.rename(tmp_path / "safe" / "copy")
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "bob")
+        assert db.check() == []
 
 
 def test_who_lost_the_key_file_to_another_data_file_shreds_nothing(path, tmp_path):
