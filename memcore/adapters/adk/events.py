@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
+import orjson
 from google.adk.events.event import Event, NodeInfo
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.session import Session
@@ -246,6 +247,9 @@ class Encoded(NamedTuple):
         return read_event(codec.encode_json(whole)[0], 0)
 
 
+_REPLACED: Final = "\ufffd".encode()
+
+
 def encode_event(event: Event) -> Encoded:
     """Write an event as JSON; what is temporary is left out, whatever it is.
 
@@ -258,7 +262,7 @@ def encode_event(event: Event) -> Encoded:
         actions = event.actions.model_copy(update={"state_delta": kept})
         event = event.model_copy(update={"actions": actions})
     dumped = _dumped(event)
-    if _has_replaced(dumped) and _has_broken(event.model_dump()):
+    if _may_have_replaced(dumped) and _has_replaced(dumped) and _has_broken(event.model_dump()):
         # pydantic writes such a key as another one.
         raise _unsayable(f"event {event.id}", ValueError("a key has half of a surrogate pair"))
     delta: dict[str, Any] = {}
@@ -289,6 +293,14 @@ def _dumped(event: Event) -> dict[str, Any]:
         return event.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=_text_of)
     except (ValueError, RecursionError) as exc:
         raise _unsayable(f"event {event.id}", exc) from exc
+
+
+def _may_have_replaced(dumped: Any) -> bool:
+    """As ``_has_replaced``, or whether a value may hold that character: most events hold none."""
+    try:
+        return _REPLACED in orjson.dumps(dumped)
+    except orjson.JSONEncodeError:  # it says what plain JSON does not
+        return True
 
 
 def _has_replaced(dumped: Any) -> bool:
