@@ -136,19 +136,18 @@ def test_what_is_counted_in_a_row(session) -> None:
     assert ladder.due() == []
 
 
-def test_a_look_costs_what_is_new(session) -> None:
+def test_a_look_costs_what_is_new(session, monkeypatch) -> None:
     session.extend(turns(200))
     ladder = session.ladder()
     ladder.due()
     read: list[int] = []
     see = Watch.see
 
-    class Counting(Watch):
-        def see(self, item: Any) -> Any:
-            read.append(item.seq)
-            return see(self, item)
+    def counted(watch: Watch, item: Any) -> Any:
+        read.append(item.seq)
+        return see(watch, item)
 
-    ladder._watch = Counting(ladder.rules)
+    monkeypatch.setattr(Watch, "see", counted)
     session.append(user())
     ladder.due()
     assert read == [401]
