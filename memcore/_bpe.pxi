@@ -45,6 +45,24 @@ cdef extern from "_bpe.h" nogil:
     size_t bpe_units(const void *, int, size_t, size_t)
 
 
+cdef extern from *:
+    """
+    /* A workspace out of those that are idle, NULL if none is, and back: one call each, since a
+       tracer runs between two lines of Cython, and lets other threads take one, too. */
+    static inline bpe_work *memcore_take(bpe_work **idle, int *count) {
+        return *count ? idle[--*count] : NULL;
+    }
+
+    static inline int memcore_give_back(bpe_work **idle, int *count, int most, bpe_work *work) {
+        if (*count >= most) return 0;
+        idle[(*count)++] = work;
+        return 1;
+    }
+    """
+    bpe_work *memcore_take(bpe_work **, int *)
+    bint memcore_give_back(bpe_work **, int *, int, bpe_work *)
+
+
 cdef enum:
     IDLE_MAX = 16               # workspaces that wait for the next call
     GIL_HELD_BYTES = 16384      # texts up to here are counted in less time than a release costs
@@ -113,21 +131,16 @@ cdef class Encoding:
     # One workspace a call: with the GIL released, several calls are under way.
 
     cdef bpe_work *take(self) except NULL:
-        cdef bpe_work *work
-        if self.idle_count:
-            self.idle_count -= 1
-            return self.idle[self.idle_count]
-        work = bpe_work_new()
+        cdef bpe_work *work = memcore_take(self.idle, &self.idle_count)
+        if work is NULL:
+            work = bpe_work_new()
         if work is NULL:
             raise MemoryError
         return work
 
     cdef void give_back(self, bpe_work *work) noexcept:
         bpe_work_trim(work)
-        if self.idle_count < IDLE_MAX:
-            self.idle[self.idle_count] = work
-            self.idle_count += 1
-        else:
+        if not memcore_give_back(self.idle, &self.idle_count, IDLE_MAX, work):
             bpe_work_free(work)
 
     cdef int utf8_of(self, str text, bpe_work *work, Utf8 *found) except -1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from array import array
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import adversary
 from memcore import vocab
+from memcore._fast import build_flavour
 from tiktokens import NAMES, agree
 
 each = pytest.mark.parametrize("name", NAMES)
@@ -170,3 +172,26 @@ def test_a_list_that_shrinks_while_it_is_counted():
         counts = encoding.count_many(texts)
         thief.join()
         assert set(counts) <= {20_001}
+
+
+@pytest.mark.skipif(build_flavour() != "trace", reason="nothing runs between two lines of C")
+def test_a_tracer_may_count_between_two_lines():
+    encoding = vocab.load(NAMES[0])
+    texts = [f"hello world {number}" for number in range(20)]
+    counts = [encoding.count(text) for text in texts]
+    places = set()
+
+    def tracer(frame, event, _):
+        if frame.f_code.co_name in ("take", "give_back"):
+            places.add((frame.f_code.co_name, event))
+            encoding.count("hello")
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        again = [encoding.count(text) for text in texts]
+    finally:
+        sys.settrace(before)
+    assert again == counts
+    assert {("take", "line"), ("give_back", "line")} <= places
