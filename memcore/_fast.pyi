@@ -37,6 +37,104 @@ def open_items(
     kinds: tuple[Any, ...],
     slow: Callable[[int, bytes, bytes, int], Any],
 ) -> list[Any]: ...
+def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes: ...
+def put_item(
+    txn: Any,
+    rows: bytes,
+    seq: int,
+    body: bytes,
+    flags: int,
+    chain: int,
+    tokens: int,
+    created: int,
+    tag: int,
+    facts: bytes,
+) -> tuple[int, bytes]: ...
+def encode_ops(ops: dict[bytes, bytes | None]) -> bytes: ...
+def encode_plain(item: dict[str, Any], seed: bytes, options: int) -> tuple[bytes, bytes] | None: ...
+
+@disjoint_base
+class RecordingTxn:
+    raw: Any
+    get: Callable[[bytes], bytes | None]
+    vault: Any
+    audit: Any
+    raw_put: Callable[[bytes, bytes], bool]
+    raw_delete: Callable[[bytes], bool]
+    ops: dict[bytes, bytes | None]
+    puts: dict[bytes, int]
+    local: dict[Any, Any]
+    callbacks: list[tuple[Any, Callable[[], None]]]
+    topics: set[bytes]
+    owner: Any
+    failed: Exception | None
+    size: int
+    recording: bool
+    dirty: bool
+    def __init__(
+        self, raw: Any, recording: bool, vault: Any = None, recorder: Any = None
+    ) -> None: ...
+    def put(self, key: bytes, value: bytes) -> None: ...
+    def put_own(self, key: bytes, value: bytes) -> None: ...
+    def delete(self, key: bytes) -> bool: ...
+    def record(self, key: bytes, value: bytes | None) -> None: ...
+    def spoil(self) -> None: ...
+    def on_commit(self, callback: Callable[[], None]) -> None: ...
+    def notify(self, topic: bytes) -> None: ...
+
+@disjoint_base
+class PreparedFields:
+    message: dict[str, Any]
+    facts: bytes
+    tokens: int
+    body: bytes
+    flags: int
+    created_s: int
+    counter: str
+    payload: bytes | None
+    staged: Any
+    held: bytes | None
+    was: int
+    def __init__(
+        self,
+        message: dict[str, Any],
+        facts: bytes,
+        tokens: int,
+        body: bytes,
+        flags: int,
+        created_s: int,
+        counter: str,
+        payload: bytes | None = None,
+        *,
+        was: int = 0,
+    ) -> None: ...
+
+@final
+class WriteRequest:
+    fn: Callable[[Any], Any]
+    result: Any
+    error: BaseException | None
+    waiter: Any
+    future: Any
+    state: int
+    makes_room: bool
+    done: bool
+    struck: bool
+    job: bool
+    def __init__(self, fn: Callable[[Any], Any], *, makes_room: bool = False) -> None: ...
+
+@final
+class WriteBatch:
+    own: WriteRequest | None
+    refusal: Any
+    calls: list[WriteRequest]
+    back: list[WriteRequest]
+    hurried: bool
+    decided: bool
+    settled: bool
+    def __init__(self, own: WriteRequest | None, *, hurried: bool = False) -> None: ...
+    def take_back(self, index: int) -> None: ...
+
 def fresh_json(values: list[Any], absent: object) -> list[Any]: ...
 def record_spans(page: bytes) -> list[tuple[int, int]] | None: ...
 

@@ -2087,6 +2087,7 @@ cdef class HeadFields:
 
 
 include "_rows.pxi"
+include "_write.pxi"
 include "_bpe.pxi"
 include "_trees.pxi"
 include "_runs.pxi"

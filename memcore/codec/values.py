@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 from xxhash import xxh3_64_digest
 
-from memcore._fast import scan_json
+from memcore._fast import scan_json, seal_value
 from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, KEY_BYTES_MAX, VALUE_FORMAT
 
@@ -35,7 +35,6 @@ __all__ = [
 
 
 HEADER_BYTES: Final = 10
-_HEADS: Final = tuple(bytes((VALUE_FORMAT, flags)) for flags in range(256))
 _ENCRYPTED_HEAD: Final = bytes((ENCRYPTED_FORMAT, 0))
 CLEAR_FORMAT: Final = 0
 """Stands in the place of the format of a value that should be encrypted and is not."""
@@ -66,17 +65,11 @@ _PROBLEMS: Final = {
 }
 _UNPLACED: Final = (4, 5)
 _PATH_DEPTH_MAX: Final = 32
-_ORJSON_OPTIONS: Final = (
+ORJSON_OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
-
-
-def seal_value(key: bytes, body: bytes, flags: int = 0) -> bytes:
-    """The stored form of ``body`` under ``key``."""
-    head = _HEADS[flags]
-    return b"".join((head, xxh3_64_digest(b"".join((_LENGTHS[len(key)], head, key, body))), body))
 
 
 def seal_encrypted(key: bytes, *body: bytes) -> bytes:
@@ -266,7 +259,7 @@ def encode_json(value: Any) -> tuple[bytes, int]:
     """
     check_json(value)
     try:
-        return orjson.dumps(value, option=_ORJSON_OPTIONS), 0
+        return orjson.dumps(value, option=ORJSON_OPTIONS), 0
     except TypeError:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         return text.encode("utf-8", "surrogatepass"), FLAG_PLAIN_JSON

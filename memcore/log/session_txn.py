@@ -17,10 +17,10 @@ from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
 from memcore import blobs
-from memcore._fast import Ledger
-from memcore.codec import keys
-from memcore.codec.values import checksum_of, seal_value
+from memcore._fast import Ledger, put_item
+from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, InternalError, NotFoundError, RevisionConflict
+from memcore.limits import HEAD_SEGMENTS_MAX
 from memcore.log.checkpoint import CheckpointRow
 from memcore.log.history import (
     CachedSession,
@@ -184,7 +184,12 @@ class SessionTxn:
 
     def receipt(self, count: int) -> Receipt:
         """The receipt of a change that appended ``count`` items."""
-        return Receipt(self.last_seq, self.head.revision, self.tokens, self.open_calls, count)
+        head, base, overlay = self.head, self._base, self._overlay
+        segments = head.segments
+        tokens = base.tokens_before + overlay.tokens
+        calls = base.open_before + overlay.open_count
+        last = segments[-1][2] if segments else 0
+        return tuple.__new__(Receipt, (last, head.revision, tokens, calls, count))
 
     def expect(self, revision: int | None) -> None:
         """Compare the caller's revision.
@@ -390,14 +395,16 @@ class SessionTxn:
 
     def _write_waiting(self) -> None:
         """Write the queued items and their index records."""
-        if not self._waiting:
+        waiting = self._waiting
+        if not waiting:
             return
-        records = [self._write_item(seq, item) for seq, item in self._waiting]
-        first, tail = self._waiting[0][0], self._tail
-        if tail is not None and len(records) == 1:
-            tail = index.extend_page(self.txn, tail, first, records[0])
+        first, tail = waiting[0][0], None
+        if len(waiting) == 1:
+            records = [self._write_item(*waiting[0])]
+            if self._tail is not None:
+                tail = index.extend_page(self.txn, self._tail, first, records[0])
         else:
-            tail = None
+            records = [self._write_item(seq, item) for seq, item in waiting]
         self._tail = tail or index.append_records(
             self.txn,
             self.log.scope,
@@ -411,15 +418,17 @@ class SessionTxn:
 
     def _write_item(self, seq: int, item: Prepared) -> bytes:
         """Write an item's row; returns its index record."""
-        log, head = self.log, self.head
-        key = keys.numbered(log.item_rows, seq)
+        txn, log, head = self.txn, self.log, self.head
         body = item.body if item.payload is None else self._body_with_blob(item, item.payload)
-        value = seal_value(key, salted(body, self.txn.vault), item.flags)
-        self.txn.put(key, value)
+        if txn.vault is not None:
+            body = salted(body, txn.vault)
+        head.chain, record = put_item(
+            txn, log.item_rows, seq, body, item.flags,
+            head.chain, item.tokens, item.created_s, log.tag, item.facts,
+        )  # fmt: skip
         if item.held is not None:
-            quarantine.put_held(self.txn, log.scope, log.session, seq, item.held)
-        chain = head.chain = index.chain_after(head.chain, checksum_of(value))
-        return index.RECORD.pack(item.tokens, item.created_s, chain, log.tag) + item.facts
+            quarantine.put_held(txn, log.scope, log.session, seq, item.held)
+        return record
 
     def _body_with_blob(self, item: Prepared, payload: bytes) -> bytes:
         scope = self.log.scope  # acquire raises StagedBlobLost if what was staged is gone
@@ -434,9 +443,11 @@ class SessionTxn:
         head.flags &= ~FLAG_LEASED if self.is_vacated else -1
         head.revision += revised
         head.updated_ms = now_ms
-        head.tokens = self.tokens
-        head.open_calls = self.open_calls
-        head.spill(txn, log.scope, log.session)
+        base, overlay = self._base, self._overlay
+        head.tokens = base.tokens_before + overlay.tokens
+        head.open_calls = base.open_before + overlay.open_count
+        if len(head.segments) > HEAD_SEGMENTS_MAX:
+            head.spill(txn, log.scope, log.session)
         if self._packed is None:  # not earlier: a closure that fails takes its callbacks along
             txn.on_commit(self._take_over)
         self._packed = seal_value(log.head_key, head.pack())

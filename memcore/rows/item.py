@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from memcore._fast import classify, pack_event, pack_facts
+from memcore._fast import PreparedFields, classify, encode_plain, pack_event, pack_facts
 from memcore.codec import values as codec
 from memcore.errors import (
     CallerError,
@@ -58,27 +57,10 @@ _PLAIN_FIELDS: Final = 2
 ABANDON_EVENT: Final = "abandon"
 
 
-@dataclass(slots=True)
-class Prepared:
+class Prepared(PreparedFields):
     """An item that is ready to be written; nothing about it can fail any more but its pairing."""
 
-    message: Message
-    facts: bytes
-    tokens: int
-    body: bytes
-    """The row's body up to the item JSON, followed by it unless ``payload`` holds it."""
-    flags: int
-    created_s: int
-    counter: str
-    """Whose count ``tokens`` is."""
-    payload: bytes | None = None
-    """The encoded item when it is too large for its row."""
-    staged: Any = None
-    """The reference of the staged blob, once there is one."""
-    held: bytes | None = None
-    """What goes to the quarantine in the item's place: a byte of flags, and JSON."""
-    was: int = 0
-    """The seq of the stored item that is written once more; 0: it is a new one."""
+    __slots__ = ()
 
     @property
     def size(self) -> int:
@@ -140,15 +122,16 @@ def _with_envelope(told: Envelope, request_id: str | None, rest: dict[str, Any])
 
 def _prepare(
     message: Message,
-    kind: int,
     facts: bytes,
+    encoded: bytes,
+    flags: int,
     *,
     tokens: int | None,
     counter: TokenCounter,
     envelope: bytes,
     now_us: int,
 ) -> Prepared:
-    encoded, flags = _encode(message, "item")
+    """Count an encoded item, and lay out its row."""
     if len(encoded) > ITEM_BYTES_MAX:
         msg = (
             f"the item is {len(encoded)} bytes as JSON; at most {ITEM_BYTES_MAX} are allowed: "
@@ -160,7 +143,7 @@ def _prepare(
         if type(tokens) is not int or not 0 <= tokens <= ITEM_TOKENS_MAX:
             tokens = checked_tokens(counter.id, tokens)
     flag = _HAS_ENVELOPE if envelope else 0
-    prefix = _HEADER.pack(kind, flag, 0, len(envelope), now_us) + envelope
+    prefix = _HEADER.pack(facts[0], flag, 0, len(envelope), now_us) + envelope
     created_s = now_us // 1_000_000
     if len(encoded) > ITEM_INLINE_BYTES_MAX:
         flags |= codec.FLAG_BLOB
@@ -183,6 +166,24 @@ def prepare_item(
     Raises:
         InvalidItemError: it is not a mapping, not JSON, too large or makes too many calls.
     """
+    found = encode_plain(item, seed, codec.ORJSON_OPTIONS) if type(item) is dict else None
+    flags = 0
+    if found is not None:
+        facts, encoded = found
+    else:
+        item, facts = _classified(item, seed)
+        encoded, flags = _encode(item, "item")
+    beside = b""
+    if not (meta is None and request_id is None and envelope is None):
+        beside = _envelope(meta, request_id, envelope)
+    return _prepare(
+        item, facts, encoded, flags,
+        tokens=None, counter=counter, envelope=beside, now_us=now_us,
+    )  # fmt: skip
+
+
+def _classified(item: Any, seed: bytes) -> tuple[Message, bytes]:
+    """An item as a dict, and what the ledger asks of it; errors as ``prepare_item``."""
     if type(item) is not dict:
         if not isinstance(item, Mapping):
             hint = "; pass item.model_dump()" if hasattr(item, "model_dump") else ""
@@ -195,15 +196,7 @@ def prepare_item(
     if facts is None:
         msg = f"the item makes or answers more than {CALLS_PER_ITEM_MAX} calls"
         raise InvalidItemError(msg)
-    return _prepare(
-        item,
-        facts[0],
-        facts,
-        tokens=None,
-        counter=counter,
-        envelope=_envelope(meta, request_id, envelope),
-        now_us=now_us,
-    )
+    return item, facts
 
 
 def prepare_event(
@@ -229,15 +222,12 @@ def prepare_event(
         raise InvalidOptionError(msg)
     facts = pack_event(abandons, seed)
     assert facts is not None  # noqa: S101 - the caller gives up one call at a time
+    message = {"type": event_type, "payload": payload}
+    encoded, flags = _encode(message, "item")
     return _prepare(
-        {"type": event_type, "payload": payload},
-        ItemKind.EVENT,
-        facts,
-        tokens=0,
-        counter=counter,
-        envelope=_envelope(meta, request_id, envelope),
-        now_us=now_us,
-    )
+        message, facts, encoded, flags,
+        tokens=0, counter=counter, envelope=_envelope(meta, request_id, envelope), now_us=now_us,
+    )  # fmt: skip
 
 
 def orphan_error(item: Prepared, at: int) -> OrphanResultError:

@@ -218,15 +218,17 @@ def _admitted(
 
 def _counter_of(ref: SessionRef) -> TokenCounter:
     """The session's own counter, so that its counts are never mixed."""
-    ref.touch()
-    log = ref.resolve()
-    if log is None:
-        return ref.options.counter or ref.engine.counter
-    if log.head is None:
-        ref.engine.read_locked(log, log.catch_up)
-    if log.head is None:
-        return ref.options.counter or ref.engine.counter
-    ref.check_head(log.head)
+    if ref.due is not None:
+        ref.touch()
+    log = ref.log
+    if log is None or log.head is None:
+        log = ref.resolve()
+        if log is not None and log.head is None:
+            ref.engine.read_locked(log, log.catch_up)
+        if log is None or log.head is None:
+            return ref.options.counter or ref.engine.counter
+    if ref.asks:
+        ref.check_head(log.head)
     return log.counter
 
 
@@ -308,7 +310,8 @@ class Append(Change[Receipt]):
             first = find_request(session, self.request, now_ms=self.ref.engine.now_ms())
             if first is not None:
                 return Unchanged(first)
-        session.expect(self.expected_revision)
+        if self.expected_revision is not None:
+            session.expect(self.expected_revision)
         session.append(self.items, orphans=self.ref.options.orphans)
         return None
 
@@ -355,7 +358,10 @@ def append_items(
     envelope: AnyEnvelope | None = None,
 ) -> Change[Receipt]:
     """The change of ``Session.extend``."""
-    encoded = encode_items(ref, items, options_of(meta, request_id, envelope))
+    options = PLAIN
+    if not (meta is None and request_id is None and envelope is None):
+        options = options_of(meta, request_id, envelope)
+    encoded = encode_items(ref, items, options)
     request = None
     if idempotency_key is not None:
         request = prepare_request(idempotency_key, encoded, seed=ref.engine.seed)

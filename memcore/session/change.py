@@ -83,7 +83,8 @@ class Change(Generic[T]):
     """What it appends: large ones are staged before it is run."""
 
     def __init__(self, ref: SessionRef) -> None:
-        ref.need_writable()
+        if ref.due is not None or ref.engine.store.read_only:
+            ref.need_writable()
         self.ref = ref
 
     def run(self, session: SessionTxn) -> T | Unchanged | None:
@@ -109,8 +110,7 @@ class Change(Generic[T]):
     def __call__(self, txn: Txn) -> T:
         """Carry the change out in a write transaction."""
         ref = self.ref
-        find = ref.draft if self.guarded else ref.unguarded
-        session = find(txn, create=self.creates)
+        session = ref.draft(txn, create=self.creates, guarded=self.guarded)
         if session is None:
             return self.missing()
         mark = None if self.atomic else session.mark()
@@ -123,7 +123,7 @@ class Change(Generic[T]):
         if type(result) is Unchanged:
             return result.result  # type: ignore[no-any-return]
         try:
-            session.finish(now_ms=ref.engine.now_ms(), revised=self.revised)
+            session.finish(now_ms=ref.engine.now_us() // 1000, revised=self.revised)
             if ref.uses is not None:
                 ref.uses.write(txn, session.log.place)
             found = self.done(session, result)

@@ -535,6 +535,7 @@ class SessionRef:
         "_touching",
         "access",
         "app",
+        "asks",
         "due",
         "engine",
         "lease",
@@ -555,6 +556,8 @@ class SessionRef:
         self.user = user
         self.name = name
         self.options = options
+        self.asks = options.policy is not None or options.counter is not None
+        """Whether a head is to be compared with what the caller asked for."""
         self.scope: int | None = None
         self.log: CachedSession | None = None
         self.due: Callable[[], bool] | None = None
@@ -673,20 +676,40 @@ class SessionRef:
         """The session is gone; its name may stand for another one now."""
         self.log = None
 
-    def draft(self, txn: Txn, *, create: bool) -> SessionTxn | None:
+    def draft(self, txn: Txn, *, create: bool, guarded: bool = True) -> SessionTxn | None:
         """The session's draft in a write transaction; made if it is missing and ``create``.
+
+        ``guarded``: a lease is respected.
 
         Raises:
             ReadOnlyError, PolicyMismatchError
             LeaseHeldError, FencedError: the session is not this handle's to change.
         """
-        draft = self.unguarded(txn, create=create and self.lease is None)
+        log, lease = self.log, self.lease if guarded else None
+        draft = None if log is None else self.engine.drafts.of(txn, log)
         if draft is None:
-            if self.lease is not None and create:
-                raise fenced(self.lease, None, self.name)
-        elif self.lease is not None or draft.head.flags & FLAG_LEASED:
+            draft = self._open(txn)
+            if draft is None:
+                if lease is not None and create:
+                    raise fenced(lease, None, self.name)
+                return self._create(txn) if create else None
+        elif self.asks:
+            self.check_head(draft.head)
+        if lease is not None or (guarded and draft.head.flags & FLAG_LEASED):
             now_ms = self.engine.now_ms()
-            check_lease(txn, draft, self.lease, now_ms=now_ms, name=self.name)
+            check_lease(txn, draft, lease, now_ms=now_ms, name=self.name)
+        return draft
+
+    def _open(self, txn: Txn) -> SessionTxn | None:
+        """The draft of the session that has the name, None if there is none."""
+        found = self.find(txn)
+        if found is None:
+            return None
+        draft = self.engine.drafts.open(txn, *found)
+        if draft is None:
+            raise self.headless(*found)
+        self.check_head(draft.head)
+        txn.on_commit(lambda: self.settle(*found))
         return draft
 
     def admit(self, txn: Txn, place: tuple[int, int]) -> None:
@@ -696,24 +719,6 @@ class SessionRef:
             LeaseHeldError, FencedError: the session is not this handle's to change.
         """
         check_lease_row(txn, place, self.lease, now_ms=self.engine.now_ms(), name=self.name)
-
-    def unguarded(self, txn: Txn, *, create: bool) -> SessionTxn | None:
-        """As ``draft``, whoever holds the session."""
-        log = self.log
-        if log is not None:
-            draft = self.engine.drafts.of(txn, log)
-            if draft is not None:
-                self.check_head(draft.head)
-                return draft
-        found = self.find(txn)
-        if found is not None:
-            draft = self.engine.drafts.open(txn, *found)
-            if draft is not None:
-                self.check_head(draft.head)
-                txn.on_commit(lambda: self.settle(*found))
-                return draft
-            raise self.headless(*found)
-        return self._create(txn) if create else None
 
     def need_gone(self, txn: ReadTxn) -> None:
         """Refuse to call a session gone whose name is there.

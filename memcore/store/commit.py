@@ -21,6 +21,7 @@ from threading import Thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
+from memcore._fast import WriteBatch, WriteRequest
 from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
 from memcore.limits import BATCH_CLOSURES_MAX, PAGE_BYTES, ROOM_BYTES, ROOM_STEP_BYTES
 from memcore.store import lmdb as binding
@@ -68,50 +69,6 @@ NEW, QUEUED, TAKEN, LEAD, DONE = range(5)
 
 class WriterNeeded(Exception):  # noqa: N818 - no failure: the batch runs elsewhere
     """A batch would have to wait on a thread that must not: the writer thread runs it."""
-
-
-class WriteRequest:
-    """One closure and what became of it."""
-
-    __slots__ = (
-        "done", "error", "fn", "future", "job", "makes_room", "result", "state", "struck", "waiter",
-    )  # fmt: skip
-
-    def __init__(self, fn: Callable[[Any], Any], *, makes_room: bool = False) -> None:
-        self.fn = fn
-        self.makes_room = makes_room
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.state = NEW
-        self.done = False
-        self.struck = False
-        self.job = False
-        self.waiter: LockType | None = None
-        self.future: asyncio.Future[Any] | None = None
-
-
-class WriteBatch:
-    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
-
-    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
-    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
-    """
-
-    __slots__ = ("back", "calls", "decided", "hurried", "own", "refusal", "settled")
-
-    def __init__(self, own: WriteRequest | None, *, hurried: bool = False) -> None:
-        self.own = own
-        self.hurried = hurried
-        self.calls: list[WriteRequest] = [] if own is None else [own]
-        self.back: list[WriteRequest] = []
-        self.decided = False
-        self.refusal: MemcoreError | None = None
-        """What calls that make no room get: they must not be carried out now."""
-        self.settled = False
-
-    def take_back(self, index: int) -> None:
-        """Leave the calls from ``index`` on to the next batch."""
-        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
 
 
 # --- How outcomes get to those who wait for them: threads by their locks, futures over their loops
@@ -411,6 +368,17 @@ class CommitQueue:
         interrupt: BaseException | None = None
         while True:
             try:
+                # The short way for a lone caller: nobody to wake, nobody to lead.
+                own = batch.own
+                if own is not None and len(batch.calls) == 1 and not (batch.back or self.waiting):
+                    with self._mu:
+                        if not (self.waiting or batch.settled):
+                            own.state = DONE
+                            self._owner = 0
+                            self._busy = False
+                            self._batch = None
+                            batch.settled = True
+                            break
                 self._settle(batch)
                 break
             except Exception:
@@ -423,8 +391,6 @@ class CommitQueue:
     def _settle(self, batch: WriteBatch) -> None:
         """Give everybody of the batch its outcome or its place in the queue; pass on the lead."""
         own, waiting = batch.own, self.waiting
-        if len(batch.calls) == 1 and self._settle_alone(batch):
-            return
         final = [c for c in batch.calls if batch.decided or c.done]
         back = [c for c in batch.calls if not (batch.decided or c.done or c is own)] + batch.back
         with self._mu:
@@ -496,21 +462,6 @@ class CommitQueue:
     def release(self, claimed: WriteRequest) -> None:
         """Give back the lead of ``claim``."""
         self._settle_surely(WriteBatch(claimed))
-
-    def _settle_alone(self, batch: WriteBatch) -> bool:
-        """The short way for a lone caller: nobody to wake, nobody to lead."""
-        own = batch.own
-        if own is None or batch.back or self.waiting:
-            return False
-        with self._mu:
-            if self.waiting or batch.settled:
-                return False
-            own.state = DONE
-            self._owner = 0
-            self._busy = False
-            self._batch = None
-            batch.settled = True
-        return True
 
     # --- asynchronous callers ----------------------------------------------------------------
 
@@ -631,6 +582,9 @@ class _Next(Enum):
     GROW_AHEAD = 4
 
 
+_COMMIT: Final = _Next.COMMIT
+
+
 class _CommitOutcome(Enum):
     """What became of a commit that did not return."""
 
@@ -665,7 +619,19 @@ class Leader:
     def run(self, batch: WriteBatch) -> None:
         """Decide every call of the batch; raises interrupts, and WriterNeeded if it is hurried."""
         try:
-            self._try_until_decided(batch)
+            again = True
+            while True:
+                try:
+                    follows = self._attempt(batch)
+                except (RawError, StoreFullError) as error:
+                    if not again or not self._can_free(error, hurried=batch.hurried):
+                        raise
+                    again = False
+                    continue
+                if follows is _COMMIT:
+                    break
+                if follows is not _Next.AGAIN:
+                    self._grow(follows, hurried=batch.hurried)
             if self._env.audit is not None and not batch.hurried:
                 self._env.audit.anchor_if_due()
         except WriterNeeded:
@@ -677,30 +643,27 @@ class Leader:
                     call.error = _copy_of(failure, error)
             batch.decided = True
 
-    def _try_until_decided(self, batch: WriteBatch) -> None:
-        again = True
-        while True:
-            try:
-                follows = self._attempt(batch)
-            except (RawError, StoreFullError) as error:
-                steady_sync = self._env.steady_sync
-                if steady_sync is None or not again or not _is_full(error, self._env.path):
-                    raise
-                if batch.hurried:
-                    raise WriterNeeded from error
-                # A steady point lets go of the pages that were freed since the last one.
-                with suppress(MapMovedError):  # the next attempt follows the map
-                    steady_sync.sync()
-                again = False
-                continue
-            if follows is _Next.COMMIT:
-                return
-            if batch.hurried and follows is not _Next.AGAIN:
-                raise WriterNeeded  # growing waits for all who read
-            if follows is _Next.GROW:
-                self._env.grow()
-            elif follows is _Next.GROW_AHEAD:
-                self._env.grow_ahead()
+    def _grow(self, follows: _Next, *, hurried: bool) -> None:
+        if hurried:
+            raise WriterNeeded  # growing waits for all who read
+        if follows is _Next.GROW:
+            self._env.grow()
+        else:
+            self._env.grow_ahead()
+
+    def _can_free(self, error: BaseException, *, hurried: bool) -> bool:
+        """Whether a batch that found no room may be tried again behind a steady point.
+
+        That lets go of the pages that were freed since the last one.
+        """
+        steady_sync = self._env.steady_sync
+        if steady_sync is None or not _is_full(error, self._env.path):
+            return False
+        if hurried:
+            raise WriterNeeded from error
+        with suppress(MapMovedError):  # the next attempt follows the map
+            steady_sync.sync()
+        return True
 
     def _attempt(self, batch: WriteBatch) -> _Next:
         self.need_sound()
@@ -714,7 +677,7 @@ class Leader:
             raw = env.begin_write(hurried=batch.hurried)
             txn = self._txn = WriteTxn(raw, env.redo is not None, env.vault, env.audit)
             follows, wrote = self._run_calls(txn, batch, env.queue)
-            if follows is _Next.COMMIT:
+            if follows is _COMMIT:
                 if wrote:
                     if not self._has_room(txn, batch):
                         return _Next.AGAIN
@@ -747,12 +710,13 @@ class Leader:
 
         A closure that wrote and then raised has spoilt the transaction: the others run again.
         """
+        redo = self._env.redo
         wrote = False
         index = 0
         while True:
             while index < len(batch.calls):
                 call = batch.calls[index]
-                if call.done or _is_refused(call, batch.refusal):
+                if call.done or (batch.refusal is not None and _is_refused(call, batch.refusal)):
                     index += 1
                     continue
                 txn.owner = call
@@ -769,7 +733,7 @@ class Leader:
                     call.error = _typed(call.error, self._env.path)
                     del txn.callbacks[callbacks:]
                 elif txn.dirty:
-                    if self._overflows(txn):
+                    if redo is not None and txn.size > redo.capacity:
                         if wrote:
                             batch.take_back(index)
                             return _Next.AGAIN, False
@@ -779,7 +743,7 @@ class Leader:
             if not queue.waiting or batch.back or not queue.take_more(batch):
                 if wrote and txn.vault is not None:
                     txn.vault.note(txn)
-                return _Next.COMMIT, wrote
+                return _COMMIT, wrote
 
     def _run_one(self, txn: WriteTxn, call: WriteRequest, batch: WriteBatch) -> None:
         try:
@@ -796,10 +760,6 @@ class Leader:
                 raise
             call.error = error
             txn.dirty = True
-
-    def _overflows(self, txn: WriteTxn) -> bool:
-        redo = self._env.redo
-        return redo is not None and txn.size > redo.capacity
 
     # --- the commit --------------------------------------------------------------------------
 
@@ -833,9 +793,9 @@ class Leader:
                 if redo is not None and not recorded:
                     self.sync()
                     recorded = True
-                if callbacks:
-                    run_callbacks(callbacks)
-                self._env.notifier.publish(txn.topics)
+                run_callbacks(callbacks)
+                if txn.topics:
+                    self._env.notifier.publish(txn.topics)
                 self.batches += 1
                 self.closures += len(batch.calls)
                 batch.decided = True
@@ -847,7 +807,8 @@ class Leader:
             raise interrupt
 
     def _stored(self) -> None:
-        self.need_sound()  # a flush of another thread may have failed meanwhile
+        if self.poison:
+            self.need_sound()  # a flush of another thread may have failed meanwhile
         env = self._env
         self.unsynced = env.redo is not None
         if env.steady_sync is not None:
@@ -855,11 +816,13 @@ class Leader:
 
     def _has_room(self, txn: WriteTxn, batch: WriteBatch) -> bool:
         """Whether the batch leaves what is kept for deletions; else those who only write fail."""
-        reserve = self._env.reserve
-        if reserve is None:
+        reserve, calls = self._env.reserve, batch.calls
+        if reserve is None or txn.raw is None:
             return True
-        ordinary = [c for c in batch.calls if not (c.makes_room or c.done or c.error)]
-        if not ordinary or txn.raw is None or reserve.reserve(txn.raw, txn.puts):
+        ordinary = calls
+        if len(calls) > 1 or calls[0].makes_room:
+            ordinary = [c for c in calls if not (c.makes_room or c.done or c.error)]
+        if not ordinary or reserve.reserve(txn.raw, txn.puts):
             return True
         if len(ordinary) > 1:  # one that is too large must not refuse the others: each alone
             batch.take_back(batch.calls.index(ordinary[0]) + 1)
@@ -1057,10 +1020,12 @@ class SpaceReserve:
         """
         txnid = raw.id()
         known = txnid == self._next
-        cost = self._bytes(rows_at_most(puts))
+        pages = pages_for(rows_at_most(puts), self._depth, self._pages)
+        cost = pages * PAGE_BYTES + _COMMIT_BYTES
         if cost > self._left or not known:
             if len(puts) > _FEW:
-                cost = self._bytes(rows_in(raw, puts))
+                pages = pages_for(rows_in(raw, puts), self._depth, self._pages)
+                cost = pages * PAGE_BYTES + _COMMIT_BYTES
             if cost > self._left or not known:
                 self._measure(cost)
             if cost > self._left:
@@ -1068,9 +1033,6 @@ class SpaceReserve:
         self._left -= cost
         self._next = txnid + 1
         return True
-
-    def _bytes(self, rows: Rows) -> int:
-        return pages_for(rows, self._depth, self._pages) * PAGE_BYTES + _COMMIT_BYTES
 
     def refusal(self) -> StoreFullError:
         """What the caller of an ordinary batch is told."""
@@ -1138,7 +1100,8 @@ def rows_at_most(puts: Mapping[bytes, int]) -> Rows:
         else:
             inline += taken + 8
             large += (size + _PAGE_HEAD_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
-    return Rows(len(puts), inline, inline if len(puts) > _FEW else 0, large)
+    rows = (len(puts), inline, inline if len(puts) > _FEW else 0, large)
+    return tuple.__new__(Rows, rows)  # no frame of a constructor: each commit comes here
 
 
 def rows_in(raw: RawTxn, puts: Mapping[bytes, int]) -> Rows:

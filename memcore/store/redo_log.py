@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from memcore._fast import encode_ops
 from memcore.errors import CorruptStoreError, StoreFormatError
 from memcore.limits import KEY_BYTES_MAX, PAGE_BYTES, REDO_MAGIC, REDO_SLOT_BYTES, RUN_SCAN_PAGES
 from memcore.store.datafile import (
@@ -28,13 +29,11 @@ from memcore.store.datafile import (
 )
 
 __all__ = [
-    "OP_BYTES",
     "SEED_BYTES",
     "Ops",
     "RedoArea",
     "RedoLog",
     "decode",
-    "encode",
     "find_run",
     "make_run",
 ]
@@ -122,32 +121,20 @@ _CHECK = Struct("<Q")
 _TITLE = Struct("<QQI")  # txnid, base, bytes of the operations
 _HEADER_BYTES: Final = _CHECK.size + _TITLE.size
 _OP = Struct("<HI")
-OP_BYTES: Final = _OP.size
+_OP_BYTES: Final = _OP.size
 _DELETED: Final = 0xFFFFFFFF
 _BLANK: Final = bytes(_HEADER_BYTES)
 
 
-def encode(ops: Ops) -> bytes:
-    """The operations as bytes: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
-    pack = _OP.pack
-    parts: list[bytes] = []
-    for key, value in ops.items():
-        if value is None:
-            parts += (pack(len(key), _DELETED), key)
-        else:
-            parts += (pack(len(key), len(value)), key, value)
-    return b"".join(parts)
-
-
 def decode(body: bytes) -> dict[bytes, bytes | None] | None:
-    """The operations of ``encode``; None if a byte of them could not have come from there."""
+    """The operations of ``encode_ops``; None if a byte of them could not have come from there."""
     ops: dict[bytes, bytes | None] = {}
     at = 0
     while at < len(body):
-        if at + OP_BYTES > len(body):
+        if at + _OP_BYTES > len(body):
             return None
         key_bytes, value_bytes = _OP.unpack_from(body, at)
-        at += OP_BYTES
+        at += _OP_BYTES
         key = body[at : at + key_bytes]
         at += key_bytes
         if not 0 < key_bytes <= KEY_BYTES_MAX or len(key) != key_bytes or not key[0]:
@@ -183,11 +170,11 @@ class RedoLog:
             self._in_memory = lies_in_memory(self._fd)
         return self._in_memory
 
-    def write(self, txnid: int, ops: Ops) -> None:
+    def write(self, txnid: int, ops: dict[bytes, bytes | None]) -> None:
         """Put the record of ``txnid`` into its slot; the caller's commit flushes it."""
         fd = self._fd
         base = xxh3_64_intdigest(os.pread(fd, META_IMAGE_BYTES, META_OFFSETS[~txnid & 1]))
-        body = encode(ops)
+        body = encode_ops(ops)
         rest = _TITLE.pack(txnid, base, len(body)) + body
         record = _CHECK.pack(xxh3_64_intdigest(rest, self._seed)) + rest
         self._last = record[:_HEADER_BYTES]

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from memcore._fast import RecordingTxn
 from memcore.errors import InternalError
 from memcore.limits import KEY_BYTES_MAX
 from memcore.store.datafile import AUDITED, FORMAT_KEY, Format
 from memcore.store.interface import ReadTxn
-from memcore.store.redo_log import OP_BYTES
 
 if TYPE_CHECKING:
-    from memcore.store.audit_log import Recorder
     from memcore.store.encryption import RowCipher
 
 __all__ = [
@@ -196,7 +195,7 @@ def _rows(
         cursor.close()
 
 
-class WriteTxn:
+class WriteTxn(RecordingTxn):
     """A write transaction shared by the closures of one batch; records what it writes.
 
     ``dirty`` says that the running closure has written, ``failed`` that LMDB refused an operation:
@@ -204,51 +203,7 @@ class WriteTxn:
     the keys that were put, with the size of their values, for whoever estimates pages.
     """
 
-    __slots__ = (
-        "_delete",
-        "_put",
-        "audit",
-        "callbacks",
-        "dirty",
-        "failed",
-        "get",
-        "local",
-        "ops",
-        "owner",
-        "puts",
-        "raw",
-        "recording",
-        "size",
-        "topics",
-        "vault",
-    )
-
-    def __init__(
-        self,
-        raw: RawTxn,
-        recording: bool,
-        vault: RowCipher | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.raw: RawTxn | None = raw
-        self.vault = vault
-        self.get: Callable[[bytes], bytes | None] = (
-            raw.get if vault is None else vault.reader(raw.get)
-        )
-        self._put: Callable[[bytes, bytes], bool] = raw.put
-        self._delete: Callable[[bytes], bool] = raw.delete
-        self.recording = recording
-        self.ops: dict[bytes, bytes | None] = {}
-        self.size = 0
-        self.puts: dict[bytes, int] = {}
-        self.dirty = False
-        self.failed: Exception | None = None
-        self.local: dict[Any, Any] = {}
-        self.callbacks: list[tuple[Any, Callable[[], None]]] = []
-        self.owner: Any = None
-        self.topics: set[bytes] = set()
-        self.audit = None if recorder is None else recorder.begin(self, raw.id())
-        """Notes what is written, if the file is audited."""
+    __slots__ = ()
 
     def drop(self) -> RawTxn | None:
         """Let go of LMDB's transaction and hand it over; later use is a typed error.
@@ -256,61 +211,19 @@ class WriteTxn:
         What closures left here refers to this transaction in turn: without these circles everything
         is freed at once, not by the next run of the garbage collector.
         """
-        raw, self.raw = self.raw, None
-        self.get = self._put = self._delete = _ended
+        raw: RawTxn | None = self.raw
+        self.raw = None
+        self.get = self.raw_put = self.raw_delete = _ended
         self.audit = None
         self.local.clear()
         self.callbacks.clear()
         return raw
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write one row."""
-        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
-            _refuse_key(key)
-        if self.vault is not None:
-            value = self.vault.seal(key, value)
-        try:
-            self._put(key, value)
-        except Exception as error:
-            self.failed = error
-            raise
-        self.dirty = True
-        self.puts[key] = len(value)
-        if self.recording:
-            self._record(key, value)
-        else:
-            self.size += len(value)
-        if self.audit is not None:
-            self.audit.note(key, value)
-
-    def put_own(self, key: bytes, value: bytes) -> None:
-        """Write one of the store's own rows, whose keys no closure may touch."""
-        self._put(key, value)
-        self.dirty = True
-        self._record(key, value)
 
     def need_feature(self, feature: int) -> None:
         """Have whoever does not know the feature refuse the file from this commit on."""
         record = Format.unpack(stored(self).get(FORMAT_KEY), "the file")
         if not record.features & feature:
             self.put_own(FORMAT_KEY, record._replace(features=record.features | feature).pack())
-
-    def delete(self, key: bytes) -> bool:
-        """Remove one row; whether it was there."""
-        if not key >= _FIRST_KEY or len(key) > KEY_BYTES_MAX:
-            _refuse_key(key)
-        try:
-            found = self._delete(key)
-        except Exception as error:
-            self.failed = error
-            raise
-        if found:
-            self.dirty = True
-            if self.recording:
-                self._record(key, None)
-            if self.audit is not None:
-                self.audit.note(key, None)
-        return found
 
     def delete_range(self, start: bytes, stop: bytes) -> int:
         """Remove all rows with ``start <= key < stop``; how many there were."""
@@ -333,7 +246,7 @@ class WriteTxn:
                 cursor.delete()
                 count += 1
                 if self.recording:
-                    self._record(key, None)
+                    self.record(key, None)
                 found = bool(cursor.key())
             cursor.close()
         except Exception as error:
@@ -342,14 +255,6 @@ class WriteTxn:
         if count and self.audit is not None:
             self.audit.note_range(start, stop)
         return count
-
-    def _record(self, key: bytes, value: bytes | None) -> None:
-        ops = self.ops
-        size = self.size + OP_BYTES + len(key)
-        if key in ops:
-            size -= OP_BYTES + len(key) + len(ops[key] or b"")
-        ops[key] = value
-        self.size = size if value is None else size + len(value)
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
@@ -366,21 +271,8 @@ class WriteTxn:
         found = _take(self.raw, start, count)
         return found if self.vault is None else list(self.vault.rows(found))
 
-    def spoil(self) -> None:
-        """Treat the running closure as one that has written: if it fails, the others run again."""
-        self.dirty = True
-
-    def on_commit(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` after the commit, on this thread, before any caller wakes."""
-        self.callbacks.append((self.owner, callback))
-
-    def notify(self, topic: bytes) -> None:
-        """Wake who waits for a topic, after the commit."""
-        self.topics.add(topic)
-
-
-def _refuse_key(key: bytes) -> NoReturn:
-    what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"
-    raise InternalError(
-        f"key {key[:40]!r} {what}; keys have 1..{KEY_BYTES_MAX} bytes and do not start with 00"
-    )
+    def _refuse_key(self, key: bytes) -> NoReturn:
+        what = "is empty" if not key else "is reserved" if not key[0] else f"has {len(key)} bytes"
+        raise InternalError(
+            f"key {key[:40]!r} {what}; keys have 1..{KEY_BYTES_MAX} bytes and do not start with 00"
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from memcore._fast import pack_event, pack_facts
+from memcore._fast import encode_ops, pack_event, pack_facts
 from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.graph import Cache, JsonCoder
@@ -23,7 +23,6 @@ from memcore.rows.item import prepare_item
 from memcore.rows.usage import Anchor, Learned, pack_usage
 from memcore.state.rows import StateHeader
 from memcore.store import open_store
-from memcore.store.redo_log import encode
 from memcore.tokens import get_counter
 from vocabularies import small
 
@@ -95,7 +94,8 @@ def _rows() -> list[bytes]:
 
 
 def _redo() -> list[bytes]:
-    return [encode({b"\1a": b"x", b"\2b": None, b"\3" * 511: b"y" * 900}), encode({b"k": b""})]
+    first = {b"\1a": b"x", b"\2b": None, b"\3" * 511: b"y" * 900}
+    return [encode_ops(first), encode_ops({b"k": b""})]
 
 
 TEXTS = (

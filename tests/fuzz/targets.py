@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from memcore._fast import Ledger, classify, pack_event, pack_facts, record_spans
+from memcore._fast import Ledger, classify, encode_ops, pack_event, pack_facts, record_spans
 from memcore.codec import keys
 from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, MemcoreError
@@ -24,7 +24,7 @@ from memcore.rows.head import Head
 from memcore.state.rows import StateHeader
 from memcore.store.datafile import inspect
 from memcore.store.pages import DamageError, Tree, TreeWalk, free_pages
-from memcore.store.redo_log import decode, encode
+from memcore.store.redo_log import decode
 from memcore.tokens import get_counter
 from memcore.wire import get_policy
 
@@ -178,9 +178,9 @@ def redo_records(data: bytes) -> None:
     """Operations decode to what encodes to them; all else is None."""
     ops = decode(data)
     if ops is not None:
-        assert decode(encode(ops)) == ops
-        if len(encode(ops)) == len(data):  # no key came twice
-            assert encode(ops) == data
+        assert decode(encode_ops(ops)) == ops
+        if len(encode_ops(ops)) == len(data):  # no key came twice
+            assert encode_ops(ops) == data
 
 
 def wire_items(data: bytes) -> None:

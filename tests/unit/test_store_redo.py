@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memcore._fast import encode_ops as encode
 from memcore.store import open_store
 from memcore.store.datafile import META_OFFSETS, open_locked
-from memcore.store.redo_log import decode, encode, find_run
+from memcore.store.redo_log import decode, find_run
 
 META_BYTES = 136
 KEYS = [b"\x01%c" % n for n in range(6)]

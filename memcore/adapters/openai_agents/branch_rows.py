@@ -261,7 +261,7 @@ class BranchAddress(SessionRef):
         self._book = book
         self._generation = generation
 
-    def draft(self, txn: Txn, *, create: bool) -> SessionTxn | None:
+    def draft(self, txn: Txn, *, create: bool, guarded: bool = True) -> SessionTxn | None:
         """As ``SessionRef.draft``.
 
         Raises:
@@ -270,7 +270,7 @@ class BranchAddress(SessionRef):
         if self._book.reading(txn).generation() != self._generation:
             msg = f"the session was cleared, and its branch {self.name!r:.80} with it"
             raise BranchGone(msg)
-        return super().draft(txn, create=create)
+        return super().draft(txn, create=create, guarded=guarded)
 
 
 class Current(History):

@@ -1,0 +1,343 @@
+# Rows made and written: what an append does for each item, its index record and its head.
+
+from orjson import dumps as _dumps
+from xxhash import xxh3_64_digest as _digest64
+
+cdef enum:
+    VALUE_FORMAT = 1
+    REWRITTEN = 0x10    # of the seal's flags: the checksum of the row before comes first
+    PUT_KEY_MAX = 511
+    OP_BYTES = 6        # key length u16, value length u32
+
+
+cdef bytes _seal(bytes key, bytes body, int flags):
+    """The stored form of a body under a key: format, flags, checksum, body."""
+    cdef Py_ssize_t keyed = PyBytes_GET_SIZE(key)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+    cdef bytes whole, value, found
+    cdef uint8_t *p
+    if keyed > PUT_KEY_MAX or not 0 <= flags <= 0xFF:
+        raise ValueError("a key has at most 511 bytes, and flags are one byte")
+    whole = PyBytes_FromStringAndSize(NULL, 4 + keyed + size)
+    p = <uint8_t *>PyBytes_AS_STRING(whole)
+    p[0], p[1] = keyed & 0xFF, keyed >> 8
+    p[2], p[3] = VALUE_FORMAT, <uint8_t>flags
+    memcpy(p + 4, PyBytes_AS_STRING(key), <size_t>keyed)
+    memcpy(p + 4 + keyed, PyBytes_AS_STRING(body), <size_t>size)
+    found = _digest64(whole)
+    if PyBytes_GET_SIZE(found) != 8:
+        raise ValueError("a checksum has eight bytes")
+    value = PyBytes_FromStringAndSize(NULL, SEAL + size)
+    p = <uint8_t *>PyBytes_AS_STRING(value)
+    p[0], p[1] = VALUE_FORMAT, <uint8_t>flags
+    memcpy(p + 2, PyBytes_AS_STRING(found), 8)
+    memcpy(p + SEAL, PyBytes_AS_STRING(body), <size_t>size)
+    return value
+
+
+def seal_value(bytes key not None, bytes body not None, int flags=0):
+    """The stored form of ``body`` under ``key``."""
+    return _seal(key, body, flags)
+
+
+cdef uint64_t _chained(uint64_t chain, const uint8_t *checksum) except? 1:
+    """The prefix hash after one more item: H(previous chain, checksum of the item's row)."""
+    cdef bytes whole = PyBytes_FromStringAndSize(NULL, 16)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(whole)
+    cdef const uint8_t *h
+    cdef bytes found
+    cdef uint64_t x = 0
+    cdef int i
+    memcpy(_put64(p, chain), checksum, 8)
+    found = _digest64(whole)
+    if PyBytes_GET_SIZE(found) != 8:
+        raise ValueError("a checksum has eight bytes")
+    h = <const uint8_t *>PyBytes_AS_STRING(found)
+    for i in range(8):
+        x = x << 8 | h[i]
+    return x
+
+
+def put_item(object txn, bytes rows not None, uint64_t seq, bytes body not None, int flags,
+             uint64_t chain, uint32_t tokens, uint32_t created, int tag, bytes facts not None):
+    """Put the row of an item, ``rows`` and its seq being the key.
+
+    Returns:
+        The prefix hash behind it and its index record:
+        ``tokens u32 | created u32 | chain u64 | counter u16 | facts``.
+    """
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(rows)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(facts)
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, length + 8)
+    cdef bytes value, record
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(key)
+    cdef const uint8_t *sealed
+    cdef int i
+    memcpy(p, PyBytes_AS_STRING(rows), <size_t>length)
+    for i in range(8):
+        p[length + i] = <uint8_t>(seq >> (56 - 8 * i) & 0xFF)
+    value = _seal(key, body, flags)
+    sealed = <const uint8_t *>PyBytes_AS_STRING(value)
+    if flags & REWRITTEN:
+        if PyBytes_GET_SIZE(value) < SEAL + 8:
+            raise ValueError("a rewritten row begins with the checksum of the one before")
+        chain = _chained(chain, sealed + SEAL)
+    else:
+        chain = _chained(chain, sealed + 2)
+    txn.put(key, value)
+    record = PyBytes_FromStringAndSize(NULL, RECORD_HEADER + size)
+    p = <uint8_t *>PyBytes_AS_STRING(record)
+    p = _put64(_put64(p, tokens | <uint64_t>created << 32), chain)
+    p[0], p[1] = <uint8_t>(tag & 0xFF), <uint8_t>(tag >> 8 & 0xFF)
+    memcpy(p + 2, PyBytes_AS_STRING(facts), <size_t>size)
+    return chain, record
+
+
+# --- a transaction's record of what it writes -----------------------------------------------------
+
+@cython.auto_pickle(False)
+cdef class RecordingTxn:
+    """The writing half of a write transaction, with a record of the rows that it put.
+
+    A subclass has ``_refuse_key(key)``, which raises.
+    """
+
+    cdef public object raw          # LMDB's transaction, None behind the end
+    cdef public object get          # get(key) of the rows above the vault
+    cdef public object vault, audit
+    cdef public object raw_put, raw_delete
+    cdef public dict ops            # the last operation of each key, if it is recorded
+    cdef public dict puts           # the size of each value that was put
+    cdef public dict local          # what closures of the batch share
+    cdef public list callbacks      # (owner, callback) to be run behind the commit
+    cdef public set topics
+    cdef public object owner        # the call that is running
+    cdef public object failed       # what LMDB refused an operation with
+    cdef public int64_t size        # bytes of the record; of the values put, if there is none
+    cdef public bint recording, dirty
+
+    def __init__(self, raw, bint recording, vault=None, recorder=None):
+        self.raw = raw
+        self.vault = vault
+        self.get = raw.get if vault is None else vault.reader(raw.get)
+        self.raw_put = raw.put
+        self.raw_delete = raw.delete
+        self.recording = recording
+        self.ops = {}
+        self.puts = {}
+        self.local = {}
+        self.callbacks = []
+        self.topics = set()
+        self.audit = None if recorder is None else recorder.begin(self, raw.id())
+
+    cdef int _need_key(self, bytes key) except -1:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
+        if not 0 < size <= PUT_KEY_MAX or not PyBytes_AS_STRING(key)[0]:
+            self._refuse_key(key)
+        return 0
+
+    cdef int _need_bytes(self, object key, object value) except -1:
+        if type(key) is not bytes or type(value) is not bytes:
+            self.failed = TypeError("a row is a key and a value, both bytes")
+            raise self.failed
+        return 0
+
+    def put(self, key, value):
+        """Write one row."""
+        self._need_bytes(key, value)
+        self._need_key(key)
+        if self.vault is not None:
+            value = self.vault.seal(key, value)
+        try:
+            self.raw_put(key, value)
+        except Exception as error:
+            self.failed = error
+            raise
+        self.dirty = True
+        self.puts[key] = PyBytes_GET_SIZE(value)
+        if self.recording:
+            self._record(key, value)
+        else:
+            self.size += PyBytes_GET_SIZE(value)
+        if self.audit is not None:
+            self.audit.note(key, value)
+
+    def put_own(self, bytes key not None, bytes value not None):
+        """Write one of the store's own rows, whose keys no closure may touch."""
+        self.raw_put(key, value)
+        self.dirty = True
+        self._record(key, value)
+
+    def delete(self, key):
+        """Remove one row; whether it was there."""
+        cdef bint found
+        self._need_bytes(key, b"")
+        self._need_key(key)
+        try:
+            found = self.raw_delete(key)
+        except Exception as error:
+            self.failed = error
+            raise
+        if found:
+            self.dirty = True
+            if self.recording:
+                self._record(key, None)
+            if self.audit is not None:
+                self.audit.note(key, None)
+        return found
+
+    cdef int _record(self, bytes key, bytes value) except -1:
+        """Make an operation the last one of its key; None deletes."""
+        cdef object before = self.ops.get(key, False)
+        if before is False:
+            self.size += OP_BYTES + PyBytes_GET_SIZE(key)
+        elif before is not None:
+            self.size -= PyBytes_GET_SIZE(before)
+        self.ops[key] = value
+        if value is not None:
+            self.size += PyBytes_GET_SIZE(value)
+        return 0
+
+    def record(self, bytes key not None, bytes value):
+        """Record an operation that was done past ``put`` and ``delete``."""
+        self._record(key, value)
+
+    def spoil(self):
+        """Treat the running closure as one that has written: if it fails, the others run again."""
+        self.dirty = True
+
+    def on_commit(self, callback):
+        """Run ``callback`` after the commit, on this thread, before any caller wakes."""
+        self.callbacks.append((self.owner, callback))
+
+    def notify(self, bytes topic not None):
+        """Wake who waits for a topic, after the commit."""
+        self.topics.add(topic)
+
+
+def encode_ops(dict ops not None):
+    """Operations as bytes: ``klen u16, vlen u32 (ffffffff: delete), key, value`` each."""
+    cdef Py_ssize_t size = 0, keyed
+    cdef object key, value
+    cdef bytes out
+    cdef uint8_t *p
+    cdef uint64_t length
+    cdef list each = list(ops.items())  # one's own: nobody changes it meanwhile
+    for key, value in each:
+        if type(key) is not bytes or not (value is None or type(value) is bytes):
+            raise TypeError("an operation is a key and a value in bytes")
+        if PyBytes_GET_SIZE(key) > 0xFFFF:
+            raise ValueError("a key is too long")
+        size += OP_BYTES + PyBytes_GET_SIZE(key)
+        if value is not None:
+            if PyBytes_GET_SIZE(value) >= 0xFFFFFFFF:
+                raise ValueError("a value is too long")
+            size += PyBytes_GET_SIZE(value)
+    out = PyBytes_FromStringAndSize(NULL, size)
+    p = <uint8_t *>PyBytes_AS_STRING(out)
+    for key, value in each:
+        keyed = PyBytes_GET_SIZE(key)
+        length = 0xFFFFFFFF if value is None else <uint64_t>PyBytes_GET_SIZE(value)
+        p[0], p[1] = keyed & 0xFF, keyed >> 8 & 0xFF
+        p[2], p[3] = length & 0xFF, length >> 8 & 0xFF
+        p[4], p[5] = length >> 16 & 0xFF, length >> 24 & 0xFF
+        memcpy(p + OP_BYTES, PyBytes_AS_STRING(key), <size_t>keyed)
+        p += OP_BYTES + keyed
+        if value is not None:
+            memcpy(p, PyBytes_AS_STRING(value), <size_t>length)
+            p += length
+    return out
+
+
+# --- an item made ready ---------------------------------------------------------------------------
+
+def encode_plain(dict item not None, bytes seed not None, object options):
+    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other.
+
+    What is wrong with it, if anything is, the careful way tells.
+    """
+    cdef int64_t nodes = 0
+    cdef object facts, encoded
+    if _scan_json(item, 0, &nodes):
+        return None
+    facts = pack_facts(item, seed)
+    if facts is None:
+        return None
+    try:
+        encoded = _dumps(item, None, options)
+    except TypeError:
+        return None
+    return facts, encoded
+
+
+@cython.auto_pickle(False)
+cdef class PreparedFields:
+    """An item that is ready to be written; nothing about it can fail any more but its pairing."""
+
+    cdef public object message      # dict
+    cdef public bytes facts
+    cdef public int64_t tokens
+    cdef public bytes body          # the row's body; up to the item JSON if ``payload`` holds that
+    cdef public int flags
+    cdef public int64_t created_s
+    cdef public object counter      # the id of whose count ``tokens`` is
+    cdef public object payload      # the encoded item when it is too large for its row
+    cdef public object staged       # the reference of the staged blob, once there is one
+    cdef public object held         # what goes to the quarantine in its place: flags u8, JSON
+    cdef public int64_t was         # the seq of the stored item that is written once more, or 0
+
+    def __init__(self, message, bytes facts not None, int64_t tokens, bytes body not None,
+                 int flags, int64_t created_s, str counter not None, bytes payload=None, *,
+                 int64_t was=0):
+        self.message = message
+        self.facts = facts
+        self.tokens = tokens
+        self.body = body
+        self.flags = flags
+        self.created_s = created_s
+        self.counter = counter
+        self.payload = payload
+        self.was = was
+
+
+# --- calls that wait for their commit -------------------------------------------------------------
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class WriteRequest:
+    """One closure and what became of it."""
+
+    cdef public object fn, result, error, waiter, future
+    cdef public int state
+    cdef public bint makes_room, done, struck, job
+
+    def __init__(self, fn, *, bint makes_room=False):
+        self.fn = fn
+        self.makes_room = makes_room
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class WriteBatch:
+    """The calls of one transaction. ``back`` holds those that were taken back for the next one.
+
+    ``decided`` says that every call has its result or error; a call alone may be ``done`` earlier.
+    ``hurried``: it runs on a loop's own thread, which waits for nothing and works for nobody else.
+    ``refusal`` is what calls that make no room get: they must not be carried out now.
+    """
+
+    cdef public object own, refusal
+    cdef public list calls, back
+    cdef public bint hurried, decided, settled
+
+    def __init__(self, own, *, bint hurried=False):
+        self.own = own
+        self.hurried = hurried
+        self.calls = [] if own is None else [own]
+        self.back = []
+
+    def take_back(self, Py_ssize_t index):
+        """Leave the calls from ``index`` on to the next batch."""
+        if not 0 <= index <= len(self.calls):
+            raise ValueError("there is no such call in the batch")
+        self.calls, self.back = self.calls[:index], self.calls[index:] + self.back
