@@ -21,6 +21,7 @@ from .controls import Control
 from .erasures import erased_since, erasure_findings, finished, is_erased
 from .graphs import go_on
 from .recording import Op, Recorder, mark_of, records
+from .redactions import counts_finished
 from .sealed import FILE, key_findings, open_any, put_back
 from .timeline import Bounds, Timeline, compare
 from .verbs import VERBS, Place, Step, observe
@@ -195,6 +196,7 @@ class Judge:
             if again != before:
                 findings.append("afterwards: what was there has changed")
             findings += go_on(db)
+            findings += counts_finished(db, again)
             findings += finished(db, path, self.timeline, verdict.present, facts)
         return findings + [f"verify: {finding}" for finding in verify(str(path), subdir=False)]
 

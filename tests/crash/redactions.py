@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import memcore
 from memcore.database.redact import (
     SessionPlace,
     recount_rewritten,
@@ -16,7 +17,7 @@ from memcore.database.redact import (
     sessions_in,
 )
 
-from .verbs import Place, State, Step, content, tag_in, tag_of, verb
+from .verbs import Place, State, Step, content, observe, tag_in, tag_of, verb
 
 _MORE = 512
 """Bytes by which an item grows that is written anew: its tokens are not what they were."""
@@ -88,6 +89,24 @@ def _counted(state: State, step: Step) -> None:
 def count_anew(place: Place, step: Step) -> None:
     """``count_anew name``: the tokens of a session, if anything of it was written anew."""
     assert not list(recount_rewritten(place.db.engine, _place_of(place, step)))
+
+
+def counts_finished(db: memcore.Database, states: dict[str, State]) -> list[str]:
+    """Count what redactions left that were cut short; nothing may count more than it says."""
+    if not any(name.startswith("z/") for state in states.values() for name in state):
+        return []
+    for app, user in db.scopes():
+        found = db.engine.store.read(lambda txn, a=app, u=user: sessions_in(txn, a, u))  # type: ignore[misc]
+        for each in found:
+            for told in recount_rewritten(db.engine, each):
+                raise AssertionError(told)
+    left = observe(db, {lane: [] for lane in states})
+    return [
+        f"{lane}: {name[2:]} is not counted anew"
+        for lane, state in left.items()
+        for name in state
+        if name.startswith("z/")
+    ]
 
 
 def _place_of(place: Place, step: Step) -> SessionPlace:

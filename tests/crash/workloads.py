@@ -377,7 +377,7 @@ def redactions(lane: Lane) -> Iterator[Operation]:
 
 @workload(threads=2, processes=2, kills=8)
 def redaction_kills(lane: Lane) -> Iterator[Operation]:
-    """Processes that are killed between a redaction and the counts that follow from it."""
+    """Processes that are killed between redactions and the counts that follow from them."""
     for turn in range(8):
         name = f"s{turn % 2}"
         sizes = [lane.rng.choice((400, 900, 6000)) for _ in range(lane.rng.randint(5, 7))]
@@ -389,7 +389,7 @@ def redaction_kills(lane: Lane) -> Iterator[Operation]:
             yield "append", names[-1], 300
         yield "compact", name
         yield "redact", name
-        for size in (100, 900, 3000):  # so that kills come in between
+        for size in (100, 900, 3000):  # so that much happens in between
             yield "put", "fact", size
         if turn % 3 == 2:
             yield "append", name, 200
