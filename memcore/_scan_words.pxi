@@ -473,27 +473,35 @@ cdef Py_ssize_t _value_stop(
 cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
     """Where an unquoted password ends that may hold separators itself.
 
-    It goes on behind one if a word with a digit follows that is not assigned anything.
+    It goes on behind one up to the last word with a digit, as long as no word is assigned anything:
+    a = that nothing follows is the password's own.
     """
-    cdef Py_ssize_t at
+    cdef Py_ssize_t at = stop, start
     cdef bint digit
     cdef uint8_t c
-    while stop < s.n:
-        c = s.t[stop]
+    while at < s.n:
+        c = s.t[at]
         if c != c'&' and c != c';' and c != c',' and c != c')' and c != c'|':
             break
-        at, digit = stop + 1, False
-        while at < s.n and at - stop <= SECRET_CHARS_MAX and not _has(s, at, P_END | P_SPACE):
+        start, digit = at, False
+        at += 1
+        while at < s.n and at - start <= SECRET_CHARS_MAX and not _has(s, at, P_END | P_SPACE):
             c = s.t[at]
             if c == c'=' or c == c':' or c == c'[' or c == c'\\' or c == 0x80:
                 break
             digit = digit or _has(s, at, P_DIGIT)
             at += 1
-        s.work += at - stop
+        s.work += at - start
         c = _byte(s, at)
-        if not digit or c == c'=' or c == c':' or c == c'[' or c == c'\\' or c == 0x80:
+        if c == c':' or c == c'[' or c == c'\\' or c == 0x80:
             break
-        stop = at
+        if c == c'=':
+            while _byte(s, at) == c'=':
+                at += 1
+            if at < s.n and not _has(s, at, P_SPACE | P_QUOTE):
+                break  # something is assigned, and be it an empty text
+        if digit:
+            stop = at
     return stop
 
 

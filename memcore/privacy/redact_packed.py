@@ -236,6 +236,9 @@ _ARRAY: Final = 6
 _VALUES: Final = frozenset(("uuid", "datetime", "zoneinfo"))
 """Modules of values that hold no text."""
 _SEND: Final = ["langgraph.types", "Send"]
+_CONSTRUCTED: Final = 0
+"""An object that is made of one argument."""
+_SETS: Final = (["builtins", "set"], ["builtins", "frozenset"])
 _NUMERIC: Final = frozenset("?bBiufcmM")
 """Kinds of arrays that hold no text."""
 _CHAR_BYTES: Final = {"U": 4, "S": 1}
@@ -318,9 +321,17 @@ def _restored(value: Any, told: Any, made: Any) -> Any:
     if kind is bytes:
         return encoded_text(made, decoded_text(value))
     if kind is Extension:
-        opened = _Opened(value)
-        return opened.with_content(_restored(opened.content, told, made))
+        return _restored_object(_Opened(value), told, made)
     return _restored_pairs(value, told, made) if kind is Pairs else made
+
+
+def _restored_object(opened: _Opened, told: Any, made: Any) -> Extension:
+    """The object. Of members of a set that became the same, all but the first are numbered."""
+    if not opened.is_set:
+        return opened.with_content(_restored(opened.content, told, made))
+    distinct = _Distinct({pack(each) for each in opened.content})
+    members = zip(opened.content, told, made, strict=True)
+    return opened.with_content([distinct.restored(*each) for each in members])
 
 
 def _sorted_out(pairs: Pairs) -> tuple[dict[str, Any], Pairs]:
@@ -350,8 +361,7 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
     keyed = dict(zip(named, others.items(), strict=True))
     rest = iter(zip(odd, told[1:], made[1:], strict=True))
     taken = {pack(key) for key in others}
-    taken |= {pack(key) for key, _ in odd if type(key) is not str}
-    more: Counter[bytes] = Counter()  # of many spellings of one key, none begins to count anew
+    distinct = _Distinct(taken | {pack(key) for key, _ in odd if type(key) is not str})
     result = Pairs()
     for key, entry in value:
         if type(key) is str and key in keyed:
@@ -359,24 +369,40 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
             continue
         _, (key_told, under), (key_made, under_made) = next(rest)
         (entry_told,), (entry_made,) = under.values(), under_made.values()
-        name = _restored(key, key_told, key_made)
-        same = b"" if name is key else pack(name)
-        while name is not key and pack(name) in taken:
-            more[same] += 1
-            name = _restored(key, key_told, _numbered(key_told, key_made, more[same] + 1))
-        taken.add(pack(name))
+        name = distinct.restored(key, key_told, key_made)
         result.append((name, _restored(entry, entry_told, entry_made)))
     return result
 
 
+class _Distinct:
+    """Keys of a map or members of a set. Of those that became the same, all others are numbered."""
+
+    __slots__ = ("_more", "_taken")
+
+    def __init__(self, taken: set[bytes]) -> None:
+        self._taken = taken
+        self._more: Counter[bytes] = Counter()
+        """Of many spellings of one value, none begins to count anew."""
+
+    def restored(self, key: Any, told: Any, made: Any) -> Any:
+        """As ``_restored``, and unlike all that are taken if anything was replaced."""
+        name = _restored(key, told, made)
+        same = b"" if name is key else pack(name)
+        while name is not key and pack(name) in self._taken:
+            self._more[same] += 1
+            name = _restored(key, told, _numbered(told, made, self._more[same] + 1))
+        self._taken.add(pack(name))
+        return name
+
+
 def _numbered(told: Any, made: Any, number: int) -> Any:
-    """A key with a number behind what was replaced first in it."""
+    """A key or member with a number behind what was replaced first in it."""
     if isinstance(made, list):
         at = next(at for at, each in enumerate(made) if each is not told[at])
         return [*made[:at], _numbered(told[at], made[at], number), *made[at + 1 :]]
     if isinstance(made, str):
         return f"{made}_{number}"
-    msg = "two keys of a map become the same"
+    msg = "two keys of a map, or members of a set, become the same"
     raise OpaqueContent(msg)
 
 
@@ -398,6 +424,15 @@ class _Opened:
             self.content = _cells_in(self._found)
         elif self._code in _OBJECTS and type(self._found) is list and len(self._found) > _ARGUMENT:
             self._go_into(self._found)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether its content are the members of a set."""
+        return (
+            self._code == _CONSTRUCTED
+            and self._found[:_ARGUMENT] in _SETS
+            and type(self.content) is list
+        )
 
     def _go_into(self, found: list[Any]) -> None:
         """Of module, name, arguments and what follows, the arguments."""

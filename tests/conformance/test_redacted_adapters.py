@@ -25,6 +25,7 @@ from langgraph.types import Send
 from pydantic import BaseModel, SecretStr
 
 import memcore
+from memcore import RedactionPolicy
 from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
 from memcore.adapters.deepagents import MemcoreBackend
 from memcore.adapters.langgraph import MemcoreCache, MemcoreSaver, MemcoreStore
@@ -474,6 +475,24 @@ def test_keys_of_every_sort_are_redacted_and_none_is_lost(tmp_path):
         assert all(isinstance(key, tuple) for key in list(found)[:2])
     content = b"".join(each.read_bytes() for each in tmp_path.iterdir()).lower()
     assert MAIL.encode() not in content
+
+
+def test_members_of_a_set_that_become_the_same_are_numbered(tmp_path):
+    """Two secrets are two members, whatever stands in their place."""
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    members = {f"{name}@example.com" for name in ("eve", "bob", "ann")}
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": {
+            "plain": members | {"<mail>", "x"}, "frozen": frozenset(members),
+            "bytes": {each.encode() for each in members},
+        }})  # fmt: skip
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+    numbered = {"<mail>", "<mail>_2", "<mail>_3"}
+    assert found["plain"] == numbered | {"<mail>_4", "x"}
+    assert found["frozen"] == numbered
+    assert type(found["frozen"]) is frozenset
+    assert found["bytes"] == {each.encode() for each in numbered}
 
 
 def test_arrays_keep_their_shape_and_what_cannot_be_looked_into_is_refused(tmp_path):

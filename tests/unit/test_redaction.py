@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from random import Random
@@ -249,6 +250,15 @@ def test_a_password_goes_on_behind_a_separator(separator):
     for rest in ("user=b0b", "port: 80", " user2", "next", "[CARD_7K2M9Q]"):
         made = redactor.text(f"password=Xq7pel9{separator}{rest}")
         assert made.endswith(f"]{separator}{rest}")
+
+
+def test_a_password_goes_on_behind_a_word_without_a_digit():
+    redactor = placed()
+    for tail in ("&ican&42more", "&ican42==", ";a,b|c9", "&ican42="):
+        made = redactor.text(f"password=Xq7pel{tail} next")
+        assert re.fullmatch(r"password=\[PASSWORD_\w{6}\] next", made), made
+    for rest in ("&ican", "&debug&page=2", "&a=ican42", "&ican42=&user=b0b", "&ican&x9: 1"):
+        assert redactor.text(f"password=Xq7pel9{rest}").endswith(f"]{rest}")
 
 
 @pytest.mark.parametrize("sign", ["&#0000064;", "&#x0000040;", "&#" + "0" * 4000 + "64;", "&#X40;"])
