@@ -491,15 +491,14 @@ cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
                 break
             digit = digit or _has(s, at, P_DIGIT)
             at += 1
+        while _byte(s, at) == c'=':
+            at += 1
         s.work += at - start
         c = _byte(s, at)
-        if c == c':' or c == c'[' or c == c'\\' or c == 0x80:
-            break
-        if c == c'=':
-            while _byte(s, at) == c'=':
-                at += 1
-            if at < s.n and not _has(s, at, P_SPACE | P_QUOTE):
-                break  # something is assigned, and be it an empty text
+        if c == c':' or c == c'[' or c == c'\\' or c == 0x80 or (
+            _byte(s, at - 1) == c'=' and c != 0 and not _has(s, at, P_SPACE | P_QUOTE)
+        ):
+            break  # something is assigned, and be it an empty text
         if digit:
             stop = at
     return stop
