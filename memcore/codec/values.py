@@ -9,7 +9,9 @@ the store seals a sealed value once more, under another format (``store/encrypti
 from __future__ import annotations
 
 import json
+import re
 import time
+from itertools import accumulate
 from struct import error as StructError  # noqa: N812 - a class
 from typing import Any, Final
 
@@ -274,16 +276,30 @@ def plain_json(value: Any) -> Any:
     return decode_json(*encode_json(value))
 
 
+_DEPTH_MAX: Final = 512
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def _depth_of(body: bytes) -> int:
+    """How deep JSON is nested, without a step into it."""
+    signs = _STRING.sub(b"", body)
+    return max(accumulate((each in b"[{") - (each in b"]}") for each in signs), default=0)
+
+
 def decode_json(body: bytes, flags: int) -> Any:
     """The value that ``encode_json`` wrote.
 
     Raises:
-        CorruptValueError: no JSON; only a row that was sealed by others can hold such.
+        CorruptValueError: no JSON, or nested deeper than any that is written; only a row that was
+            sealed by others can hold such.
+        RecursionError: the call stack is too deep for nesting that is legal.
     """
     try:
         if flags & FLAG_PLAIN_JSON:
             return json.loads(body.decode("utf-8", "surrogatepass"))
         return orjson.loads(body)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
+        if isinstance(exc, RecursionError) and _depth_of(body) <= _DEPTH_MAX:
+            raise
         msg = f"a value of {len(body)} bytes is no JSON ({exc}); run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc

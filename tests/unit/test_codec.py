@@ -15,6 +15,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from uuid import UUID
 
+import lmdb
 import orjson
 import pytest
 from xxhash import xxh3_64_intdigest
@@ -261,3 +262,37 @@ def test_a_receipt_that_memcore_never_writes_is_a_damaged_row(tmp_path):
 def test_errors_are_reached_without_importing_them():
     code = "import memcore; assert memcore.errors.MemcoreError is memcore.MemcoreError"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+def test_json_that_is_nested_deeper_than_any_that_is_written_is_damage(depth):
+    text = b'{"s":"[\\"","b":' + b'[{"c":' * (depth // 2) + b"1" + b"}]" * (depth // 2) + b"}"
+    for flags in (0, codec.FLAG_PLAIN_JSON):
+        with pytest.raises(CorruptValueError):
+            codec.decode_json(text, flags)
+
+
+def test_a_call_stack_that_is_too_deep_is_no_damage():
+    body, flags = codec.encode_json({"a": nested(DEPTH_MAX - 1), "n": 2**70, "s": "[" * 2_000})
+    assert flags == codec.FLAG_PLAIN_JSON
+
+    def decoded(frames):
+        return decoded(frames - 1) if frames else codec.decode_json(body, flags)
+
+    with pytest.raises(RecursionError):
+        decoded(sys.getrecursionlimit() * 3 // 4)
+
+
+def test_a_check_names_an_item_that_is_nested_too_deep(path):
+    with memcore.open(path) as db:
+        db.session("s").append({"role": "user", "content": "needle"})
+    deep = b"[" * 5_000 + b"]" * 5_000
+    with lmdb.open(str(path), subdir=False) as env, env.begin(write=True) as txn:
+        ((key, value),) = [row for row in txn.cursor() if row[0][0] and b"needle" in row[1]]
+        flags, body = codec.open_value(key, value)
+        forged = body[: body.index(b"{")] + deep
+        txn.put(key, codec.seal_value(key, forged, flags | codec.FLAG_PLAIN_JSON))
+    with memcore.open(path) as db:
+        with pytest.raises(CorruptValueError):
+            db.session("s").context()
+        assert "item 1 cannot be decoded" in db.check()[0]
