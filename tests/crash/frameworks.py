@@ -178,7 +178,7 @@ def frameworks_of(place: Place) -> State:
             batches[number] = (*batches.get(number, ()), tag)
         found[f"j/{entry.session_id}"] = tuple(batches.values())
         run = session.state.get(_RUN)
-        if run is not None and run["end"] == session.reading.run(marked, ""):
+        if run is not None and run["end"]["value"]["mark"] == session.reading.run(marked, ""):
             found[f"z/{entry.session_id}"] = tag_in(run["run"]["value"]["is"])
     return found
 
