@@ -1,5 +1,6 @@
 # Rows made and written: what an append does for each item, its index record and its head.
 
+cdef object _dumps, _digest64
 from orjson import dumps as _dumps
 from xxhash import xxh3_64_digest as _digest64
 
@@ -144,6 +145,7 @@ cdef class RecordingTxn:
 
     def put(self, key, value):
         """Write one row."""
+        cdef object error
         self._need_bytes(key, value)
         self._need_key(key)
         if self.vault is not None:
@@ -171,6 +173,7 @@ cdef class RecordingTxn:
     def delete(self, key):
         """Remove one row; whether it was there."""
         cdef bint found
+        cdef object error
         self._need_bytes(key, b"")
         self._need_key(key)
         try:
