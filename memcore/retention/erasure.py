@@ -581,6 +581,7 @@ def _delete_all(txn: Txn, rows: list[bytes]) -> None:
 _NAMES_LOOKED_AT = 64
 _NAME_CHARS_MIN = 16
 """Shorter names of sessions are those of others', too."""
+_FREE_PAGES: Final = "free pages, where a kill or a power cut may have left what was not stored yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -969,7 +970,7 @@ def out_of_reach(path: str) -> tuple[str, ...]:
 
 
 def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceipt:
-    """The receipt for a user of whom nothing is stored."""
+    """The receipt for a user of whom nothing is stored: the file stays as it is."""
     size, now = engine.store.stats()["file_bytes"], engine.now_ms() / 1000
     return retention.ErasureReceipt(
         id=os.urandom(16).hex(),
@@ -987,5 +988,5 @@ def _nothing(engine: Engine, asked: ErasureRequest, key: bytes) -> ErasureReceip
         asked_at=now,
         finished_at=now,
         pending=(),
-        out_of_reach=out_of_reach(engine.store.path),
+        out_of_reach=(*out_of_reach(engine.store.path), _FREE_PAGES),
     ).signed(key)

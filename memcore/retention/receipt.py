@@ -48,7 +48,7 @@ class ErasureReceipt:
     method: tuple[str, ...]
     """Of ``removed`` (rows), ``shredded`` (data keys) and ``compacted`` (bytes)."""
     bytes_gone: bool
-    """Whether no byte of the user is left in the file of the database."""
+    """Whether no byte of what was stored of the user is left in the file of the database."""
     bytes_before: int
     bytes_after: int
     verification: Mapping[str, int]

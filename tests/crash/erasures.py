@@ -7,7 +7,7 @@ from pathlib import Path
 
 import memcore
 
-from .timeline import Timeline
+from .timeline import Timeline, Verdict
 from .verbs import SHARED, Place, State, Step, verb
 
 __all__ = ["erased_since", "erasure_findings", "finished", "is_erased"]
@@ -58,15 +58,15 @@ def finished(
     db: memcore.Database,
     path: Path,
     timeline: Timeline,
-    present: dict[str, int],
+    verdict: Verdict,
     facts: dict[str, int],
 ) -> list[str]:
-    """Do the rest of all erasures; nothing of what was erased may be left in the file."""
-    erased = {
-        lane: [n for n in range(count) if timeline.tracks[lane].operations[n][0] == "erase"]
-        for lane, count in present.items()
-    }
-    if not any(erased.values()):
+    """Do the rest of all erasures; nothing of what was erased may be left in the file.
+
+    A user who is not there may never have been: then what a power cut took back lies in pages that
+    nothing uses, no erasure is to be finished, and only what surely was erased is looked for.
+    """
+    if not any(_erasures(timeline, verdict.present).values()):
         return []
     receipts = db.finish_erasures(verify=False)
     if receipts:
@@ -79,8 +79,16 @@ def finished(
     content = path.read_bytes()
     findings += [
         f"{lane}: operation {number} was erased, and bytes of it are left"
-        for lane, numbers in erased.items()
+        for lane, numbers in _erasures(timeline, verdict.surely).items()
         for number in range(max(numbers, default=0))
         if f"{lane}|{number}|".encode() in content
     ]
     return findings + [f"after erasures: {what}" for what in db.check()]
+
+
+def _erasures(timeline: Timeline, counts: dict[str, int]) -> dict[str, list[int]]:
+    """The erasures among the first operations of every lane."""
+    return {
+        lane: [n for n in range(count) if timeline.tracks[lane].operations[n][0] == "erase"]
+        for lane, count in counts.items()
+    }

@@ -197,7 +197,7 @@ class Judge:
                 findings.append("afterwards: what was there has changed")
             findings += go_on(db)
             findings += counts_finished(db, again)
-            findings += finished(db, path, self.timeline, verdict.present, facts)
+            findings += finished(db, path, self.timeline, verdict, facts)
         return findings + [f"verify: {finding}" for finding in verify(str(path), subdir=False)]
 
     def _judge_copies(self, directory: Path, cut: int, facts: dict[str, int]) -> list[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shim.flushcount import compiler
 
-from crash.recording import preloaded
+import memcore
+from crash.erasures import finished
+from crash.recording import Flag, Op, Record, preloaded
+from crash.timeline import Timeline, compare
+from crash.verbs import VERBS, Place, Step, observe
+from memcore.store import steady
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the recorder needs a C compiler")
 
@@ -109,3 +117,51 @@ print(*[os.waitpid(child, 0)[1] for child in children])
     )
 
     assert found == "0 0"
+
+
+LANE = "0.0.0"
+
+
+def mark(kind: str, **fields: Any) -> Record:
+    return Record(Op.MARK, Flag(0), 1, 0, 0, json.dumps({"kind": kind, **fields}).encode())
+
+
+def begun(number: int, *operation: Any) -> Record:
+    return mark("begin", lane=LANE, number=number, operation=operation)
+
+
+OPENED = [begun(0, "opened"), mark("ack", lane=LANE, number=0)]
+POINT = [mark("steady-begin", point="1"), mark("steady-end", point="1")]
+APPENDED = [begun(1, "append", "own", 50), mark("ack", lane=LANE, number=1)]
+ERASED = [begun(2, "erase", False), mark("ack", lane=LANE, number=2)]
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ([*OPENED, *POINT, *APPENDED, ERASED[0]], []),
+        (
+            [*OPENED, *APPENDED, *ERASED, *POINT],
+            [f"{LANE}: operation 1 was erased, and bytes of it are left"],
+        ),
+    ],
+    ids=["back before the user came", "erased behind all doubt"],
+)
+def test_bytes_of_a_user_are_a_finding_if_the_file_holds_the_erasure(
+    path: Path, monkeypatch: pytest.MonkeyPatch, log: list[Record], told: list[str]
+) -> None:
+    """A user who is not there may have been erased, or a power cut took the first item back."""
+    cut = path.with_name("cut")
+    with memcore.open(path, durability="relaxed", steady_interval_ms=60_000) as db:
+        VERBS["append"].act(Place(db, LANE), Step(LANE, 1, ["own", 50]))
+        shutil.copy(path, cut)
+    monkeypatch.setattr(steady, "boot_id", lambda: b"the next boot id")
+    timeline = Timeline(log, "relaxed")
+    with memcore.open(cut) as db:
+        assert LANE not in [user for _, user in db.scopes()]
+        assert f"{LANE}|1|".encode() in cut.read_bytes()
+        verdict = compare(timeline, timeline.bounds(len(log)), observe(db, {LANE: []}))
+        assert verdict.findings == []
+        findings = finished(db, cut, timeline, verdict, {})
+
+    assert findings == told

@@ -123,9 +123,14 @@ class Timeline:
 
 
 class Verdict(NamedTuple):
-    """Where every lane stands, and what is wrong with that."""
+    """How many operations of every lane are there, and what is wrong with that.
+
+    Several numbers may give the same state: ``present`` is the largest of them, ``surely`` the
+    smallest that what was promised allows.
+    """
 
     present: dict[str, int]
+    surely: dict[str, int]
     findings: list[str]
 
 
@@ -141,6 +146,7 @@ def compare(timeline: Timeline, bounds: dict[str, Bounds], found: dict[str, Stat
         if found[lane]
     ]
     present: dict[str, int] = {}
+    surely: dict[str, int] = {}
     least: dict[str, int] = {}
     for lane, (floor, ceiling) in bounds.items():
         states, state = timeline.tracks[lane].states, found.get(lane, {})
@@ -156,7 +162,8 @@ def compare(timeline: Timeline, bounds: dict[str, Bounds], found: dict[str, Stat
             )
         else:
             present[lane], least[lane] = fits[-1], fits[0]
-    return Verdict(present, findings + _gaps(timeline, present, least))
+            surely[lane] = next(count for count in fits if count >= floor)
+    return Verdict(present, surely, findings + _gaps(timeline, present, least))
 
 
 def _difference(states: list[State], floor: int, state: State) -> str:

@@ -30,6 +30,7 @@ from memcore.retention import erasure as erasing
 from memcore.retention import erasure as removing
 from memcore.retention.erasure import all_pending
 from memcore.rows import lifecycle as tombstone
+from memcore.store import steady
 from memcore.store import store as store_handle
 from messages import user as said
 
@@ -1032,6 +1033,29 @@ def test_backups_beside_the_file_are_named_in_the_receipt(db, path):
     db.backup(f"{path}.before-friday")
     receipt = db.erase(WHO)
     assert any("before-friday" in what for what in receipt.out_of_reach)
+
+
+def test_a_receipt_tells_of_what_a_power_cut_took_back(path, monkeypatch):
+    """The file does not know of such a user, and bytes of them may be in its free pages."""
+    cut = path.with_name("cut")
+    with memcore.open(path, durability="relaxed", steady_interval_ms=60_000) as db:
+        db.session("s", user="bob").append(said("hello"))
+        db.flush()
+        db.session("s", user=WHO).append(said(MARK))
+        shutil.copy(path, cut)
+    path.unlink()
+    monkeypatch.setattr(steady, "boot_id", lambda: b"the next boot id")
+    with memcore.open(cut) as db:
+        receipt = db.erase(WHO)
+        assert (receipt.scopes, receipt.method) == (0, ())
+        assert scan(cut, MARK) > 0
+        assert [what for what in receipt.out_of_reach if "free pages" in what]
+        assert memcore.verify_receipt(receipt, key=db.receipt_key)
+        db.copy_compact()
+        assert scan(cut, MARK) == 0
+        receipt = db.erase("bob")
+        assert receipt.scopes == 1
+        assert not [what for what in receipt.out_of_reach if "free pages" in what]
 
 
 # --- damage ---------------------------------------------------------------------------------------
