@@ -290,7 +290,7 @@ cdef class PreparedFields:
     cdef public int64_t was         # the seq of the stored item that is written once more, or 0
 
     def __init__(self, message, bytes facts not None, int64_t tokens, bytes body not None,
-                 int flags, int64_t created_s, str counter not None, bytes payload=None, *,
+                 int flags, int64_t created_s, counter, bytes payload=None, *,
                  int64_t was=0):
         self.message = message
         self.facts = facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from errno import EMFILE, ENFILE
 from importlib import import_module
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -59,7 +60,10 @@ def face(
             needs, by, _ = extra
             msg = f'{name} needs {needs}: install it with pip install "memcore[{by}]" ({exc})'
             raise ImportError(msg, name=exc.name) from exc
-        except OSError as exc:  # no module is missing: the next use may load it
+        except OSError as exc:
+            if exc.errno not in (EMFILE, ENFILE):
+                raise
+            # No module is missing: the next use may load it.
             msg = (
                 f"{package}.{home}: cannot be loaded ({exc.strerror}); close what holds too many "
                 "files open, and try again"

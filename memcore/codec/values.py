@@ -277,7 +277,8 @@ def plain_json(value: Any) -> Any:
 
 
 _DEPTH_MAX: Final = 512
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)', re.DOTALL)
+"""A string, or one that never ends: else it would be looked for from each quote in it."""
 
 
 def _depth_of(body: bytes) -> int:

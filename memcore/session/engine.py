@@ -555,9 +555,7 @@ class SessionRef:
         self.app = app
         self.user = user
         self.name = name
-        self.options = options
-        self.asks = options.policy is not None or options.counter is not None
-        """Whether a head is to be compared with what the caller asked for."""
+        self.ask(options)
         self.scope: int | None = None
         self.log: CachedSession | None = None
         self.due: Callable[[], bool] | None = None
@@ -576,6 +574,12 @@ class SessionRef:
         if counts and not engine.store.read_only:
             key = (app, user, name)
             self.uses = engine.uses.setdefault(key, AccessStats(key, engine.unwritten))
+
+    def ask(self, options: SessionOptions) -> None:
+        """Ask these options of the session from now on."""
+        self.options = options
+        # Most handles ask for nothing that a head could contradict: then nobody compares.
+        self.asks = options.policy is not None or options.counter is not None
 
     @property
     def passage(self) -> ScopeFilter | None:
@@ -769,13 +773,13 @@ class SessionRef:
     def allow_policy(self, policy: str) -> None:
         """The handle asked for this policy from now on."""
         if self.options.policy is not None:
-            self.options = replace(self.options, policy=policy)
+            self.ask(replace(self.options, policy=policy))
 
     def allow_counter(self, counter: TokenCounter) -> None:
         """The handle asked for this counter from now on."""
         self.due = None
         if self.options.counter is not None:
-            self.options = replace(self.options, counter=counter)
+            self.ask(replace(self.options, counter=counter))
 
     def need_writable(self) -> None:
         """Refuse writes early, before anything is encoded; then do what is due.

@@ -928,7 +928,7 @@ class Session:
             raise InvalidOptionError(msg)
         address = self._address
         beside = address.beside(f"{address.name}{CHILD}{name}", policy=None)
-        beside.options = replace(beside.options, counter=address.options.counter)
+        beside.ask(replace(beside.options, counter=address.options.counter))
         return type(self)(beside)
 
     def share(self, child: Session, seq: int | None = None) -> Receipt:

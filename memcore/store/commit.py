@@ -776,6 +776,8 @@ class Leader:
         recorded = redo is not None and txn.size <= redo.capacity
         txnid = raw.id()
         interrupt: BaseException | None = None
+        # Made here: a call behind the commit could be interrupted, and all be carried out twice.
+        callbacks = deque(txn.callbacks)
         try:
             if redo is not None and recorded:
                 redo.write(txnid, txn.ops)
@@ -786,7 +788,6 @@ class Leader:
                 self._give_up(error, short=short)
             if not isinstance(error, Exception):
                 interrupt = error
-        callbacks = deque(txn.callbacks)
         while not batch.decided:
             try:
                 self._stored()  # counted twice after an interrupt, which harms nothing

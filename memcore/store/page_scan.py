@@ -140,10 +140,6 @@ class PageScan:
             self._prove = lambda key, value: prove(key, vault.open(key, value))
         self.size = os.fstat(fd).st_size
         self.pages = self.size // PAGE_BYTES
-        self.rows: dict[bytes, list[RowCandidate]] = {}
-        self.format_rows: list[bytes] = []
-        self.damaged: list[bytes] = []
-        """Keys, as they stand there, of rows in the newest tree that fail their proof."""
         self.redone: dict[bytes, bytes | None] = {}
         """What a waiting redo record puts or deletes."""
         self.unread: int | None = 0
@@ -152,6 +148,15 @@ class PageScan:
         self.metas_lost = 0
         self._steady: Meta | None = None
         self.metas = self._readable_metas()
+        self._begin()
+
+    def _begin(self, *, whole: bool = False) -> None:
+        """Forget what was found; ``whole``: no subtree is left out, whatever range is asked for."""
+        self._prunes = not whole and (self._start, self._stop) != (b"", _END)
+        self.rows: dict[bytes, list[RowCandidate]] = {}
+        self.format_rows: list[bytes] = []
+        self.damaged: list[bytes] = []
+        """Keys, as they stand there, of rows in the newest tree that fail their proof."""
         self._torn: list[tuple[bytes, bytes]] = []
         """The lost ranges as they were met."""
         self._gaps: dict[tuple[bytes, bytes], list[bytes]] = {}
@@ -170,11 +175,12 @@ class PageScan:
     def read(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Collect every row that can be proven."""
         newest = self.metas[0] if self.metas else None
-        if newest is None:
-            self._lose(b"", _END)
-        else:
-            self._walk(newest, Confidence.TREE)
-        self._settle_lost()
+        self._read_tree(newest)
+        if self._lost and self._prunes:
+            # Every page is looked at now. Which of them hold values only rows of all keys tell, and
+            # a value may look like a leaf.
+            self._begin(whole=True)
+            self._read_tree(newest)
         if self._lost:
             if len(self.metas) > 1:
                 self._walk(self.metas[1], Confidence.BEFORE)
@@ -193,6 +199,14 @@ class PageScan:
         self._redo(newest)
         if progress is not None:
             progress(self.pages, self.pages)
+
+    def _read_tree(self, newest: Meta | None) -> None:
+        """Collect the rows of the newest tree, and the ranges of which it cannot tell all."""
+        if newest is None:
+            self._lose(b"", _END)
+        else:
+            self._walk(newest, Confidence.TREE)
+        self._settle_lost()
 
     def value(self, key: bytes, at: RowCandidate) -> bytes:
         """The value of a row that was proven.
@@ -254,7 +268,9 @@ class PageScan:
                 if rank is Confidence.TREE:
                     self._seen[number] = 1
                 below = self._branch(page, depth, lo, hi, rank)
-                todo += [each for each in below if each[2] < self._stop and self._start < each[3]]
+                if self._prunes:
+                    below = (at for at in below if at[2] < self._stop and self._start < at[3])
+                todo += below
 
     def _branch(
         self, page: RawPage, depth: int, lo: bytes, hi: bytes, rank: Confidence
@@ -324,8 +340,6 @@ class PageScan:
             return
         if rank is not Confidence.TREE and not self._is_lost(node.key):
             return
-        if not self._start <= node.key < self._stop:
-            return
         offset = node.offset
         if node.run:
             first = offset // PAGE_BYTES
@@ -333,13 +347,16 @@ class PageScan:
             self._runs[first : last + 1] = b"\1" * (last + 1 - first)
         else:
             offset += number * PAGE_BYTES
+        if not self._start <= node.key < self._stop:
+            return
         found = RowCandidate(rank, offset, node.size, number)
         self.rows.setdefault(node.key, []).append(found)
 
     # --- what the tree cannot tell --------------------------------------------------------------
 
     def _lose(self, lo: bytes, hi: bytes, rank: Confidence = Confidence.TREE) -> None:
-        lo, hi = max(lo, self._start), min(hi, self._stop)
+        if self._prunes:
+            lo, hi = max(lo, self._start), min(hi, self._stop)
         if rank is Confidence.TREE and lo < hi:
             self._torn.append((lo, hi))
 
@@ -402,17 +419,23 @@ class PageScan:
         return found
 
     def _scan(self, free: set[int] | None, progress: Callable[[int, int], None] | None) -> None:
-        """Look for rows on every page that the newest tree did not lead to."""
+        """Look for rows on every page that the newest tree did not lead to.
+
+        Not in the reserved run: its records hold what users wrote, which may look like leaves.
+        """
+        used = self.metas[0].last_page if self.metas else self.pages
+        reserved = self._reserved()
         for number in range(2, self.pages):
             if progress is not None and not number % 256:
                 progress(number, self.pages)
-            page = None if self._seen[number] else self._page(number)
+            page = None if self._seen[number] or number in reserved else self._page(number)
             if page is None or page.is_a(BRANCH, number):
                 continue
             intact = page.is_a(LEAF, number)
             rank = Confidence.UNKNOWN
             if free is not None and intact:
-                rank = Confidence.FREED if number in free else Confidence.IN_USE
+                is_free = number in free or number > used  # those behind the last were never freed
+                rank = Confidence.FREED if is_free else Confidence.IN_USE
             elif free is not None and number in free:
                 continue
             nodes = page.nodes(guess=not intact)
@@ -430,15 +453,23 @@ class PageScan:
             else:
                 del self.rows[key]
 
+    def _reserved(self) -> range:
+        """The pages of the run that redo or steady records lie in."""
+        if self.run is None:
+            return range(0)
+        first = self.run.slots[0] // PAGE_BYTES - 1
+        return range(first, (self.run.slots[1] + self.run.slot_bytes) // PAGE_BYTES)
+
     def _count_unread(self, meta: Meta, free: set[int], own: set[int]) -> int:
         """How many pages in use may hold rows beside those that were found."""
-        known = free | own | self._broken
-        if self.run is not None:
-            first = self.run.slots[0] // PAGE_BYTES - 1
-            known.update(range(first, (self.run.slots[1] + self.run.slot_bytes) // PAGE_BYTES))
-        unread = 0
-        for number in range(2, meta.last_page + 1):
-            if number in known or (number < self.pages and self._runs[number]):
+        known = free | own | self._broken | set(self._reserved())
+        # A damaged meta page may name any page as the last one: those behind the end of the file
+        # are counted without a look at each.
+        stop = min(meta.last_page + 1, self.pages)
+        unread = max(meta.last_page + 1 - max(stop, 2), 0)
+        unread -= sum(stop <= number <= meta.last_page for number in known)
+        for number in range(2, stop):
+            if number in known or self._runs[number]:
                 continue
             page = self._page(number)
             unread += page is None or not (self._whole[number] or page.is_a(BRANCH, number))

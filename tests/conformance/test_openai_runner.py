@@ -27,7 +27,10 @@ from memcore.adapters.openai_agents import (
     safe_session_input_callback,
 )
 from memcore.codec.keys import Row, session_row
+from memcore.database.redact import redact_all
 from memcore.errors import UnreadableItemsError
+from memcore.privacy import RedactionPolicy
+from memcore.session.content_filter import redacts_at
 from memcore.session.session import store_of
 from memcore.session.tail import marked
 from messages import illegal
@@ -639,6 +642,26 @@ def test_the_end_of_a_sealed_run_belongs_to_no_other_run(db):
             fields.update({name: {**first, "end": end}})
             with pytest.raises(UnreadableItemsError, match="save it anew"):
                 await session.load_run_state(agent)
+
+    asyncio.run(work())
+
+
+def test_a_run_in_clear_outlives_a_redaction(db):
+    """The digest of a run proves nothing where anybody could write it anew: nobody asks for it."""
+
+    async def work() -> None:
+        session = MemcoreSession("chat", db)
+        agent = agent_of(script("refund"))
+        result = await Runner.run(agent, "refund", session=session, run_config=config())
+        state = result.to_state()
+        assert state._context is not None
+        state._context.context = {"who": "alice@example.com"}
+        await session.save_run_state(state)
+        rule = RedactionPolicy()
+        found = redact_all(db.engine, lambda *place: redacts_at(db.engine, rule, place), write=True)
+        assert sum(each.rewritten for each in found) == 1
+        assert "alice@example.com" not in str(session.native().sync.state.get(NOTES[2]))
+        assert await session.load_run_state(agent) is not None
 
     asyncio.run(work())
 

@@ -239,3 +239,15 @@ def test_the_same_with_await(session) -> None:
         assert [i.seq async for i in shared.items(authors=["p"])] == [1]
 
     asyncio.run(main())
+
+
+def test_a_child_is_held_to_its_parents_counter(db) -> None:
+    one, other = (memcore.CallableCounter(len, name=name) for name in ("one", "other"))
+    parent = db.session("p", counter=one)
+    child = parent.child("k")
+    for session in (parent, child):
+        session.append({"role": "user", "content": "x"})
+        db.session(session.id, counter=other, recount=True).append({"role": "user", "content": "y"})
+    for session in (parent, child):
+        with pytest.raises(memcore.PolicyMismatchError, match="counted by"):
+            session.append({"role": "user", "content": "z"})

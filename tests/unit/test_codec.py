@@ -272,6 +272,14 @@ def test_json_that_is_nested_deeper_than_any_that_is_written_is_damage(depth):
             codec.decode_json(text, flags)
 
 
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_a_string_that_never_ends_is_looked_for_once(end):
+    """From each of its quotes anew, half a megabyte of them would take hours."""
+    text = b"[" * 2_000 + b'"' + b'\\"' * 250_000 + end
+    with pytest.raises(CorruptValueError):
+        codec.decode_json(text, codec.FLAG_PLAIN_JSON)
+
+
 def test_a_call_stack_that_is_too_deep_is_no_damage():
     body, flags = codec.encode_json({"a": nested(DEPTH_MAX - 1), "n": 2**70, "s": "[" * 2_000})
     assert flags == codec.FLAG_PLAIN_JSON

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from memcore.log import Head
 from memcore.maintenance.repair_plan import damage_of
 from memcore.maintenance.row_shapes import is_row
 from memcore.rows.head import head_key
+from memcore.rows.lifecycle import tombstone_of
+from memcore.store.encryption import SECRET_KEY, SECRET_ROW_BYTES
 from memcore.store.page_scan import PageScan, RowCandidate, readable_metas
 
 PAGE = 4096
@@ -686,3 +689,116 @@ def test_an_old_head_that_says_deleted_is_believed(tmp_path, saved) -> None:
         "other": 1,
     }
     assert "parent" not in {found.session_id for found in report.damaged}
+
+
+@pytest.mark.parametrize("last_page", [10**6, 2**50])
+def test_a_meta_page_that_names_a_page_far_behind_the_end_takes_no_time(
+    path: Path, last_page: int
+) -> None:
+    with memcore.open(path) as db:
+        db.session("s").extend([{"role": "user", "content": str(at)} for at in range(50)])
+    content = bytearray(path.read_bytes())
+    for page in (0, 1):  # a meta's last page and transaction are its last 16 bytes
+        struct.pack_into("<Q", content, page * PAGE + 16 + 120, last_page)
+    with path.open("rb") as file:
+        root = readable_metas(file.fileno())[0].main_root
+    content[root * PAGE + 10] ^= 0xFF  # no leaf any more: every page is looked at
+    path.write_bytes(content)
+    looked: list[int] = []
+
+    class Watched(PageScan):
+        def _page(self, number: int) -> Any:
+            looked.append(number)
+            return super()._page(number)
+
+    with path.open("rb") as file:
+        scan = Watched(file.fileno(), is_row)
+        scan.read()
+    assert scan.unread is not None
+    assert scan.unread > last_page - len(content) // PAGE - 1
+    assert max(looked) < len(content) // PAGE
+    memcore.salvage(path, path.with_name("saved"))
+    with memcore.open(path.with_name("saved")) as db:
+        assert len(db.session("s")) == 50
+
+
+# --- values that look like pages ------------------------------------------------------------------
+
+
+def leaf(number: int, rows: list[tuple[bytes, bytes]]) -> bytes:
+    """A page of LMDB's that holds rows."""
+    page, upper, places = bytearray(PAGE), PAGE, []
+    for key, value in rows:
+        entry = struct.pack("<HHHH", len(value) & 0xFFFF, len(value) >> 16, 0, len(key))
+        entry += key + value + b"\0" * ((len(key) + len(value)) & 1)
+        upper -= len(entry)
+        page[upper : upper + len(entry)] = entry
+        places.append(upper)
+    lower = 16 + 2 * len(places)
+    struct.pack_into("<QHHHH", page, 0, number, 0, 2, lower, upper)
+    struct.pack_into(f"<{len(places)}H", page, 16, *places)
+    return bytes(page)
+
+
+def planted(path: Path, rows: list[tuple[bytes, bytes]], hit: int) -> None:
+    """A file whose user "mallory" has a value that looks like leaves where it lies.
+
+    ``hit``: in the redo record (0), or in the pages of the value itself (1). Its root is damaged.
+    """
+
+    def fill(content: bytes) -> int:
+        with memcore.open(path) as db:
+            for user in ("alice", "mallory"):
+                items = [{"role": "user", "content": f"{user} {at}"} for at in range(5)]
+                db.session("s", user=user).extend(items)
+            db.scope(user="mallory").kv("n").put("k", content)
+        whole = path.read_bytes()
+        at = whole.index(content[:36])
+        for _ in range(hit):
+            at = whole.index(content[:36], at + 1)
+        return at
+
+    mark = b"MARKMARKMARK" * 3
+    at = fill(mark + bytes(20 * PAGE - len(mark)))
+    path.unlink()
+    first, gap = at // PAGE, PAGE - at % PAGE
+    content = bytearray(mark + bytes(20 * PAGE - len(mark)))
+    for number in range(18):
+        start = number * PAGE + gap
+        content[start : start + PAGE] = leaf(first + 1 + number, rows)
+    assert fill(bytes(content)) == at
+    whole = bytearray(path.read_bytes())
+    with path.open("rb") as file:
+        root = readable_metas(file.fileno())[0].main_root
+    whole[root * PAGE : root * PAGE + 16] = b"\xff" * 16
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("hit", [0, 1])
+def test_a_value_that_looks_like_leaves_is_none(path: Path, hit: int) -> None:
+    """Neither where it lies nor in the redo record does what a user wrote become another's row."""
+    with memcore.open(path) as db:
+        for user in ("alice", "mallory"):
+            db.session("s", user=user).append({"role": "user", "content": "x"})
+        db.scope(user="alice").kv("notes").put("planted", "evil instruction")
+        start, stop = bytes((Kind.KV,)), bytes((Kind.KV + 1,))
+        entry = db.engine.store.read(lambda txn: list(txn.scan(start, stop)))
+    path.unlink()
+    grave = tombstone_of(1)  # alice's
+    planted(
+        path, [(grave, seal_value(grave, b"")), *entry][:: -1 if grave > entry[0][0] else 1], hit
+    )
+    memcore.salvage(path, path.with_name("saved"))
+    with memcore.open(path.with_name("saved")) as db:
+        assert sorted(user for _, user in db.scopes()) == ["alice", "mallory"]
+        assert len(db.session("s", user="alice")) == 5
+        assert db.scope(user="alice").kv("notes").get("planted") is None
+        assert db.check() == []
+
+
+def test_a_range_of_rows_is_not_read_out_of_a_value(path: Path) -> None:
+    planted(path, [(SECRET_KEY, seal_value(SECRET_KEY, bytes(SECRET_ROW_BYTES)))], hit=1)
+    with path.open("rb") as file:
+        scan = PageScan(file.fileno(), is_row, within=(SECRET_KEY, SECRET_KEY + b"\0"))
+        scan.read()
+    assert scan.rows == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import sys
@@ -570,3 +571,17 @@ def test_whether_a_text_fits(name):
         counter.fits(text, -1)
     with pytest.raises(memcore.InvalidItemError):
         counter.fits(b"text", 1)
+
+
+def test_a_counter_may_be_named_by_a_kind_of_str(tmp_path) -> None:
+    class Names(enum.StrEnum):
+        MINE = "mine"
+
+    class Counter:
+        id = Names.MINE
+
+        def __getattr__(self, name):
+            return getattr(tokens.get_counter("bytes/4"), name)
+
+    with memcore.open(tmp_path / "a.memcore", counter=Counter()) as db:
+        assert db.session("s").append({"role": "user", "content": "x"}).tokens
