@@ -41,10 +41,11 @@ class Opened:
     __slots__ = ()
     _owned: Database | None
 
-    def close(self) -> None:
-        """Close the file, if it was opened here. Idempotent."""
+    def close(self) -> Done:
+        """Close the file, if it was opened here. Idempotent; done at once, awaited or not."""
         if self._owned is not None:
             self._owned.close()
+        return Done()
 
     def __enter__(self) -> Self:
         return self

@@ -16,8 +16,9 @@ from google.adk.cli.utils.service_factory import (
 )
 from google.genai import types
 
+import memcore
 from memcore.adapters.adk import MemcoreArtifactService, MemcoreMemoryService, MemcoreSessionService
-from memcore.errors import InvalidOptionError
+from memcore.errors import ClosedError, InvalidOptionError
 from tests.conformance.adk_events import said
 
 YAML = """\
@@ -128,3 +129,33 @@ def test_what_says_no_place_is_refused(tmp_path, monkeypatch, kind, wrong: dict[
     with pytest.raises(InvalidOptionError):
         kind(**wrong)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("owns", [True, False])
+@pytest.mark.parametrize("awaits", [True, False])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_service_is_closed_with_await_as_those_of_adk_and_without(
+    tmp_path, kind, awaits, owns
+) -> None:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(tmp_path / "other.memcore") as other:
+        service = kind(path if owns else other)
+
+        async def work() -> None:
+            for _ in range(2):
+                if awaits:
+                    assert await service.close() is None
+                else:
+                    service.close()
+
+        asyncio.run(work())
+        assert not owns or is_closed(service.database)
+        assert not is_closed(other)
+
+
+def is_closed(database: memcore.Database) -> bool:
+    try:
+        database.stats()
+    except ClosedError:
+        return True
+    return False

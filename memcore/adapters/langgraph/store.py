@@ -545,10 +545,10 @@ class MemcoreStore(Opened, BaseStore):
         """Nothing is to be set up; other stores need it, some with ``await``."""
         return Done()
 
-    def close(self) -> None:
+    def close(self) -> Done:
         """End the sweeper, and close the file if the store opened it. Idempotent."""
         self._sweeper.stop()
-        super().close()
+        return super().close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """The results of the operations, in their order.

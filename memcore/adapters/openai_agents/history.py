@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from agents.exceptions import UserError
 from agents.memory.session_settings import SessionSettings, coerce_session_settings
 
-from memcore.adapters.source import Opened
+from memcore.adapters.source import Done, Opened
 from memcore.adapters.source import scope_of as scope_in
 from memcore.aio import AsyncDatabase, AsyncSession
 from memcore.aio.commit import commit_to
@@ -506,11 +506,11 @@ class History(Opened):
 
     # --- opening and closing ----------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self) -> Done:
         """Give the session up; the file is closed if it was opened here. Idempotent, terminal."""
         self._closed = True
         self._last = None
-        super().close()
+        return super().close()
 
     @property
     def is_closed(self) -> bool:

@@ -15,7 +15,7 @@ from memcore.adapters.openai_agents.analytics import text_of
 from memcore.adapters.openai_agents.branch_rows import clearing
 from memcore.adapters.openai_agents.history import name_of
 from memcore.adapters.openai_agents.session import MemcoreSession
-from memcore.adapters.source import Opened, database_of
+from memcore.adapters.source import Done, Opened, database_of
 from memcore.aio import AsyncDatabase
 from memcore.aio.commit import commit_to
 from memcore.database import Database, Scope
@@ -150,11 +150,11 @@ class SessionManager(Opened):
         while self.active_sessions:
             self.active_sessions.popitem()[1].close()
 
-    def close(self) -> None:
+    def close(self) -> Done:
         """Close all sessions, and the file if it was opened here. Idempotent, terminal."""
         self._closed = True
         self.close_all_sessions()
-        super().close()
+        return super().close()
 
     def _place(
         self, args: tuple[Any, ...], options: dict[str, Any]
