@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from memcore._fast import PreparedFields, classify, encode_plain, pack_event, pack_facts
 from memcore.codec import values as codec
@@ -299,29 +299,63 @@ _TOLD: Final = b'{"request_id":'
 _LAST_META: Final = b',"meta":'
 
 
-def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[bytes, bytes]:
-    """``(meta, message)`` of an item's row as JSON, as orjson writes it; meta is empty if absent.
+class Json(NamedTuple):
+    """JSON of a row, and the flags to decode it with: envelope and message have their own."""
+
+    text: bytes
+    flags: int
+
+    def value(self) -> Any:
+        """What it says.
+
+        Raises:
+            CorruptValueError: it is no JSON.
+        """
+        return codec.decode_json(self.text, self.flags)
+
+    def part(self, start: int, stop: int | None = None) -> Json:
+        """The JSON that stands in it from byte to byte."""
+        return Json(self.text[start:stop], self.flags)
+
+
+_NO_JSON: Final = Json(b"", 0)
+
+
+def stored_json(body: bytes, flags: int, payload: bytes | None = None) -> tuple[Json, Json]:
+    """``(meta, message)`` of an item's row, laid out as orjson does; meta is empty if absent.
 
     Nothing is decoded where that is how it was written, unless there is a ``request_id`` alone.
 
     Raises:
         CorruptValueError: the row is sealed, but no item.
     """
-    _, _, envelope, message = split_body(body)
-    message = message if payload is None else payload
-    is_plain = flags & codec.FLAG_PLAIN_JSON
-    if not is_plain and not envelope:
-        return b"", message
-    if not is_plain and not envelope[0]:
+    _, _, envelope, text = split_body(body)
+    message = Json(text if payload is None else payload, flags & codec.FLAG_PLAIN_JSON)
+    if message.flags:
+        message = Json(*codec.encode_json(decode_message(0, body, flags, payload)))
+    return _meta_in(envelope), message
+
+
+def stored_meta(body: bytes) -> Json:
+    """The meta alone, as in ``stored_json``; the message is not looked at."""
+    return _meta_in(split_body(body)[2])
+
+
+def _meta_in(envelope: bytes) -> Json:
+    if not envelope:
+        return _NO_JSON
+    if not envelope[0]:
         if envelope.endswith(_NO_REQUEST):
-            return envelope[1 + len(_META) : -len(_NO_REQUEST)], message
+            return Json(envelope[1 + len(_META) : -len(_NO_REQUEST)], 0)
         at = envelope.find(_LAST_META) if envelope.startswith(_TOLD, 1) else -1
         if at >= 0:  # no string holds these quotes unescaped, so it is the field
             meta = envelope[at + len(_LAST_META) : -1]
-            return b"" if meta == b"null" else meta, message
-    item = decode_item(0, body, flags, 0, payload)
-    meta = b"" if item.meta is None else codec.encode_json(item.meta)[0]
-    return meta, codec.encode_json(item.message)[0]
+            return _NO_JSON if meta == b"null" else Json(meta, 0)
+    try:
+        found = codec.decode_json(envelope[1:], envelope[0])["meta"]
+    except (CorruptValueError, LookupError, TypeError) as exc:
+        raise _malformed(0, exc) from exc
+    return _NO_JSON if found is None else Json(*codec.encode_json(found))
 
 
 def decode_item(

@@ -13,13 +13,14 @@ from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.session import Session
 from google.genai import types
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memcore
 from memcore.adapters.adk import MemcoreSessionService, append
-from memcore.errors import AccessDeniedError, HeldError, InvalidOptionError
+from memcore.errors import AccessDeniedError, HeldError, InvalidOptionError, NotFoundError
 from messages import illegal
 from tests.conformance.adk_events import ME, answered, called, event, labels, said
 from tests.conformance.test_adk_legal import EXAMPLES
@@ -323,6 +324,101 @@ def test_a_value_that_is_changed_while_an_invocation_goes_stays(
         asked = {**AT, "invocation_id": "i1", "rewind_state": True}
         assert await service.delete_invocation(**asked) == 1
         assert (await service.get_session(**AT)).state == {"a": "late", "b": 0}
+
+    run(work())
+
+
+HALF = "half \ud83d"
+UNUSUAL = [
+    {"delta": {"note": HALF}},
+    {"error_message": HALF},
+    {"branch": HALF},
+    {"custom_metadata": {"k": HALF}},
+    {"custom_metadata": {"k": HALF, "large": "x" * 300_000}},
+]
+"""What JSON says otherwise than most: half of a surrogate pair, also in a row of its own."""
+
+
+@pytest.mark.parametrize("text", ["plain", HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("fields", UNUSUAL, ids=["delta", "error", "branch", "meta", "rest"])
+def test_an_event_with_half_of_a_surrogate_pair_is_deleted_and_others_beside_it(
+    service: MemcoreSessionService, fields: dict[str, Any], text: str
+) -> None:
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"a": 0})
+        events = [
+            said("one", invocation_id="i1"),
+            said(text, invocation_id="i2", **fields),
+            said("three", invocation_id="i3", delta={"a": 3}),
+        ]
+        for each in events:
+            await service.append_event(made, each)
+        assert await service.delete_invocation(**AT, invocation_id="i3", rewind_state=True) == 1
+        session = await service.get_session(**AT)
+        assert session.events == events[:2]
+        assert session.state == {"a": 0, **fields.get("delta", {})}
+        assert await service.delete_invocation(**AT, invocation_id="i2", rewind_state=True) == 1
+        session = await service.get_session(**AT)
+        assert session.events == events[:1]
+        assert session.state == {"a": 0}
+
+    run(work())
+
+
+@pytest.mark.parametrize("text", ["plain", HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("large", ["", "x" * 300_000], ids=["meta", "rest"])
+def test_a_number_beyond_64_bits_becomes_what_it_was(
+    service: MemcoreSessionService, text: str, large: str
+) -> None:
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"n": 1})
+        for number, name in ((2**64 + 1, "i1"), (2**70 + 1, "i2")):
+            each = said(text, invocation_id=name, delta={"n": number})
+            each.custom_metadata = {"large": large}
+            await service.append_event(made, each)
+        for name, left in (("i2", 2**64 + 1), ("i1", 1)):
+            asked = {**AT, "invocation_id": name, "rewind_state": True}
+            assert await service.delete_invocation(**asked) == 1
+            assert (await service.get_session(**AT)).state == {"n": left}
+
+    run(work())
+
+
+@pytest.mark.parametrize("text", ["plain", HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("fields", UNUSUAL, ids=["delta", "error", "branch", "meta", "rest"])
+def test_a_writer_without_a_marker_knows_a_last_event_with_half_of_a_surrogate_pair(
+    service: MemcoreSessionService, fields: dict[str, Any], text: str
+) -> None:
+    """By the id of the last event that its object shows. Lists know when that was."""
+
+    async def work() -> None:
+        made = await service.create_session(**AT)
+        last = said(text, timestamp=1e9, **fields)
+        await service.append_event(made, last)
+        (listed,) = (await MemcoreSessionService(service.database).list_sessions(**ME)).sessions
+        assert listed.last_update_time == last.timestamp
+        unmarked = Session(id="s", app_name="shop", user_id="ann", events=[*made.events])
+        await service.append_event(unmarked, said("more"))
+        assert labels(await service.get_session(**AT)) == [text, "more"]
+
+    run(work())
+
+
+def test_a_state_whose_past_was_trimmed_is_not_rewound(service: MemcoreSessionService) -> None:
+    native = service.database.session("s", app="shop", user="ann")
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"a": 0})
+        for name in ("i1", "i2"):
+            await service.append_event(made, said(name, invocation_id=name, delta={"a": name}))
+        native.state.trim()
+        with pytest.raises(NotFoundError, match="rewind_state=False"):
+            await service.delete_invocation(**AT, invocation_id="i2", rewind_state=True)
+        session = await service.get_session(**AT)
+        assert (labels(session), session.state) == (["i1", "i2"], {"a": "i2"})
+        assert await service.delete_invocation(**AT, invocation_id="i2") == 1
+        session = await service.get_session(**AT)
+        assert (labels(session), session.state) == (["i1"], {"a": "i2"})
 
     run(work())
 

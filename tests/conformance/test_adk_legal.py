@@ -38,7 +38,7 @@ from messages import illegal
 from oracle import USER, OracleLedger
 from oracle import Event as NoMessage
 from tests.conformance.adk_agent import TOOLS, Scripted
-from tests.conformance.adk_events import ME, answered, called, label, said
+from tests.conformance.adk_events import ME, answered, called, label, labels, said
 
 EXAMPLES = int(os.environ.get("MEMCORE_ADK_EXAMPLES", "25"))
 AT = {"user_id": "ann", "session_id": "s"}
@@ -588,25 +588,36 @@ class Rewinding:
         if self.rng.random() < 0.4:  # another agent of the invocation goes on
             self.work()
 
+    def deleted(self) -> list[str]:
+        """Invocations, some of which others go with."""
+        names = sorted({each.invocation_id for each in self.events})
+        return self.rng.sample(names, min(self.rng.randint(1, 2), len(names)))
+
 
 def prompt_of(events: list[Event]) -> list[dict[str, Any]]:
     return shown(_get_contents(None, events, "agent", preserve_function_call_ids=True))
 
 
-def test_every_window_behind_nested_rewinds_is_legal() -> None:
+@pytest.mark.parametrize("deletes", [False, True], ids=["whole", "deleted"])
+def test_every_window_behind_nested_rewinds_is_legal(deletes) -> None:
     """It begins with the user, shows nothing that was taken back and holds the calls that wait.
 
-    That is, as far as the whole history does.
+    That is, as far as the whole history does, with invocations of it deleted or not.
     """
 
     async def main(seed: int) -> None:
-        events = Rewinding(seed).events
-        live = _apply_rewinds(events)
-        whole = prompt_of(live)
-        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+        history = Rewinding(seed)
+        events = history.events
+        with MemcoreSessionService(":memory:", pair_safe_recent=True, mend=False) as service:
             made = await service.create_session(**APP)
             for event in events:
                 await service.append_event(made, event)
+            if deletes:
+                for name in history.deleted():
+                    await service.delete_invocation(**APP, invocation_id=name)
+                events = (await service.get_session(**APP)).events
+            live = _apply_rewinds(events)
+            whole = prompt_of(live)
             for count in range(1, len(events) + 2):
                 config = GetSessionConfig(num_recent_events=count)
                 window = (await service.get_session(**APP, config=config)).events
@@ -626,6 +637,150 @@ def test_every_window_behind_nested_rewinds_is_legal() -> None:
 
     for seed in {275, 677, *range(EXAMPLES * 2)}:
         asyncio.run(main(seed))
+
+
+@pytest.mark.parametrize(
+    ("history", "gone", "windows"),
+    [
+        # A later turn answers a call of the one that was deleted.
+        (
+            [
+                said("u0", invocation_id="i0"),
+                said("m0", author="agent", invocation_id="i0"),
+                said("u1", invocation_id="i1"),
+                called("c1", invocation_id="i1", long_running_tool_ids={"c1"}),
+                answered("c1", invocation_id="i2", author="user"),
+                said("m2", author="agent", invocation_id="i2"),
+                said("m3", author="agent", invocation_id="i2"),
+            ],
+            "i1",
+            {1: ["u0", "m0", "m2", "m3"], 2: ["u0", "m0", "m2", "m3"]},
+        ),
+        # The history begins with what was deleted, and what is left of it with the model.
+        (
+            [
+                said("u0", invocation_id="i0"),
+                said("m0", author="agent", invocation_id="i1"),
+                said("m1", author="agent", invocation_id="i1"),
+                said("u2", invocation_id="i2"),
+                said("m2", author="agent", invocation_id="i2"),
+            ],
+            "i0",
+            {1: ["u2", "m2"], 2: ["u2", "m2"], 4: ["u2", "m2"]},
+        ),
+        # Behind a deleted turn stands one that was taken back.
+        (
+            [
+                said("u0", invocation_id="i0"),
+                said("m0", author="agent", invocation_id="i0"),
+                said("u1", invocation_id="i1"),
+                said("u2", invocation_id="i2"),
+                _rewind("i2"),
+                said("m3", author="agent", invocation_id="i3"),
+            ],
+            "i1",
+            {1: ["u0", "m0", "m3"], 2: ["u0", "m0", "m3"], 3: ["u0", "m0", "m3"]},
+        ),
+    ],
+    ids=["answer", "first", "rewind"],
+)
+def test_a_window_begins_at_no_event_that_was_deleted(history, gone, windows) -> None:
+    async def work() -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+            session = await service.create_session(**APP)
+            for each in history:
+                await service.append_event(session, each)
+                await service.get_session(**APP, config=GetSessionConfig(num_recent_events=1))
+            await service.delete_invocation(**APP, invocation_id=gone)
+            for count in windows:
+                config = GetSessionConfig(num_recent_events=count)
+                window = await service.get_session(**APP, config=config)
+                found[count] = [label(each) for each in _apply_rewinds(window.events)]
+        return found
+
+    assert asyncio.run(work()) == windows
+
+
+@pytest.mark.parametrize("appended", [0, 70])
+def test_what_expired_begins_no_window(tmp_path, monkeypatch, appended) -> None:
+    """Also where only the end of a history is looked at, behind all that expired."""
+    monkeypatch.setattr("memcore.log.history.RECENT_RECORDS", 16)
+    begun = ["u0", "m0", "m1", "m2", "u1"]
+    later = [f"{'u' if at == 70 else 'm'}{at}" for at in range(10, 10 + appended)]
+
+    async def add(service: MemcoreSessionService, texts: list[str]) -> None:
+        session = await service.get_session(**APP) or await service.create_session(**APP)
+        for text in texts:
+            author = "user" if text[0] == "u" else "agent"
+            await service.append_event(session, said(text, author=author))
+
+    async def work() -> None:
+        path = tmp_path / "a.memcore"
+        with MemcoreSessionService(path) as service:
+            await add(service, begun)
+            service.database.retention.set([{"what": "items", "keep_last": 3}])
+            service.database.sweep()
+            service.database.retention.set([])
+            assert labels(await service.get_session(**APP)) == ["m1", "m2", "u1"]
+            await add(service, later)
+        with MemcoreSessionService(path, pair_safe_recent=True) as service:
+            whole = ["u1", *later]
+            last = whole.index("u70") if "u70" in whole else 0
+            for count, first in ((1, last), (appended + 1, 0), (appended + 3, 0)):
+                config = GetSessionConfig(num_recent_events=count)
+                window = await service.get_session(**APP, config=config)
+                assert labels(window) == whole[first:], count
+
+    asyncio.run(work())
+
+
+HALF = "half \ud83d"
+LATER = ["-", "T", "A", "T", "A", "T", "A"]
+FIELDS = [
+    {"actions": EventActions(state_delta={"note": HALF})},
+    {"error_message": HALF},
+    {"branch": HALF},
+    {"custom_metadata": {"k": HALF}},
+    {"custom_metadata": {"k": HALF, "large": "x" * 300_000}},
+]
+
+
+@pytest.mark.parametrize("text", [None, HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("fields", FIELDS, ids=["delta", "error", "branch", "meta", "rest"])
+def test_a_call_that_waits_is_known_beside_half_of_a_surrogate_pair(fields, text) -> None:
+    begun = event_of("T", "1"), event_of("L1", "1").model_copy(update=fields)
+    if text is not None:
+        begun[1].content.parts[0].function_call.args = {"q": text}
+    events = [*begun, *events_of(LATER)]
+    windows = asyncio.run(windows_of(events, 2))
+    assert windows == [[*begun, *events[-2:]]] * 2
+
+
+@pytest.mark.parametrize("text", [None, HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("fields", FIELDS, ids=["delta", "error", "branch", "meta", "rest"])
+def test_what_was_rewound_does_not_come_back_beside_half_of_a_surrogate_pair(fields, text) -> None:
+    """The first event of what a rewind took back is known by its invocation."""
+    history = ["T", "A", "T", "T", "A"]
+    events = [*events_of(history), _rewind("2"), event_of("T", "4"), event_of("A", "4")]
+    events[2] = events[2].model_copy(update=fields)
+    if text is not None:
+        events[2].content.parts[0].text = text
+    for count in (4, 5):
+        for window in asyncio.run(windows_of(events, count)):
+            assert _apply_rewinds(window) == events[-2:]
+
+
+async def windows_of(events: list[Event], count: int) -> list[list[Event]]:
+    """The window of a service that stored the events, and of one that only reads them."""
+    with MemcoreSessionService(":memory:", pair_safe_recent=True) as service:
+        made = await service.create_session(**APP)
+        for event in events:
+            await service.append_event(made, event)
+        config = GetSessionConfig(num_recent_events=count)
+        other = MemcoreSessionService(service.database, pair_safe_recent=True)
+        found = [await each.get_session(**APP, config=config) for each in (service, other)]
+        return [each.events for each in found]
 
 
 def test_a_plain_window_is_that_of_adk_and_its_requests_are_legal() -> None:

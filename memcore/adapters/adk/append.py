@@ -52,6 +52,7 @@ from memcore.errors import (
     CorruptValueError,
     DuplicateRequestError,
     InvalidItemError,
+    NotFoundError,
     OutpacedError,
     RevisionConflict,
     StorageError,
@@ -63,7 +64,7 @@ from memcore.log.read import opened
 from memcore.log.rewrite import Rewriting, plan_rewriting
 from memcore.log.session_txn import SessionTxn
 from memcore.model import Envelope, ItemKind
-from memcore.rows.item import split_body
+from memcore.rows.item import Json, split_body
 from memcore.rows.lifecycle import need_free
 from memcore.session import Session
 from memcore.session.append import (
@@ -143,6 +144,7 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
 
     Raises:
         HeldError: the session, or one that shares the events, is under a legal hold.
+        NotFoundError: the state before it, which is asked for, was trimmed, or never came.
         CorruptValueError: a row of the session is damaged.
         OutpacedError: others wrote to the session again and again.
     """
@@ -181,9 +183,19 @@ def _before(session: Session, own: Mapping[str, Sequence[tuple[int, Any]]]) -> d
             if current is Delete or encode_json(current) != encode_json(left):
                 break
             if seq not in at:
-                at[seq] = session.state.before(seq)
+                at[seq] = _state_before(session, seq)
             found[name] = at[seq].get(name, Delete)
     return found
+
+
+def _state_before(session: Session, seq: int) -> dict[str, Any]:
+    try:
+        return session.state.before(seq)
+    except NotFoundError as exc:
+        msg = (
+            f"{exc}: nothing was deleted; rewind_state=False deletes, and leaves the state as it is"
+        )
+        raise NotFoundError(msg) from exc
 
 
 class DeleteEvents(Change[list[bytes] | None]):
@@ -271,7 +283,7 @@ def _candidates(log: CachedSession, txn: ReadTxn, invocation: str) -> list[_Cand
     """The events of the log; those of the invocation are doomed."""
     found: list[_Candidate] = []
     before: StoredRow | None = None
-    rest: bytes | None = None
+    rest: Json | None = None
     for each in log.rows(txn, 0, log.history.count):
         row = sound(each)
         stored = Stored.of(txn, log.scope, row)

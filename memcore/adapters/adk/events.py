@@ -32,7 +32,7 @@ from memcore.errors import CorruptValueError, InvalidItemError, NotFoundError
 from memcore.graph.decode import Shapes, classify
 from memcore.log.history import StoredRow
 from memcore.model import ItemKind
-from memcore.rows.item import split_body, stored_json
+from memcore.rows.item import Json, split_body, stored_json, stored_meta
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Stored",
     "Told",
     "encode_event",
+    "is_shown",
     "json_state",
     "marker_in",
     "marker_of",
@@ -189,6 +190,7 @@ BY_NAME: Final = "\0"
 _META: Final = b'{"adk":'
 _SPLIT: Final = b'{"adk":null}'
 _EVENT_ROW: Final = b'{"type":"%b","payload":' % EVENT.encode()
+_NO_FIELDS: Final = Json(b"{}", 0)
 _NOTHING: Final = b'"payload":null}'
 """How the row of an event ends that expired, or was deleted."""
 _REST_ROW: Final = b'{"type":"%b","payload":' % REST.encode()
@@ -399,20 +401,20 @@ class Stored(NamedTuple):
     @property
     def is_event(self) -> bool:
         """Whether it is an event of ADK, and not a row of another sort."""
-        meta, message = stored_json(self.body, self.flags, self.payload)
-        if self.body[0] == ItemKind.EVENT:
-            return message.startswith(_EVENT_ROW) and not message.endswith(_NOTHING)
-        return meta.startswith(_META)
+        if self.body[0] != ItemKind.EVENT:
+            return is_shown(self.body)
+        text = self._json()[1].text
+        return text.startswith(_EVENT_ROW) and not text.endswith(_NOTHING)
 
     @property
     def is_split(self) -> bool:
         """Whether the row before it holds what is not its content."""
-        return self.body[0] != ItemKind.EVENT and self._meta() == _SPLIT
+        return self.body[0] != ItemKind.EVENT and stored_meta(self.body).text == _SPLIT
 
-    def _meta(self) -> bytes:
-        return stored_json(self.body, self.flags, self.payload)[0]
+    def _json(self) -> tuple[Json, Json]:
+        return stored_json(self.body, self.flags, self.payload)
 
-    def decode(self, rest: bytes | None) -> Event | None:
+    def decode(self, rest: Json | None) -> Event | None:
         """The event; None for a row that is none.
 
         Args:
@@ -421,34 +423,34 @@ class Stored(NamedTuple):
         Raises:
             CorruptValueError: it makes no event.
         """
-        meta, message = stored_json(self.body, self.flags, self.payload)
+        meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
             if not self.is_event:
                 return None
-            return read_event(message[len(_EVENT_ROW) : -1], self.seq)
-        if not meta.startswith(_META):
+            return read_event(message.text[len(_EVENT_ROW) : -1], self.seq)
+        if not meta.text.startswith(_META):
             return None
-        told = meta[len(_META) : -1]
-        if meta == _SPLIT:
+        told = meta.text[len(_META) : -1]
+        if meta.text == _SPLIT:
             if rest is None:
                 msg = f"the row before item {self.seq}, which holds the rest of its event, is gone"
                 raise CorruptValueError(msg, key=b"")
-            told = rest
-        return read_event(b'{"content":%b,%b' % (message, told[1:]), self.seq)
+            told = rest.text
+        return read_event(b'{"content":%b,%b' % (message.text, told[1:]), self.seq)
 
-    def said(self, rest: bytes | None) -> dict[str, Any]:
+    def said(self, rest: Json | None) -> dict[str, Any]:
         """What is stored of an event beside its content; ``rest`` is as in ``decode``."""
-        meta, message = stored_json(self.body, self.flags, self.payload)
+        meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
-            told = message[len(_EVENT_ROW) : -1]
+            told = message.part(len(_EVENT_ROW), -1)
         else:
-            told = meta[len(_META) : -1] if meta != _SPLIT else rest or b"{}"
-        found = codec.decode_json(told, self.flags)
+            told = meta.part(len(_META), -1) if meta.text != _SPLIT else rest or _NO_FIELDS
+        found = told.value()
         if not isinstance(found, dict):
             raise self._damaged("its event is no object")
         return found
 
-    def told(self, rest: bytes | None) -> Told:
+    def told(self, rest: Json | None) -> Told:
         """What is stored of an event that concerns others; ``rest`` is as in ``decode``.
 
         Raises:
@@ -480,18 +482,18 @@ class Stored(NamedTuple):
         Raises:
             CorruptValueError: it does not say.
         """
-        meta, message = stored_json(self.body, self.flags, self.payload)
+        meta, message = self._json()
         if self.body[0] == ItemKind.EVENT:
             if not self.is_event:
                 return None
-            told = message[len(_EVENT_ROW) : -1]
-        elif not meta.startswith(_META) or meta == _SPLIT:
+            told = message.part(len(_EVENT_ROW), -1)
+        elif not meta.text.startswith(_META) or meta.text == _SPLIT:
             return None
         else:
-            told = meta[len(_META) : -1]
-        return self._time_in(codec.decode_json(told, self.flags))
+            told = meta.part(len(_META), -1)
+        return self._time_in(told.value())
 
-    def time(self, rest: bytes | None) -> float:
+    def time(self, rest: Json | None) -> float:
         """When an event was; ``rest`` is as in ``decode``.
 
         Raises:
@@ -521,8 +523,7 @@ class Stored(NamedTuple):
         found = Pairs([], [], answers_only=False)
         if self.body[0] == ItemKind.EVENT:
             return found
-        _, message = stored_json(self.body, self.flags, self.payload)
-        content = codec.decode_json(message, self.flags)
+        content = self._json()[1].value()
         if not isinstance(content, dict):
             raise self._damaged("its content is no object")
         others = 0
@@ -542,17 +543,26 @@ class Stored(NamedTuple):
         """When a row was that is no event; None if it belongs to another row."""
         if self.rest() is not None:
             return None
-        meta, _ = stored_json(self.body, self.flags, self.payload)
-        if meta.startswith(_META):  # what a session begins with
-            return self._time_in(codec.decode_json(meta, 0).get("adk"))
+        meta = stored_meta(self.body)
+        if meta.text.startswith(_META):  # what a session begins with
+            return self._time_in(meta.value().get("adk"))
         return split_body(self.body)[1] / 1e6
 
-    def rest(self) -> bytes | None:
+    def rest(self) -> Json | None:
         """What this row says of the item behind it; None if it is no such row."""
         if self.body[0] != ItemKind.EVENT:
             return None
-        _, message = stored_json(self.body, self.flags, self.payload)
-        return message[len(_REST_ROW) : -1] if message.startswith(_REST_ROW) else None
+        message = self._json()[1]
+        return message.part(len(_REST_ROW), -1) if message.text.startswith(_REST_ROW) else None
+
+
+def is_shown(body: bytes) -> bool:
+    """Whether the row of an item with content is an event: no place that was emptied is one.
+
+    Raises:
+        CorruptValueError: the row is sealed, but no item.
+    """
+    return stored_meta(body).text.startswith(_META)
 
 
 # --- Rewinds: what ADK shows to nobody any more ---------------------------------------------------

@@ -17,13 +17,22 @@ from weakref import finalize, ref
 from google.adk.events.event import Event
 
 from memcore._fast import Ledger
-from memcore.adapters.adk.events import COVERS, REST, Stored, Told, marker_of, rewound_spans
+from memcore.adapters.adk.events import (
+    COVERS,
+    REST,
+    Stored,
+    Told,
+    is_shown,
+    marker_of,
+    rewound_spans,
+)
 from memcore.adapters.adk.names import state_of
 from memcore.codec.values import FLAG_BLOB, encode_json
 from memcore.errors import CorruptValueError
 from memcore.log import CachedSession, Head
 from memcore.model import ItemKind
 from memcore.rows.head import head_key
+from memcore.rows.item import Json
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Session
 from memcore.session.read import head_of
@@ -124,6 +133,25 @@ class Waiting(NamedTuple):
     calls: dict[str, int]
     rewound: tuple[Span, ...] = ()
     """The positions of what rewinds took back: the last of each is that of its rewind."""
+    empty: tuple[Span, ...] = ()
+    """The positions of items with content that are no events: what was deleted or expired."""
+
+    @property
+    def hidden(self) -> tuple[Span, ...]:
+        """The positions of all that ADK shows to nobody, in spans with something between them."""
+        if not self.empty:
+            return self.rewound
+        found: list[Span] = []
+        for span in sorted((*self.rewound, *self.empty)):
+            _add_span(found, span)
+        return tuple(found)
+
+
+def _add_span(spans: list[Span], span: Span) -> None:
+    """Add a span that begins behind the beginnings of the others; those that meet become one."""
+    if spans and span[0] <= spans[-1][1] + 1:
+        span = spans[-1][0], max(spans.pop()[1], span[1])
+    spans.append(span)
 
 
 @dataclass(slots=True)
@@ -487,7 +515,7 @@ class History:
         """
         known = self._waiting(found, log, txn, head)
         earliest = min([found.start, *known.calls.values()])
-        live = _Live.of(log, txn, head, known.rewound, earliest)
+        live = _Live.of(log, txn, head, known.hidden, earliest)
         start = live.start(found.start)
         while found.start > start:
             parts = found.parts
@@ -512,7 +540,8 @@ class History:
             known = Waiting(head.epoch, 0, {})
         if known.stop == count:
             return known
-        marks = list(_marks((log, txn), known.stop, count))
+        empty = list(known.empty)
+        marks = list(_marks((log, txn), known.stop, count, empty=empty))
         calls, rewound = dict(known.calls), known.rewound
         if any(mark.told.rewinds_to for mark in marks):
             calls, rewound = {}, ()
@@ -526,7 +555,7 @@ class History:
             calls.update(dict.fromkeys(mark.told.long_ids, mark.position))
             for id_ in mark.answered:
                 calls.pop(id_, None)
-        known = Waiting(head.epoch, count, calls, rewound)
+        known = Waiting(head.epoch, count, calls, rewound, tuple(empty))
         self._cache.wait(log.place, known, since=found.since)
         return known
 
@@ -573,7 +602,7 @@ class History:
     ) -> list[Entry]:
         """The entries of rows, or what was known of them."""
         entries: list[Entry] = []
-        rest: bytes | None = None
+        rest: Json | None = None
         for at, row in enumerate(part, 1):
             if isinstance(row, Entry):
                 entries.append(row)
@@ -591,9 +620,11 @@ class History:
         found.is_odd |= any(entry.is_odd for entry in entries)
         return entries
 
-    def _entry(self, row: Stored, rest: bytes | None) -> Entry:
+    def _entry(self, row: Stored, rest: Json | None) -> Entry:
         event = row.decode(rest)
-        size = size_of(event, len(row.body) + len(row.payload or b"") + len(rest or b""))
+        size = size_of(
+            event, len(row.body) + len(row.payload or b"") + (len(rest.text) if rest else 0)
+        )
         if event is not None:
             covers = None
             if event.actions.compaction is not None:
@@ -651,29 +682,29 @@ def _is_gone(txn: ReadTxn, place: tuple[int, int], epoch: int | None) -> bool:
 
 @dataclass(slots=True)
 class _Live:
-    """What no rewind took back of a history, or of its end: its items have places without gaps."""
+    """What ADK shows of a history, or of its end: its items have places without gaps."""
 
     ledger: Ledger
     offset: int
     """The position of the first item of the ledger."""
-    rewound: tuple[Span, ...]
-    """The positions between the items of the ledger that were taken back."""
+    hidden: tuple[Span, ...]
+    """The positions between the items of the ledger that were taken back, deleted or expired."""
 
     @classmethod
     def of(
-        cls, log: CachedSession, txn: ReadTxn, head: Head, rewound: tuple[Span, ...], position: int
+        cls, log: CachedSession, txn: ReadTxn, head: Head, hidden: tuple[Span, ...], position: int
     ) -> _Live:
         """The live history from ``position`` on at least."""
-        if not rewound:
-            recent = log.covering(txn, head, position)
+        recent = log.recent(txn, head) if hidden else log.covering(txn, head, position)
+        if not hidden or hidden[-1][1] < recent.offset <= position:
             return cls(recent.ledger, recent.offset, ())
         # A call that was taken back opens nothing, and no start lies in what was: the ledger of
         # the whole history would know neither.
-        ledger = log.load(txn, stop=rewound[0][0])
-        bounds = [*(first for first, _ in rewound[1:]), log.history.count]
-        for (_, last), stop in zip(rewound, bounds, strict=True):
+        ledger = log.load(txn, stop=hidden[0][0])
+        bounds = [*(first for first, _ in hidden[1:]), log.history.count]
+        for (_, last), stop in zip(hidden, bounds, strict=True):
             log.load_into(txn, ledger, log.history, last + 1, stop)
-        return cls(ledger, 0, rewound)
+        return cls(ledger, 0, hidden)
 
     def start(self, position: int) -> int:
         """The last position up to one at which a window may begin; else the first behind it.
@@ -681,7 +712,7 @@ class _Live:
         If that would leave out what a user said, or there is none: the last at which no pair is
         torn. What was taken back is in the window as a whole, or not at all.
         """
-        for first, last in self.rewound:
+        for first, last in self.hidden:
             if first <= position <= last:  # a rewind takes back nothing without its target
                 position = first
         at = self._place(position)
@@ -723,7 +754,7 @@ class _Live:
     def _between(self, start: int, end: int) -> Iterator[Span]:
         """The positions of places that follow each other, in spans."""
         first, stop = self._position(start), self._position(end - 1) + 1
-        for gone, last in self.rewound:
+        for gone, last in self.hidden:
             if first <= gone < stop:
                 yield first, gone
                 first = last + 1
@@ -731,13 +762,13 @@ class _Live:
 
     def _place(self, position: int) -> int:
         """How many items of the ledger are before a position."""
-        gone = sum(max(min(last + 1, position) - first, 0) for first, last in self.rewound)
+        gone = sum(max(min(last + 1, position) - first, 0) for first, last in self.hidden)
         return position - gone - self.offset
 
     def _position(self, place: int) -> int:
         """The position of the item at a place."""
         position = place + self.offset
-        for first, last in self.rewound:
+        for first, last in self.hidden:
             if position >= first:
                 position += last + 1 - first
         return position
@@ -773,7 +804,12 @@ class _Mark(NamedTuple):
 
 
 def _marks(
-    at: tuple[CachedSession, ReadTxn], start: int, stop: int, goals: Collection[str] = ()
+    at: tuple[CachedSession, ReadTxn],
+    start: int,
+    stop: int,
+    goals: Collection[str] = (),
+    *,
+    empty: list[Span] | None = None,
 ) -> Iterator[_Mark]:
     """What is said of calls that take long at the positions ``start .. stop``.
 
@@ -785,15 +821,18 @@ def _marks(
         start: the first position.
         stop: the position behind the last.
         goals: invocations of which each event is wanted.
+        empty: takes the positions of items with content that are no events.
     """
     log, txn = at
     named = {encode_json(goal)[0] for goal in goals}
-    before: tuple[int, bytes] | None = None
+    before: tuple[int, Json] | None = None
     for row in log.rows(txn, start, stop):
         if isinstance(row, CorruptValueError):
             before = None
             continue
         position, _, flags, body = row
+        if empty is not None and _is_empty(body):
+            _add_span(empty, (position, position))
         is_large = bool(flags & FLAG_BLOB)
         by_user = _BY_USER in body and (is_large or _ANSWER in body)
         is_wanted = by_user or any(each in body for each in _WANTED) or before is not None
@@ -819,6 +858,13 @@ def _rows(log: CachedSession, txn: ReadTxn, start: int, stop: int) -> list[_Row]
         row if isinstance(row, CorruptValueError) else Stored.of(txn, log.scope, row)
         for row in log.rows(txn, start, stop)
     ]
+
+
+def _is_empty(body: bytes) -> bool:
+    """Whether a row is an item with content that ADK does not show."""
+    with suppress(CorruptValueError):
+        return body[:1] != _EVENT and not is_shown(body)
+    return False
 
 
 def _is_event(row: _Row) -> bool:

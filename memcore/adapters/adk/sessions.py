@@ -643,6 +643,8 @@ class MemcoreSessionService(Opened, BaseSessionService):
         Raises:
             AccessDeniedError: the authorizer refuses to delete of the session.
             HeldError: the session, or one that shares the events, is under a legal hold.
+            NotFoundError: ``rewind_state`` asks for a state that was trimmed, or came without its
+                past; nothing is deleted.
             CorruptValueError: a row of the session is damaged.
             OutpacedError: others wrote to the session again and again.
         """
