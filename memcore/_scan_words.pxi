@@ -442,6 +442,23 @@ cdef bint _is_secret(
     return n >= 6 and (seen & P_DIGIT != 0 or special) and seen & P_LETTER != 0
 
 
+cdef inline Py_ssize_t _behind_backslashes(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """What stands behind the backslashes at an offset: each text inside of another doubles them."""
+    cdef Py_ssize_t at = i
+    while _byte(s, at) == c'\\' and at - i < BACKSLASHES_MAX:
+        at += 1
+    return at
+
+
+cdef inline bint _word_ends(const Scan *s, Py_ssize_t i) noexcept nogil:
+    """Whether a value without quotes ends at an offset, be it before an escaped quote or break."""
+    cdef Py_ssize_t at
+    if s.t[i] != c'\\':
+        return _has(s, i, P_END)
+    at = _behind_backslashes(s, i)
+    return _has(s, at, P_QUOTE) or _escape_before(s, at)
+
+
 cdef Py_ssize_t _value_stop(
     Scan *s, Py_ssize_t i, uint8_t quote, bint escaped, Py_ssize_t most
 ) noexcept nogil:
@@ -461,44 +478,70 @@ cdef Py_ssize_t _value_stop(
                 if escaped and _byte(s, at + 1) == quote:
                     break
                 at += 1
-        elif _has(s, at, P_END) or (s.t[at] == c'\\' and _escape_before(s, at + 1)) or (
-            s.t[at] == c'\\' and _has(s, at + 1, P_QUOTE)
-        ):
+        elif _word_ends(s, at):
             break
         at += 1
     s.work += at - i
     return min(at, s.n)
 
 
+cdef bint _is_given(Scan *s, Py_ssize_t i, int signs) noexcept nogil:
+    """Whether a word is given a value behind its equals signs, which end at an offset.
+
+    Two signs before a blank give nothing, nor does one at the end of a line or of a quoted text.
+    """
+    cdef Py_ssize_t at = i, quote
+    cdef uint8_t c
+    while _byte(s, at) == c' ' or _byte(s, at) == c'\t':
+        at += 1
+    s.work += at - i
+    c = _byte(s, at)
+    if signs == 0:
+        return at > i and c == c'='
+    if c == 0 or _has(s, at, P_SPACE) or (at > i and signs > 1):
+        return False
+    quote = _behind_backslashes(s, at)
+    if not _has(s, quote, P_QUOTE):
+        return quote == at or not _escape_before(s, quote)
+    # What closes the text around it has no value behind it; the same quote again is an empty one.
+    at = quote + 1
+    c = _byte(s, at)
+    if c == 0 or c == c':' or (c == c'\\' and _escape_before(s, at + 1)):
+        return False
+    return c == s.t[quote] or c == 0x80 or not _has(s, at, P_END)
+
+
 cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
     """Where an unquoted password ends that may hold separators itself.
 
-    It goes on behind one up to the last word with a digit, as long as no word is assigned anything:
-    a = that nothing follows is the password's own.
+    It goes on behind one up to the last word with a digit, as long as no word is given a value:
+    a = that nothing follows is the password's own. What is escaped is judged once it is decoded.
     """
     cdef Py_ssize_t at = stop, start
-    cdef bint digit
+    cdef uint32_t point = 0
+    cdef bint digit, escape
+    cdef int signs
     cdef uint8_t c
     while at < s.n:
         c = s.t[at]
         if c != c'&' and c != c';' and c != c',' and c != c')' and c != c'|':
             break
-        start, digit = at, False
+        start, digit, escape, signs = at, False, False, 0
         at += 1
-        while at < s.n and at - start <= SECRET_CHARS_MAX and not _has(s, at, P_END | P_SPACE):
+        while at < s.n and at - start <= SECRET_CHARS_MAX and not _word_ends(s, at):
             c = s.t[at]
-            if c == c'=' or c == c':' or c == c'[' or c == c'\\' or c == 0x80:
+            escape = c == c'\\' and _escape(s, at, &point) > 0
+            if c == c'=' or c == c':' or c == c'[' or escape:
                 break
             digit = digit or _has(s, at, P_DIGIT)
             at += 1
         while _byte(s, at) == c'=':
             at += 1
+            signs += 1
         s.work += at - start
         c = _byte(s, at)
-        if c == c':' or c == c'[' or c == c'\\' or c == 0x80 or (
-            _byte(s, at - 1) == c'=' and c != 0 and not _has(s, at, P_SPACE | P_QUOTE)
-        ):
-            break  # something is assigned, and be it an empty text
+        if escape or c == c':' or c == c'[' or c == 0x80 or _is_given(s, at, signs):
+            break
         if digit:
             stop = at
     return stop

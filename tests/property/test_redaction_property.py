@@ -102,6 +102,10 @@ def test_spans_are_in_order_and_in_the_text(text):
 @example("password://1")  # each digit is in a word without an end
 @example("password=a1b2&a&")
 @example("password=a1b2;a==")
+@example("password=a1b2&b2=    ")
+@example("password=a1b2&b2    ")
+@example("password=a1b2&\\\\\\\\u00")
+@example('password=a1b2&b2=\\\\\\"')
 def test_the_steps_grow_with_the_text_and_no_faster(fragment):
     short, long = fragment * 200, fragment * 3_200
     assert sensitive_work(long, EVERY) <= 20 * sensitive_work(short, EVERY) + 2_000

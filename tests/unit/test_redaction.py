@@ -254,11 +254,59 @@ def test_a_password_goes_on_behind_a_separator(separator):
 
 def test_a_password_goes_on_behind_a_word_without_a_digit():
     redactor = placed()
-    for tail in ("&ican&42more", "&ican42==", ";a,b|c9", "&ican42="):
+    for tail in ("&ican&42more", "&ican42==", ";a,b|c9"):
         made = redactor.text(f"password=Xq7pel{tail} next")
         assert re.fullmatch(r"password=\[PASSWORD_\w{6}\] next", made), made
     for rest in ("&ican", "&debug&page=2", "&a=ican42", "&ican42=&user=b0b", "&ican&x9: 1"):
         assert redactor.text(f"password=Xq7pel9{rest}").endswith(f"]{rest}")
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "&ican42", "&ican&42more", "&ican42=", "&i\\can42", ";a,b|c9=="]
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "\n",
+        "\r\nnext",
+        '"}',
+        "' x",
+        r"\nline2",
+        r"\\nline2",
+        r"\tx",
+        r"\"}\"",
+        r"\\\", \\\"a\\\": 1}",
+        '"),',
+    ],
+)
+def test_a_password_ends_before_an_escape_as_before_what_it_stands_for(tail, end):
+    made = placed().text(f"dsn: password=Xq7pel{tail}{end}")
+    assert re.fullmatch(r"dsn: password=\[PASSWORD_\w{6}\](.*)", made, re.DOTALL)[1] == end, made
+
+
+def test_json_in_json_stays_json_behind_a_password():
+    text = "password=Xq7pel&ican42"
+    for _ in range(4):
+        text = json.dumps({"dsn": text})
+    made = placed().text(f"log: {text} end")
+    found = made.removeprefix("log: ").removesuffix(" end")
+    for _ in range(4):
+        found = json.loads(found)["dsn"]
+    assert re.fullmatch(r"password=\[PASSWORD_\w{6}\]", found)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ',port2="5432")', ';path2="C:/x"', "&user1= bob", ",host2='db'", ',port2="")', ",port2=\t5",
+        r',port2=\"5432\")', r",host2=\'db\'", r',port2=\"\")', ";port2 = 5432", ",tok3==bob",
+        ",verbose,port2=`5`", ',port2 ="5432"', r",lang\u003dde2",
+    ],
+)  # fmt: skip
+def test_a_name_and_an_equals_sign_behind_a_password_are_another_field(rest):
+    made = placed().text(f"connect(password=hunter22{rest}")
+    assert made.endswith(f"]{rest}"), made
 
 
 @pytest.mark.parametrize("sign", ["&#0000064;", "&#x0000040;", "&#" + "0" * 4000 + "64;", "&#X40;"])
