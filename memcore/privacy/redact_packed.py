@@ -8,6 +8,7 @@ refuses a placeholder (an IP address, a decimal), it hands out the placeholder a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
@@ -329,7 +330,7 @@ def _restored_object(opened: _Opened, told: Any, made: Any) -> Extension:
     """The object. Of members of a set that became the same, all but the first are numbered."""
     if not opened.is_set:
         return opened.with_content(_restored(opened.content, told, made))
-    distinct = _Distinct({pack(each) for each in opened.content})
+    distinct = _Distinct({_read_as(each) for each in opened.content})
     members = zip(opened.content, told, made, strict=True)
     return opened.with_content([distinct.restored(*each) for each in members])
 
@@ -360,8 +361,8 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
     others = _restored(named, told[0], made[0])
     keyed = dict(zip(named, others.items(), strict=True))
     rest = iter(zip(odd, told[1:], made[1:], strict=True))
-    taken = {pack(key) for key in others}
-    distinct = _Distinct(taken | {pack(key) for key, _ in odd if type(key) is not str})
+    taken = {_read_as(key) for key, _ in odd if type(key) is not str}
+    distinct = _Distinct(taken.union(others))
     result = Pairs()
     for key, entry in value:
         if type(key) is str and key in keyed:
@@ -375,35 +376,108 @@ def _restored_pairs(value: Pairs, told: Any, made: Any) -> Pairs:
 
 
 class _Distinct:
-    """Keys of a map or members of a set. Of those that became the same, all others are numbered."""
+    """Keys of a map or members of a set. Of those that became the same, all others are numbered.
+
+    Where there is no place for a number, they stay the same, and who reads them finds one.
+    """
 
     __slots__ = ("_more", "_taken")
 
-    def __init__(self, taken: set[bytes]) -> None:
+    def __init__(self, taken: set[Hashable]) -> None:
         self._taken = taken
-        self._more: Counter[bytes] = Counter()
+        self._more: Counter[Hashable] = Counter()
         """Of many spellings of one value, none begins to count anew."""
 
     def restored(self, key: Any, told: Any, made: Any) -> Any:
         """As ``_restored``, and unlike all that are taken if anything was replaced."""
-        name = _restored(key, told, made)
-        same = b"" if name is key else pack(name)
-        while name is not key and pack(name) in self._taken:
+        name = numbered = _restored(key, told, made)
+        if name is key:
+            return name
+        same = read = _read_as(name)
+        while read in self._taken:
             self._more[same] += 1
-            name = _restored(key, told, _numbered(told, made, self._more[same] + 1))
-        self._taken.add(pack(name))
+            numbered = _numbered(key, name, self._more[same] + 1)
+            if numbered is name:
+                return name
+            read = _read_as(numbered)
+        self._taken.add(read)
+        return numbered
+
+
+def _read_as(value: Any) -> Hashable:
+    """What is equal for values that are equal once they are read, in whatever order they stand.
+
+    Classes are never looked up: one that is made of one argument counts as that, as a constructor
+    that refuses a placeholder leaves it alone.
+    """
+    kind = type(value)
+    if kind is list:
+        return tuple(map(_read_as, value))
+    if kind is dict:
+        return frozenset((key, _read_as(entry)) for key, entry in value.items())
+    if kind is Pairs:
+        return frozenset((_read_as(key), _read_as(entry)) for key, entry in value)
+    if kind is Extension:
+        return _Opened(value).read_as
+    found: Hashable = value
+    return found
+
+
+def _numbered(value: Any, name: Any, number: int) -> Any:
+    """A key or member with a number behind what was replaced first in it.
+
+    The same object if that was nothing but names of fields and keys.
+
+    Args:
+        value: as it was.
+        name: what is in its place.
+        number: is not given twice.
+    """
+    kind = type(name)
+    if kind is list:
+        return _numbered_in(value, name, number)
+    if kind is Extension:
+        return _numbered_object(value, name, number)
+    if kind is dict or kind is Pairs:
+        return _numbered_entries(value, name, number)
+    if kind is bytes and (found := decoded_text(name)) is not None:
+        return encoded_text(f"{found[0]}_{number}", found)
+    return f"{name}_{number}" if kind is str else name
+
+
+def _numbered_object(value: Extension, name: Extension, number: int) -> Extension:
+    before, after = _Opened(value), _Opened(name)
+    if after.is_set:
+        content: Any = _numbered_in(before.content, after.content, number, apart=True)
+    else:
+        content = _numbered(before.content, after.content, number)
+    return name if content is after.content else after.with_content(content)
+
+
+def _numbered_entries(value: Any, name: Any, number: int) -> Any:
+    rows = [each.items() if type(each) is dict else each for each in (value, name)]
+    before, after = ([entry for _, entry in row] for row in rows)
+    made = _numbered_in(before, after, number)
+    if made is after:
         return name
+    keyed = Pairs((key, entry) for (key, _), entry in zip(rows[1], made, strict=True))
+    return dict(keyed) if type(name) is dict else keyed
 
 
-def _numbered(told: Any, made: Any, number: int) -> Any:
-    """A key or member with a number behind what was replaced first in it."""
-    if isinstance(made, list):
-        at = next(at for at, each in enumerate(made) if each is not told[at])
-        return [*made[:at], _numbered(told[at], made[at], number), *made[at + 1 :]]
-    if isinstance(made, str):
-        return f"{made}_{number}"
-    msg = "two keys of a map, or members of a set, become the same"
-    raise OpaqueContent(msg)
+def _numbered_in(
+    values: list[Any], names: list[Any], number: int, *, apart: bool = False
+) -> list[Any]:
+    """As ``_numbered``, of one of several; ``apart``: it is to be unlike the others still."""
+    for at, (value, name) in enumerate(zip(values, names, strict=True)):
+        made = name if value == name else _numbered(value, name, number)
+        if made is name:
+            continue
+        others = [*names[:at], *names[at + 1 :]]
+        taken = set(map(_read_as, others)) if apart else ()
+        while _read_as(made) in taken:
+            made = _numbered(value, made, number)
+        return [*names[:at], made, *names[at + 1 :]]
+    return names
 
 
 class _Opened:
@@ -433,6 +507,18 @@ class _Opened:
             and self._found[:_ARGUMENT] in _SETS
             and type(self.content) is list
         )
+
+    @property
+    def read_as(self) -> Hashable:
+        """As ``_read_as``: what the object is made of, with its class if that is several values."""
+        if self.content is None or self._code not in _OBJECTS or not self._path:
+            return self._code, pack(self._found)
+        if self.is_set:
+            return frozenset(map(_read_as, self.content))
+        argument = _read_as(self._found[_ARGUMENT])
+        if self._code == _CONSTRUCTED:
+            return argument
+        return self._code, *map(_read_as, self._found[:_ARGUMENT]), argument
 
     def _go_into(self, found: list[Any]) -> None:
         """Of module, name, arguments and what follows, the arguments."""

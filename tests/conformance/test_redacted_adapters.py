@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 import memcore
 from memcore import RedactionPolicy
@@ -493,6 +494,117 @@ def test_members_of_a_set_that_become_the_same_are_numbered(tmp_path):
     assert found["frozen"] == numbered
     assert type(found["frozen"]) is frozenset
     assert found["bytes"] == {each.encode() for each in numbered}
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    mail: str
+    label: str = ""
+
+
+class Entry(NamedTuple):
+    mail: str
+    count: int
+
+
+class Person(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    name: str
+    mail: str
+
+
+class Named(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+@pytest.mark.parametrize(
+    ("members", "read"),
+    [
+        ({Address("a@b.io", "x"), Address("c@d.io", "x")},
+         {Address("<mail>", "x"), Address("<mail>_2", "x")}),
+        ({Entry("a@b.io", 1), Entry("c@d.io", 1)}, {Entry("<mail>", 1), Entry("<mail>_2", 1)}),
+        ({Entry("a@b.io", 1), Entry("c@d.io", True)}, {Entry("<mail>", 1), Entry("<mail>_2", 1)}),
+        ({Person(name="x", mail="a@b.io"), Person(name="x", mail="c@d.io")},
+         {Person(name="x", mail="<mail>"), Person(name="x", mail="<mail>_2")}),
+        ({frozenset({"a@b.io", "c@d.io"}), frozenset({"e@f.io", "g@h.io"})},
+         {frozenset({"<mail>", "<mail>_2"}), frozenset({"<mail>_2", "<mail>_2_2"})}),
+        ({frozenset({Address("a@b.io")}), frozenset({Address("c@d.io")})},
+         {frozenset({Address("<mail>")}), frozenset({Address("<mail>_2")})}),
+        ({Address("a@b.io"), Address("<mail>_2"), Address("c@d.io")},
+         {Address("<mail>"), Address("<mail>_2"), Address("<mail>_3")}),
+        ({Address("a@b.io", 1), Entry("a@b.io", 1)}, {Address("<mail>", 1), Entry("<mail>", 1)}),
+        ({Path("/a@b.io"), Path("/c@d.io")}, {Path("/<mail>"), Path("/<mail>_2")}),
+    ],
+)  # fmt: skip
+def test_members_of_every_sort_that_become_the_same_are_numbered(tmp_path, members, read):
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": members})
+        assert saver.get_tuple(after).checkpoint["channel_values"]["state"] == read
+
+
+def test_sets_in_sets_keep_their_shape(tmp_path):
+    """What is numbered in one is unlike the others in it, and the whole unlike the other sets."""
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    nested = {f"u{number}@b.io" for number in range(256)}
+    while len(nested) > 1:
+        row = list(nested)
+        nested = {frozenset(row[at : at + 2]) for at in range(0, len(row), 2)}
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": nested})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+    depth = 0
+    while isinstance(found, (set, frozenset)):
+        row = list(found)
+        assert {len(each) for each in row if isinstance(each, frozenset)} <= {2}
+        found, depth = row[0], depth + 1
+    assert depth == 9
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd:
+    mails: dict = dataclasses.field(hash=False)
+    sent: bytes = b""
+
+
+def test_maps_and_bytes_in_members_are_numbered(tmp_path):
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    members = {Odd({1: mail, "x": mail}, b"y") for mail in ("a@b.io", "c@d.io")} | {
+        Odd({}, mail.encode("utf-16")) for mail in ("a@b.io", "c@d.io")
+    }
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": members})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+    mails = [each for each in found if each.mails]
+    assert sorted(each.mails[1] for each in mails) == ["<mail>", "<mail>_2"]
+    assert [each.mails["x"] for each in mails] == ["<mail>"] * 2
+    sent = {each.sent.decode("utf-16") for each in found if not each.mails}
+    assert sent == {"<mail>", "<mail>_2"}
+
+
+def test_objects_in_tuples_are_numbered(tmp_path):
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    members = {(Address(mail), 1) for mail in ("a@b.io", "c@d.io", "x")}
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": members})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+    # LangGraph reads a set whose members are tuples as a list of lists.
+    read = {(address, count) for address, count in found}
+    assert read == {(Address(mail), 1) for mail in ("<mail>", "<mail>_2", "x")}
+
+
+def test_members_that_cannot_be_numbered_become_one_and_the_write_goes_through(tmp_path):
+    """The name of a field has no place for a number; a set holds equals once."""
+    policy = RedactionPolicy(placeholders={"email": "<mail>"})
+    with memcore.open(tmp_path / "a.memcore", redact=policy) as db:
+        saver = MemcoreSaver(db)
+        after = _put(saver, "1", {"state": {Named(**{mail: 1}) for mail in ("a@b.io", "c@d.io")}})
+        found = saver.get_tuple(after).checkpoint["channel_values"]["state"]
+    assert found == {Named(**{"<mail>": 1})}
 
 
 def test_arrays_keep_their_shape_and_what_cannot_be_looked_into_is_refused(tmp_path):
