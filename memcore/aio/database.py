@@ -419,7 +419,8 @@ class AsyncDatabase:
     ) -> None:
         """Protect the key file by another key from now on; contents stay as they are.
 
-        Other processes that have the file open can add no new users until they open it anew.
+        Other processes that have the file open can add new users only while keys are left that were
+        made ahead (64 at a time), until they open it anew.
 
         Raises:
             InvalidOptionError, KeyNeededError, ReadOnlyError
