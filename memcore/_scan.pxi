@@ -775,7 +775,7 @@ cdef Py_ssize_t _login(Scan *s, Py_ssize_t colon) noexcept nogil:
         at -= 1
     if not (_says(s, at - 4, b" -u ", 4) or _says(s, at - 7, b"--user ", 7)):
         return -1
-    stop = _value_stop(s, colon + 1, 0, False, s.n)
+    stop = _value_stop(s, colon + 1, 0, 0, s.n)
     if stop - colon - 1 < 4 or _is_template(s, colon + 1, stop) or _byte(s, colon + 1) == c'/':
         return -1
     return _emit_whole(s, colon + 1, stop, C_PASSWORD)

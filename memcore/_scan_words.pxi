@@ -460,14 +460,16 @@ cdef inline bint _word_ends(const Scan *s, Py_ssize_t i) noexcept nogil:
 
 
 cdef Py_ssize_t _value_stop(
-    Scan *s, Py_ssize_t i, uint8_t quote, bint escaped, Py_ssize_t most
+    Scan *s, Py_ssize_t i, uint8_t quote, Py_ssize_t escaped, Py_ssize_t most
 ) noexcept nogil:
     """Where a value ends: at its quote, at the end of the word, before a placeholder.
 
+    Its quotes stand behind ``escaped`` backslashes; those in it behind more, and each backslash
+    in it is written as twice as many.
     At most ``most`` and 1 are looked at: a caller who refuses longer ones must not walk one long
     word again from each place in it.
     """
-    cdef Py_ssize_t at = i
+    cdef Py_ssize_t at = i, behind, more
     while at < s.n and at - i <= most:
         if s.t[at] == c'[' and _placeholder(s, at) > 0:
             break
@@ -475,9 +477,16 @@ cdef Py_ssize_t _value_stop(
             if s.t[at] == quote or s.t[at] == c'\n' or at - i > SECRET_CHARS_MAX:
                 break
             if s.t[at] == c'\\':
-                if escaped and _byte(s, at + 1) == quote:
+                behind = at + 1
+                while escaped and _byte(s, behind) == c'\\':
+                    behind += 1
+                more = behind - at - escaped
+                if escaped and _byte(s, behind) == quote and (
+                    more <= 0 or more % (2 * escaped + 2) == 0
+                ):
+                    at += max(more, 0)
                     break
-                at += 1
+                at = behind
         elif _word_ends(s, at):
             break
         at += 1
@@ -549,18 +558,19 @@ cdef Py_ssize_t _tail_stop(Scan *s, Py_ssize_t stop) noexcept nogil:
 
 cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
     """Where to go on after a = or a colon: behind the secret that follows, -1 if none does."""
-    cdef Py_ssize_t at = i, stop
+    cdef Py_ssize_t at = i, stop, escaped = 0
     cdef int group, k, number = 0
     cdef uint8_t quote = 0
-    cdef bint escaped = False, near = s.t[i] == c'='
+    cdef bint near = s.t[i] == c'='
     if not (s.classes & (1 << C_PASSWORD | 1 << C_TOKEN)) or _byte(s, i + 1) == c'=':
         return -1
     if near and at > 0 and s.t[at - 1] == c':':
         at -= 1
-    for k in range(6):
-        if at > 0 and (s.t[at - 1] == c' ' or s.t[at - 1] == c'\\' or s.t[at - 1] == c']'
-                       or _has(s, at - 1, P_QUOTE)):
-            at -= 1
+    for k in range(BACKSLASHES_MAX + 2):
+        if at == 0 or not (s.t[at - 1] == c' ' or s.t[at - 1] == c'\\' or s.t[at - 1] == c']'
+                           or _has(s, at - 1, P_QUOTE)):
+            break
+        at -= 1
     if at < i:
         near = near and not (s.t[at] == c' ')
     group = _groups_at(s, at, W_PASSWORD | W_SECRET | W_SURE)
@@ -576,12 +586,10 @@ cdef Py_ssize_t _assigned(Scan *s, Py_ssize_t i) noexcept nogil:
         if _byte(s, at) == c' ':
             at += 1
             near = near and s.t[i] != c'='
-    if _byte(s, at) == c'\\' and _has(s, at + 1, P_QUOTE):
-        escaped = True
-        at += 1
-    if _has(s, at, P_QUOTE):
-        quote = s.t[at]
-        at += 1
+    stop = _behind_backslashes(s, at)
+    if _has(s, stop, P_QUOTE):
+        quote, escaped = s.t[stop], stop - at
+        at = stop + 1
     if _says(s, at, b"token ", 6) and s.t[i] == c':':
         at += 6     # Authorization: token ...
     if at >= s.n or _key_at(s, at, &number) > 0:
@@ -792,7 +800,7 @@ cdef Py_ssize_t _spoken(Scan *s, Py_ssize_t i) noexcept nogil:
     group = _announced(s, start, &bare)
     if not group:
         return -1
-    stop = _value_stop(s, start, 0, False, SPOKEN_CHARS_MAX)
+    stop = _value_stop(s, start, 0, 0, SPOKEN_CHARS_MAX)
     end = stop
     while end > start and (s.t[end - 1] == c'.' or s.t[end - 1] == c'*' or s.t[end - 1] == c'!'
                            or s.t[end - 1] == c'?' or s.t[end - 1] == c':'):

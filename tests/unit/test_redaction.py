@@ -285,6 +285,22 @@ def test_a_password_ends_before_an_escape_as_before_what_it_stands_for(tail, end
     assert re.fullmatch(r"dsn: password=\[PASSWORD_\w{6}\](.*)", made, re.DOTALL)[1] == end, made
 
 
+@pytest.mark.parametrize(
+    "value", ["Xq7pelman", 'Xq7"pel42', "Xq7pel\\", '"Xq7\\"pel', "Xq7\\\\pel9"]
+)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_quoted_password_is_found_in_json_in_json(value, depth):
+    text = {"password": value, "b": "c"}
+    for _ in range(depth + 1):
+        text = json.dumps(text)
+    made = placed().text(f"log: {text} end")
+    found = made.removeprefix("log: ").removesuffix(" end")
+    for _ in range(depth + 1):
+        found = json.loads(found)
+    assert re.fullmatch(r"\[PASSWORD_\w{6}\]", found["password"])
+    assert found["b"] == "c"
+
+
 def test_json_in_json_stays_json_behind_a_password():
     text = "password=Xq7pel&ican42"
     for _ in range(4):
