@@ -54,9 +54,11 @@ def restore_backup(
     seconds = time.perf_counter() - started
     if as_json:
         fields = {"target": store, "bytes": done.bytes, "kept": done.kept, "seconds": seconds}
-        emit_json("restore", fields | {"findings": list(done.findings)})
+        emit_json(
+            "restore", fields | {"findings": list(done.findings), "unsure": list(done.unsure)}
+        )
         return
-    for finding in done.findings:
+    for finding in (*done.findings, *done.unsure):
         print(escape(finding))
     print(escape(f"{store}: {done.bytes:,} bytes in {seconds:.2f} s"))
     if done.kept is not None:

@@ -19,12 +19,16 @@ from memcore.errors import (
 )
 from memcore.limits import FORMAT_VERSION
 from memcore.maintenance.row_shapes import is_row
-from memcore.maintenance.salvage_rows import DATABASE_CARE, erased_scopes, owner_in
+from memcore.maintenance.salvage_rows import (
+    DATABASE_CARE,
+    SCOPE_NAMES,
+    erased_scopes,
+    names_in,
+    owner_in,
+)
 from memcore.options import checked_bool, checked_path
 from memcore.privacy.keyring import secret_of
 from memcore.store import open_detached, open_store
-from memcore.store.copy import refusal
-from memcore.store.datafile import exclusively, open_locked
 from memcore.store.encryption import SECRET_KEY, waiting_secret
 from memcore.store.page_scan import PageScan
 from memcore.store.store import KEYS_SUFFIX, KeyOptions, access_of, need_newest
@@ -72,6 +76,9 @@ class RestoreReport:
     """Where the file that was replaced lies now; None if there was none or it was not kept."""
     findings: tuple[str, ...]
     """What ``force`` accepted."""
+    unsure: tuple[str, ...] = ()
+    """Users who may have been erased in the file that was replaced, in words: they kept their keys
+    and are back if the backup has them."""
 
 
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:
@@ -151,6 +158,7 @@ def restore(
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
     accepted: list[str] = []
+    unsure: list[str] = []
     access = access_of(key, key_file)
     if access is not None and key_file is None and os.path.lexists(final + KEYS_SUFFIX):
         access = KeyOptions(access.provider, final + KEYS_SUFFIX)
@@ -158,16 +166,16 @@ def restore(
     try:
         if store.vault is not None:
             need_newest(store.environment(), store.vault)
-        if exists:
-            _settle(final, store.vault)
         check = judge_for(session.Engine(store, get_counter(counter), "openai_chat"), progress)
 
         def judge(path: str) -> list[str]:
             findings = check(path)
-            if force:
-                accepted.extend(findings)
-                return []
-            return findings
+            if findings and not force:
+                return findings
+            accepted.extend(findings)
+            if exists:  # nobody else has it open while the copy is proven
+                unsure.extend(_settle(final, store.vault))
+            return []
 
         store.restore(final, kept=kept, replace=replace, judge=judge)
     except CorruptStoreError as error:
@@ -175,40 +183,46 @@ def restore(
         raise CorruptStoreError(msg) from error
     finally:
         store.close()
-    return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted))
+    return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted), tuple(unsure))
 
 
-def _settle(target: str, vault: RowCipher | None) -> None:
+def _settle(target: str, vault: RowCipher | None) -> list[str]:
     """Do what waits in the file that is replaced: a backup may know nothing of it.
 
     Who was erased and still has a key would come back with the backup; so the keys go, if the file
     says that the key file is its own. A secret that waits for room gets its file. The file may be
-    damaged: it is read page by page.
+    damaged: it is read page by page. Who may have been erased keeps the keys, and is told of.
 
     Raises:
-        StoreLockedError: somebody has it open.
         KeyFileError, StoreFullError, StoreAccessError: there is no room to do it, or no right.
+        OSError
     """
-    fd = open_locked(target, read_only=True)
+    fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with exclusively(fd, target):
-            found = PageScan(fd, is_row, vault, within=DATABASE_CARE)
-            found.read()
-            for at in found.rows.get(SECRET_KEY, ()):
-                kept = waiting_secret(found.value(SECRET_KEY, at), os.fstat(fd).st_ino)
-                if kept is not None:
-                    secret_of(target, create=True, made=kept)
-            if vault is not None and vault.ring.owner and owner_in(found) == vault.ring.owner:
-                gone = [each for each in erased_scopes(found) if vault.ring.of_scope(each)]
-                if gone:
-                    vault.shred(gone)
+        care = PageScan(fd, is_row, vault, within=DATABASE_CARE)
+        care.read()
+        for at in care.rows.get(SECRET_KEY, ()):
+            kept = waiting_secret(care.value(SECRET_KEY, at), os.fstat(fd).st_ino)
+            if kept is not None:
+                secret_of(target, create=True, made=kept)
+        if vault is None or not vault.ring.owner or owner_in(care) != vault.ring.owner:
+            return []
+        named = PageScan(fd, is_row, vault, within=SCOPE_NAMES)
+        named.read()
+        erased, unsure = erased_scopes(care, named)
+        gone = [each for each in erased if vault.ring.of_scope(each)]
+        if gone:
+            vault.shred(gone)
+        who = names_in(named)
+        return [
+            f"user {user!r} in app {app!r} may have been erased in the file that was replaced"
+            for _, app, user in (who[each] for each in sorted(unsure) if vault.ring.of_scope(each))
+        ]
     except KeyFileError as error:
         raise KeyFileError(
             f"{target}: keys of erased users await shredding, and a backup would bring them back;"
             f" nothing was restored: {error}"
         ) from error
-    except OSError as error:
-        raise refusal(error, target) from error
     finally:
         os.close(fd)
 

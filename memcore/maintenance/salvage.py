@@ -655,6 +655,12 @@ class _Salvage:
         wreck = self._sieve.wreck
         if wreck.metas_lost and not wreck.redone:
             yield "a meta page is lost: what was committed last may be missing"
+        for app, user in self._sieve.doubtful_users.values():
+            yield (
+                f"user {user!r} in app {app!r} may have been erased: a name and a tombstone are"
+                " equally sure, so nothing of theirs was saved, and their key is in the damaged"
+                " file's key file alone"
+            )
         counted: dict[str, int] = defaultdict(int)
         for key in self._sieve.unsure:
             if key[0] == Kind.SESSION:

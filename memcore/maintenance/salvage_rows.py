@@ -19,25 +19,27 @@ from memcore.blobs.rows import SLOT_BYTES, chunk_count, slot_of
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_BLOB, HEADER_BYTES, body_of
-from memcore.errors import MemcoreError
+from memcore.errors import CorruptValueError, MemcoreError
 from memcore.kv import reference_in
 from memcore.limits import BLOB_CHUNK_BYTES
 from memcore.log import Head
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
-from memcore.rows.lifecycle import ERASURES, TOMBSTONES, scopes_erased
+from memcore.rows.lifecycle import ERASURES, TOMBSTONES, scopes_erased, tombstone_of
 from memcore.rows.names import unpack_name
 from memcore.store.encryption import OWNER_KEY
 from memcore.store.page_scan import Confidence, PageScan, RowCandidate
 
 __all__ = [
     "DATABASE_CARE",
+    "SCOPE_NAMES",
     "Place",
     "RowSelector",
     "erased_scopes",
     "forget_erased",
     "forget_removed",
+    "names_in",
     "owner_in",
     "was_hidden",
 ]
@@ -87,34 +89,97 @@ def owner_in(wreck: PageScan) -> bytes | None:
     return None
 
 
-def erased_scopes(wreck: PageScan) -> set[int]:
-    """The scopes of users who were erased, or are being erased.
+SCOPE_NAMES: Final = bytes((Kind.COUNTER,)), keys.after(bytes((Kind.SCOPE_NAME,)))
+"""The range of the rows that say which scopes there are."""
+_SCOPE_BYTES: Final = 16
+"""What a scope takes in a file at the very least: its tombstone takes more."""
 
-    One tombstone, or one row of an erasure under way, says so, however old: no number is given out
-    again.
+
+def erased_scopes(care: PageScan, named: PageScan) -> tuple[set[int], set[int]]:
+    """The scopes of users who were erased, or are being erased, and those of whom it is not sure.
+
+    A tombstone, or the row of an erasure under way, that is surer than all rows that name the scope
+    says so; or there are none of these. A page that is not in use says nothing against one that
+    is: a power cut takes commits back, and then numbers are given out again. If both are equally
+    sure, nothing tells.
+
+    Args:
+        care: a scan of ``DATABASE_CARE``.
+        named: one of ``SCOPE_NAMES``, of the same file.
     """
-    numbers: set[int] = set()
-    for key, found in wreck.rows.items():
+    stones: dict[int, Confidence] = {}
+    for key, found in care.rows.items():
         if key.startswith(TOMBSTONES):
-            numbers.add(keys.number_of(key))
+            if key == tombstone_of(keys.number_of(key)):
+                _keep_surest(stones, keys.number_of(key), found[0].rank)
         elif key.startswith(ERASURES):
             for at in found:
-                with suppress(MemcoreError):
-                    numbers.update(scopes_erased(key, wreck.value(key, at)))
-    return numbers
+                with suppress(CorruptValueError):
+                    for number in scopes_erased(key, care.value(key, at)):
+                        _keep_surest(stones, number, at.rank)
+    erased: set[int] = set()
+    unsure: set[int] = set()
+    ranks = {number: rank for number, (rank, *_) in names_in(named).items()}
+    last = _last_scope(named, ranks)
+    for number, rank in stones.items():
+        other = ranks.get(number)
+        if other is Confidence.BEFORE:  # the erasure may be what was committed last
+            other = Confidence.UNKNOWN
+        if not 0 < number <= last:
+            continue
+        if other is None or rank < other:
+            erased.add(number)
+        elif rank == other:
+            unsure.add(number)
+    return erased, unsure
 
 
-def forget_erased(wreck: PageScan) -> set[int]:
-    """Forget all that belongs to erased scopes; which they are.
+def names_in(wreck: PageScan) -> dict[int, tuple[Confidence, str, str]]:
+    """By scope the rank of the surest row that names it, with app and user."""
+    found: dict[int, tuple[Confidence, str, str]] = {}
+    for key, candidates in wreck.rows.items():
+        if key[0] not in (Kind.SCOPE, Kind.SCOPE_NAME):
+            continue
+        for at in candidates:
+            body = wreck.value(key, at)[HEADER_BYTES:]
+            if key[0] == Kind.SCOPE:
+                number, texts = keys.number_of(key), keys.unpack_texts(body)
+            else:
+                number, texts = unpack_name(body)
+            if number not in found or at.rank < found[number][0]:
+                found[number] = at.rank, texts[0], texts[1]
+    return found
 
-    The new file needs no tombstones: it has nothing of an erased user, no key either, and no handle
-    knows it.
+
+def _keep_surest(ranks: dict[int, Confidence], number: int, rank: Confidence) -> None:
+    ranks[number] = min(rank, ranks.get(number, rank))
+
+
+def _last_scope(named: PageScan, ranks: dict[int, Confidence]) -> int:
+    """The largest number that a scope can have: what is made for numbers grows with them."""
+    possible = named.size // _SCOPE_BYTES
+    key = keys.counter(keys.Counter.SCOPE)
+    found = named.rows.get(key)
+    if not found or found[0].rank > Confidence.IN_USE:
+        return possible
+    given = [int.from_bytes(named.value(key, at)[HEADER_BYTES:], "big") for at in found]
+    given += [number for number in ranks if number <= possible]
+    return min(possible, max(given))
+
+
+def forget_erased(wreck: PageScan) -> tuple[set[int], dict[int, tuple[str, str]]]:
+    """Forget all that belongs to scopes that were erased, or may have been; which they are.
+
+    Of the latter with app and user. The new file needs no tombstones: it has nothing of an erased
+    user, no key either, and no handle knows it.
     """
-    numbers = erased_scopes(wreck)
+    erased, unsure = erased_scopes(wreck, wreck)
+    found = names_in(wreck) if unsure else {}
+    numbers = erased | unsure
     if numbers:
         for key in [key for key in wreck.rows if _scope_of(wreck, key) in numbers]:
             del wreck.rows[key]
-    return numbers
+    return numbers, {number: found[number][1:] for number in sorted(unsure)}
 
 
 def _scope_of(wreck: PageScan, key: bytes) -> int | None:
@@ -218,8 +283,8 @@ class RowSelector:
         self.blobs: dict[tuple[int, bytes], int] = {}
         """The sizes of the blobs that are whole, by scope and slot."""
         self.blobs_lost = 0
-        self.erased = forget_erased(wreck)
-        """Scopes of users who were erased, or are being erased."""
+        self.erased, self.doubtful_users = forget_erased(wreck)
+        """Scopes of users who were or may have been erased; app and user of the doubtful ones."""
         self._removed = forget_removed(wreck)
         for key, found in wreck.rows.items():
             self._choose(key, found)

@@ -354,9 +354,9 @@ class KeyRing:
 
     def _create(self, path: str) -> None:
         content = self._packed(self._table, self._own, self._wrapped)
+        self._sum = content[-_SUM_BYTES:]  # before it is there: an interrupt may come in between
         try:
             put_private(path, content, new=True)
-            self._sum = content[-_SUM_BYTES:]
         except FileExistsError:
             raise
         except OSError as exc:
@@ -413,13 +413,15 @@ class KeyRing:
     def take_back(self, path: str) -> None:
         """Remove the key file that ``place`` wrote, if it did: its data file did not come to be.
 
+        Nothing is unwrapped: the key service may be what failed.
+
         Raises:
             OSError
         """
         real = os.path.realpath(path)
         remove_unfinished(real)
-        with suppress(KeyFileError, WrongKeyError):  # it is not there, or somebody else's
-            if self.beside(real).owner == self.owner:
+        with suppress(KeyFileError):  # it is not there, or somebody else's
+            if read_key_file(real)[1] == self._sum:
                 os.unlink(real)
 
     def beside(self, path: str) -> KeyRing:

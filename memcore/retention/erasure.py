@@ -40,7 +40,14 @@ from memcore.errors import (
 )
 from memcore.limits import PIECE_ROWS
 from memcore.rows import names
-from memcore.rows.lifecycle import ERASURES, buried, bury, drop_holds, need_free
+from memcore.rows.lifecycle import (
+    ERASURES,
+    buried,
+    bury,
+    checked_scopes,
+    drop_holds,
+    need_free,
+)
 from memcore.rows.names import check_name, pass_over
 from memcore.store import LmdbStore
 from memcore.store.datafile import newest_meta
@@ -176,7 +183,8 @@ def _unpacked(key: bytes, value: bytes) -> Pending:
     with decoding(key, "erasure"):
         found: Any = decode_json(body, flags)
         pending = Pending(id=key[len(ERASURES) :].hex(), **found)
-        if pending.stage not in _STAGES or not all(type(each) is int for each in pending.scopes):
+        pending.scopes = checked_scopes(pending.scopes)
+        if pending.stage not in _STAGES:
             raise ValueError
     return pending
 

@@ -33,6 +33,7 @@ __all__ = [
     "any_held",
     "buried",
     "bury",
+    "checked_scopes",
     "count_holds",
     "counted_holds",
     "drop_holds",
@@ -76,6 +77,7 @@ TOMBSTONES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x01"
 """What the keys of tombstones begin with."""
 ERASURES = keys.scoped(Kind.CARE, 0, bytes((Care.ERASURE,))) + b"\x02"
 """What the keys of erasures that are not finished begin with."""
+_NUMBER_MAX: Final = 2**64 - 1
 
 
 def tombstone_of(scope: int) -> bytes:
@@ -91,10 +93,18 @@ def scopes_erased(key: bytes, value: bytes) -> list[int]:
     """
     flags, body = open_value(key, value)
     with decoding(key, "erasure"):
-        scopes: Any = decode_json(body, flags)["scopes"]
-        if not all(type(each) is int for each in scopes):
-            raise ValueError
-    return list(scopes)
+        return checked_scopes(decode_json(body, flags)["scopes"])
+
+
+def checked_scopes(found: Any) -> list[int]:
+    """The numbers of an erasure's row, if that is what they are.
+
+    Raises:
+        TypeError, ValueError: they are not: whoever seals a row can write anything into it.
+    """
+    if not all(type(each) is int and 0 < each <= _NUMBER_MAX for each in found):
+        raise ValueError
+    return list(found)
 
 
 def is_erasing(txn: ReadTxn) -> bool:

@@ -16,24 +16,38 @@ import memcore
 from memcore.cli.app import app
 from memcore.codec import keys
 from memcore.codec.keys import Care, Kind, Row, care_rows
-from memcore.codec.values import HEADER_BYTES, open_value, seal_encrypted, seal_value
+from memcore.codec.values import (
+    HEADER_BYTES,
+    encode_json,
+    open_value,
+    seal_encrypted,
+    seal_value,
+)
 from memcore.errors import (
+    CorruptStoreError,
+    CorruptValueError,
     InvalidOptionError,
     KeyFileError,
     StorageError,
+    StoreFullError,
     TamperedError,
     WrongKeyError,
 )
 from memcore.limits import PAGE_BYTES
 from memcore.maintenance import salvage as salvaging
 from memcore.maintenance.doctor import examine
+from memcore.maintenance.row_shapes import is_row
+from memcore.maintenance.salvage_rows import erased_scopes
 from memcore.privacy import keyring
 from memcore.privacy.keyring import BLOCK, KeyRing, key_provider
 from memcore.retention import erasure
 from memcore.rows import names
+from memcore.rows.lifecycle import ERASURES, tombstone_of
+from memcore.store import steady
 from memcore.store import store as handles
 from memcore.store.datafile import newest_meta
-from memcore.store.encryption import owner_of
+from memcore.store.encryption import RowCipher, owner_of
+from memcore.store.page_scan import Confidence, PageScan, run_of
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -527,6 +541,199 @@ def test_copies_of_a_file_with_erasures_go_on_with_them(waiting, tmp_path):
     assert ring_of(waiting).of_scope(1) is None
 
 
+# --- rows that say that somebody was erased who was not -------------------------------------------
+
+
+def plant(path, key, body=b"", flags=0):
+    rewrite(path, {key: seal_value(key, body, flags)})
+
+
+def erasure_of(scopes):
+    """Key, body and flags of the row of an erasure under way."""
+    fields = {"user": "u", "app": None, "told_user": "u", "told_app": None, "scopes": scopes}
+    return ERASURES + bytes(16), *encode_json(fields | {"asked_ms": 0, "bytes_before": 0})
+
+
+def killed_in_erasure(path, user, prepare=lambda _: None, **options):
+    """Let a process die behind the first transaction of an erasure."""
+    child = os.fork()
+    if not child:
+        db = memcore.open(path, key=KEY, **options)
+        prepare(db)
+        erasure._Work.advance = lambda *_, **__: os._exit(0)
+        db.erase(user)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def break_root(path, **options):
+    with memcore.open(path, key=KEY, read_only=True, **options) as db:
+        meta = newest_meta(db.engine.store.environment().fd, str(path))
+    with path.open("r+b") as file:
+        file.seek(meta.main_root * PAGE_BYTES)
+        file.write(b"\xff" * 16)
+
+
+def test_a_tombstone_that_somebody_planted_destroys_no_key(two, tmp_path):
+    with memcore.open(two, key=KEY) as db:
+        db.backup(tmp_path / "backup")
+    plant(two, tombstone_of(2))
+    keys_before, new = key_file(two).read_bytes(), tmp_path / "new"
+    report = memcore.salvage(two, new, key=KEY)
+    assert ["bob" in each for each in report.unsure] == [True]
+    assert ring_of(new).of_scope(1) is not None
+    assert ring_of(new).of_scope(2) is None
+    with memcore.open(new, key=KEY) as db:
+        assert [user for _, user in db.scopes()] == ["alice"]
+        fill(db, "carol")
+        assert db.check() == []
+    done = memcore.restore(tmp_path / "backup", two, replace=True, key=KEY)
+    assert ["bob" in each for each in done.unsure] == [True]
+    assert key_file(two).read_bytes() == keys_before
+    assert content(two, "bob") == f"{MARK} bob"
+
+
+def test_an_erasure_that_was_never_committed_destroys_no_key(path, tmp_path):
+    """The power failed when its pages were written, and neither record nor meta page was."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        db.backup(tmp_path / "backup")
+    before = path.read_bytes()
+    killed_in_erasure(path, "bob")
+    after = bytearray(path.read_bytes())
+    after[: 2 * PAGE_BYTES] = before[: 2 * PAGE_BYTES]
+    with path.open("rb") as file:
+        run = run_of(file.fileno())
+    blank = slice(run.slots[0], run.slots[1] + run.slot_bytes)
+    after[blank] = before[blank]
+    assert bytes(after[: len(before)]) != before or len(after) > len(before)
+    path.write_bytes(after)
+    break_root(path)
+    memcore.salvage(path, tmp_path / "new", key=KEY)
+    with memcore.open(tmp_path / "new", key=KEY) as db:
+        saved = [user for _, user in db.scopes()]
+        assert db.check() == []
+    assert "bob" in saved
+    memcore.restore(tmp_path / "backup", path, replace=True, key=KEY)
+    assert content(path, "bob") == f"{MARK} bob"
+
+
+def test_a_number_that_was_given_out_again_keeps_its_keys(path, tmp_path, monkeypatch):
+    """A power cut takes back a user who came and was erased; a page of then says so for good."""
+    relaxed = {"durability": "relaxed", "steady_interval_ms": 60_000}
+    with memcore.open(path, key=KEY, **relaxed) as db:
+        fill(db, "alice", "bob")
+
+    def come(db):
+        for number in range(30):
+            db.session(f"s{number}", user="xaver").append(item("z" * 9000))
+
+    killed_in_erasure(path, "xaver", come, **relaxed)
+    monkeypatch.setattr(steady, "boot_id", lambda: b"the next boot id")
+    with memcore.open(path, key=KEY, **relaxed) as db:
+        fill(db, "dave")
+        assert dict(map(reversed, db.engine.store.read(numbers)))["dave"] == 3
+        db.engine.store.flush()
+        db.backup(tmp_path / "backup")
+    break_root(path)
+    memcore.salvage(path, tmp_path / "new", key=KEY)
+    with memcore.open(tmp_path / "new", key=KEY) as db:
+        saved = [user for _, user in db.scopes()]
+        assert db.check() == []
+    assert "dave" in saved
+    memcore.restore(tmp_path / "backup", path, replace=True, key=KEY)
+    assert content(path, "dave") == f"{MARK} dave"
+
+
+def numbers(txn):
+    return [(scope, user) for scope, _, user in names.scopes(txn)]
+
+
+TREE, USED, BEFORE, UNKNOWN, FREED = Confidence
+
+
+@pytest.mark.parametrize(
+    ("stone", "named", "says"),
+    [
+        (TREE, None, "erased"),
+        (FREED, None, "erased"),
+        (TREE, USED, "erased"),
+        (USED, FREED, "erased"),
+        (USED, BEFORE, "erased"),
+        (TREE, TREE, "unsure"),
+        (USED, USED, "unsure"),
+        (UNKNOWN, UNKNOWN, "unsure"),
+        (FREED, FREED, "unsure"),
+        (UNKNOWN, BEFORE, "unsure"),  # the erasure may be what was committed last
+        (USED, TREE, "alive"),
+        (FREED, USED, "alive"),
+        (FREED, UNKNOWN, "alive"),
+        (FREED, BEFORE, "alive"),
+    ],
+)
+@pytest.mark.parametrize("row", ["tombstone", "erasure"])
+def test_the_surer_row_says_whether_a_user_was_erased(two, row, stone, named, says):
+    name = Kind.SCOPE if row == "tombstone" else Kind.SCOPE_NAME
+    plant(two, *((tombstone_of(2),) if row == "tombstone" else erasure_of([2])))
+    fd = os.open(two, os.O_RDONLY)
+    try:
+        wreck = PageScan(fd, is_row, RowCipher(ring_of(two)))
+        wreck.read()
+        for key in list(wreck.rows):
+            rank = stone if key.startswith((ERASURES, tombstone_of(2))) else named
+            if key[0] in (Kind.SCOPE, Kind.SCOPE_NAME) and (rank is None or key[0] != name):
+                del wreck.rows[key]
+            else:
+                wreck.rows[key] = [at._replace(rank=rank or TREE) for at in wreck.rows[key]]
+        found = erased_scopes(wreck, wreck)
+    finally:
+        os.close(fd)
+    assert found == ({2} if says == "erased" else set(), {2} if says == "unsure" else set())
+
+
+@pytest.mark.parametrize("scope", [2**70, 2**64 - 1, 2**40, 0, -5])
+@pytest.mark.parametrize("row", ["tombstone", "erasure"])
+@pytest.mark.parametrize("key", [None, KEY])
+def test_a_number_that_no_user_can_have_stops_no_salvage(path, tmp_path, scope, row, key):
+    with memcore.open(path, key=key) as db:
+        fill(db, "alice", "bob")
+    if row == "erasure":
+        plant(path, *erasure_of([scope]))
+    else:
+        plant(path, tombstone_of(scope & 2**64 - 1))
+    memcore.salvage(path, tmp_path / "new", key=key)
+    with memcore.open(tmp_path / "new", key=key) as db:
+        assert [user for _, user in db.scopes()] == ["alice", "bob"]
+        fill(db, "carol")
+        assert dict(map(reversed, db.engine.store.read(numbers)))["carol"] == 3
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("scope", [2**70, -5, 0])
+@pytest.mark.parametrize("key", [None, KEY])
+def test_an_erasure_of_a_number_that_is_none_stops_no_opening(path, scope, key):
+    with memcore.open(path, key=key) as db:
+        fill(db, "alice")
+    plant(path, *erasure_of([scope]))
+    with memcore.open(path, key=key) as db:
+        fill(db, "bob")
+        with pytest.raises(CorruptValueError):
+            db.finish_erasures()
+
+
+def test_a_restore_that_fails_changes_no_keys(waiting, tmp_path):
+    backup = tmp_path / "backup"
+    rewrite(backup, {scope_key(2): seal_value(scope_key(2), b"")})
+    before = key_file(waiting).read_bytes()
+    with pytest.raises(CorruptStoreError, match="no sound backup"):
+        memcore.restore(backup, waiting, replace=True, key=KEY)
+    assert key_file(waiting).read_bytes() == before
+
+
+def scope_key(scope):
+    return keys.scoped(Kind.SCOPE, scope)
+
+
 # --- salvages that are cut short ------------------------------------------------------------------
 
 
@@ -567,6 +774,49 @@ def test_a_salvage_that_cannot_name_its_file_leaves_nothing(two, tmp_path, monke
             memcore.salvage(two, tmp_path / "new", key=KEY)
     assert names_of(tmp_path, two) == before
     assert memcore.salvage(two, tmp_path / "new", key=KEY).sessions == 2
+
+
+def test_a_key_file_is_taken_back_without_the_key_service(path, tmp_path, monkeypatch):
+    class Service:
+        fails = False
+
+        def wrap(self, key, _):
+            return key
+
+        def unwrap(self, wrapped, _):
+            if self.fails:
+                raise OSError(errno.ENETDOWN, "Network is down")
+            return wrapped
+
+    def fail(*_):
+        service.fails = True
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    service = Service()
+    with memcore.open(path, key=service) as db:
+        fill(db, "alice")
+    before = names_of(tmp_path, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(salvaging, "publish", fail)
+        with pytest.raises(StoreFullError):
+            memcore.salvage(path, tmp_path / "new", key=service)
+    assert names_of(tmp_path, path) == before
+
+
+def test_only_the_key_file_that_was_written_is_taken_back(two, tmp_path, monkeypatch):
+    """Another process has put its own there meanwhile."""
+    new = tmp_path / "new"
+
+    def fail(*_):
+        key_file(new).unlink()
+        shutil.copy(key_file(two), key_file(new))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(salvaging, "publish", fail)
+        with pytest.raises(StoreFullError):
+            memcore.salvage(two, new, key=KEY)
+    assert key_file(new).read_bytes() == key_file(two).read_bytes()
 
 
 @pytest.mark.parametrize("at", ["key file", "its name", "the file"])
