@@ -1,6 +1,6 @@
 """What is there is redacted while the power fails: verbs, as in ``verbs``.
 
-A state has ``y/name``: items of a session were written anew, and its tokens not counted anew yet.
+A state has ``t/name``: items of a session were written anew, and its tokens not counted anew yet.
 Both are commits of their own: whoever comes after a cut between them counts what was left.
 """
 
@@ -67,7 +67,7 @@ def _redacted(state: State, step: Step) -> None:
     for name in [each for each in state if each == origin or each.startswith(f"{origin}-")]:
         if not anew.keys().isdisjoint(state[name]):
             state[name] = tuple(anew.get(tag, tag) for tag in state[name])
-            state[f"y/{name[2:]}"] = True
+            state[f"t/{name[2:]}"] = True
 
 
 @verb(_redacted)
@@ -82,7 +82,7 @@ def redact(place: Place, step: Step) -> None:
 
 
 def _counted(state: State, step: Step) -> None:
-    state.pop(f"y/{step.arguments[0]}", None)
+    state.pop(f"t/{step.arguments[0]}", None)
 
 
 @verb(_counted)
@@ -93,7 +93,7 @@ def count_anew(place: Place, step: Step) -> None:
 
 def counts_finished(db: memcore.Database, states: dict[str, State]) -> list[str]:
     """Count what redactions left that were cut short; nothing may count more than it says."""
-    if not any(name.startswith("y/") for state in states.values() for name in state):
+    if not any(name.startswith("t/") for state in states.values() for name in state):
         return []
     for app, user in db.scopes():
         found = db.engine.store.read(lambda txn, a=app, u=user: sessions_in(txn, a, u))  # type: ignore[misc]
@@ -105,7 +105,7 @@ def counts_finished(db: memcore.Database, states: dict[str, State]) -> list[str]
         f"{lane}: {name[2:]} is not counted anew"
         for lane, state in left.items()
         for name in state
-        if name.startswith("y/")
+        if name.startswith("t/")
     ]
 
 

@@ -29,7 +29,7 @@ its name, items, views and notes), usage ``u/name`` (what was billed, for how ma
 ``c/name`` (but ``COUNTER``) and notes ``n/name`` (of the sessions' state; those before each item
 ``m/name``, of sessions whose names begin so), what they gave the state of their user ``w/name`` and
 of the application ``x/name``, leases ``l/name`` (owner and epoch), what is put aside ``q/name``,
-whether they count more than they say ``y/name``, keys ``k/key``, blobs ``b/tag``, its items in the
+whether they count more than they say ``t/name``, keys ``k/key``, blobs ``b/tag``, its items in the
 session that all share under ``shared``.
 The values are immutable."""
 
@@ -631,7 +631,7 @@ def _state_of(db: memcore.Database, lane: str, blobs: list[str]) -> State:
         if session.counter != COUNTER:
             state[f"c/{entry.session_id}"] = session.counter
         if _counts_too_little(session, tags, entry.tokens):
-            state[f"y/{entry.session_id}"] = True
+            state[f"t/{entry.session_id}"] = True
         if len(tags) != entry.items:
             raise WrongValueError(f"{entry.session_id}: {entry.items} items, {len(tags)} found")
         session.context()
