@@ -133,7 +133,9 @@ def test_the_meta_is_found_without_decoding(session) -> None:
         expected = b"" if meta is None else encode_json(meta)[0]
         if meta is None and request_id is None and told is None:
             assert split_body(row.body)[2] == b""
-        assert stored_json(row.body, row.flags) == (expected, encode_json(user())[0])
+        said, message = stored_json(row.body, row.flags)
+        assert (said.text, message.text) == (expected, encode_json(user())[0])
+        assert said.flags == message.flags == 0
         item = decode_item(1, row.body, row.flags, 0)
         assert (item.meta, item.request_id) == (meta, request_id)
 
