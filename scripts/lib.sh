@@ -88,7 +88,7 @@ print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 project_digest() {
     local sources=()
     while IFS= read -r -d '' file; do sources+=("$file"); done < <(
-        find memcore \( -name '*.pyx' -o -name '*.[ch]' \) ! -name _fast.c -print0 | sort -z
+        find memcore \( -name '*.px[di]' -o -name '*.pyx' -o -name '*.[ch]' \) ! -name _fast.c -print0 | sort -z
     )
     digest "$1" pyproject.toml setup.py "${sources[@]}"
 }

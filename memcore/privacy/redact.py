@@ -393,7 +393,8 @@ _NUMBERS: Final = CODE_CONTEXT | sum(
 
 @lru_cache(maxsize=2048)
 def _context_of(key: str) -> int:
-    return key_context(key)
+    """The context that a key gives; the name of a class in a placeholder gives none."""
+    return key_context(PLACEHOLDER.sub(" ", key) if "[" in key else key)
 
 
 class _Frame:
