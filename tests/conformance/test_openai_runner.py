@@ -622,7 +622,7 @@ def test_a_sealed_note_stands_for_nothing_else(db, name, source):
 
 
 def test_the_end_of_a_sealed_run_belongs_to_no_other_run(db):
-    """Whoever writes to the file can't bring a run back that the session went on from."""
+    """Whoever writes to the file can't have a run wait behind another item."""
 
     async def work() -> None:
         session = MemcoreSession("chat", db, encryption_key="a long random secret")
