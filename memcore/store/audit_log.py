@@ -65,19 +65,19 @@ class AnchorFullError(AuditError):
 
 
 class Anchorage(Protocol):
-    """Where the heads of chains are put down, outside of the file."""
+    """Stores the heads of audit chains outside of the data file."""
 
     def write(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
-        """Put down numbers and macs, durably.
+        """Store the number and MAC of each chain's last entry, durably.
 
         Raises:
             AnchorFullError: no space is left.
-            AuditError: it cannot be done now.
+            AuditError: the anchor cannot be written now.
         """
 
 
 class Recorder:
-    """What all transactions of an environment share. Only its leader writes here."""
+    """Audit state shared by all transactions of an environment; only the leader writes to it."""
 
     __slots__ = (
         "_anchorage",
@@ -120,11 +120,11 @@ class Recorder:
         self.clock: Callable[[], float] = time.monotonic
         self._since = self.clock()
         self.tips: dict[Place, Tip] = {}
-        """Where chains stand, as long as nobody else commits."""
+        """Last entry of each chain; valid until another process commits."""
         self.changed: dict[Place, tuple[int, bytes]] = {}
-        """What no anchor covers yet."""
+        """Heads of chains that no anchor covers yet."""
         self.anchored: dict[Place, int] = {}
-        """What an anchor covers, and its mark is to go."""
+        """Chains that an anchor covers and whose mark row is still to be deleted."""
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Recorder:
     def committed(
         self, txnid: int, tips: Mapping[Place, Tip], wrote: int, unmarked: Sequence[Place]
     ) -> None:
-        """Take over what a stored transaction knows. May be called again after an interrupt."""
+        """Take over the chain heads of a committed transaction; may be called again."""
         if len(self.tips) > _TIPS_MAX:
             self.tips.clear()
         for place in unmarked:
@@ -153,7 +153,7 @@ class Recorder:
         self._txnid = txnid
 
     def owe(self, tips: Mapping[Place, tuple[int, bytes]]) -> None:
-        """What others left unanchored is due with the next anchor."""
+        """Add chain heads that other processes left without an anchor to the next anchor."""
         for place, tip in tips.items():
             self.changed.setdefault(place, tip)
 
@@ -161,7 +161,7 @@ class Recorder:
 
     @property
     def is_due(self) -> bool:
-        """Whether a commit is to be followed, or preceded, by an anchor: one waits for a device."""
+        """True if an anchor is due with this commit; writing one waits for the device."""
         return (
             self._anchorage is not None
             and bool(self.changed)
@@ -295,19 +295,19 @@ _UNMARKED_MAX: Final = 16
 
 
 class Tip(NamedTuple):
-    """Where a chain stands."""
+    """Last entry of a chain: its number and MAC, and the state of the chain."""
 
     number: int
     mac: bytes
     closed: bool
     marked: bool
-    """Whether the row is there that says that no anchor covers all of it."""
+    """True if the row exists that marks the chain as not fully anchored."""
     rows: bytes
-    """What the keys of its entries begin with."""
+    """Key prefix of the chain's entries."""
 
 
 def chain_of(key: bytes) -> Place | None:
-    """The chain in which a row is noted, None: it is not."""
+    """Return the chain that records a row, or None if no chain does."""
     kind = key[0]
     if kind == Kind.SESSION:
         if len(key) > _PLACE_BYTES and key[_PLACE_BYTES] in _IN_SESSION:
@@ -321,7 +321,7 @@ def chain_of(key: bytes) -> Place | None:
 
 
 def rest_of(place: Place, key: bytes) -> bytes:
-    """What of a key its chain does not say already."""
+    """Return the part of a key that its chain does not imply."""
     if place[1]:
         return key[_PLACE_BYTES:]
     if place == DATABASE and key[0] != Kind.CARE:
@@ -330,17 +330,17 @@ def rest_of(place: Place, key: bytes) -> bytes:
 
 
 def told_name(chainer: Chainer, rest: bytes) -> bytes:
-    """What stands in a chain for the key of a name."""
+    """Return the keyed digest by which a chain refers to a name row."""
     return rest[:1] + chainer.sign(b"name" + rest)[:NAME_BYTES]
 
 
 def told_digest(chainer: Chainer, place: Place, value: bytes) -> bytes:
-    """The digest of a row in a chain; in the database's, where users are named, a keyed one."""
+    """Return the digest of a value in a chain: keyed in the database's chain, which names users."""
     return chainer.sign(b"value" + value) if place == DATABASE else digest_of(value)
 
 
 def told_row(chainer: Chainer, place: Place, key: bytes) -> bytes:
-    """What a chain calls a row."""
+    """Return the identifier of a row in a chain: its key, or for a name row a keyed digest."""
     rest = rest_of(place, key)
     return rest if place[1] or rest[0] not in NAME_KINDS else told_name(chainer, rest)
 
@@ -563,7 +563,7 @@ class Recording:
 
 
 def read_tip(txn: Any, place: Place) -> Tip:
-    """Where a chain stands in the file; number 0: there is none."""
+    """Read a chain's last entry from the file; its number is 0 if the chain is empty."""
     rows = keys.audit_rows(*place)
     marked = txn.get(keys.audit_mark(*place)) is not None
     for key, value in txn.scan(rows, keys.after(rows), reverse=True, limit=1):

@@ -152,7 +152,7 @@ _PENALTY: Final = 32
 
 
 class CommitLatency:
-    """Judges commits that were made for loops. Exact under the lead, a hint without it."""
+    """Estimates whether commits are fast enough for a loop's thread; exact only under the lead."""
 
     __slots__ = ("_doubt", "_owed")
 
@@ -162,7 +162,7 @@ class CommitLatency:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the last ones were: the first few prove it, slow ones take it back for long."""
+        """True if recent commits were fast; slow ones reset it for long."""
         return self._owed <= 0
 
     def judge(self, elapsed_ns: int, calls: int) -> None:
@@ -239,7 +239,7 @@ class CommitQueue:
 
     @property
     def led_here(self) -> bool:
-        """Whether this thread is running a batch."""
+        """True if this thread is running a batch."""
         return self._busy and self._owner == get_ident()
 
     def retire(self) -> None:
@@ -562,7 +562,7 @@ class CommitQueue:
 
 
 def _nothing(_: Any) -> None:
-    """What a claim of the lead runs."""
+    """Do nothing: the closure of a request that only claims the lead."""
 
 
 # --- What the leader of a batch does: run closures, record, commit, and know the outcome ----------
@@ -574,7 +574,7 @@ _CLEAR_BATCHES: Final = 256
 
 
 class _Next(Enum):
-    """What follows a run of the closures."""
+    """Next step of the leader after it has run a batch's closures."""
 
     COMMIT = 1
     AGAIN = 2
@@ -586,7 +586,7 @@ _COMMIT: Final = _Next.COMMIT
 
 
 class _CommitOutcome(Enum):
-    """What became of a commit that did not return."""
+    """Outcome of a commit that raised."""
 
     UNKNOWN = 1  # LMDB let the lock go: look again under it
     HELD = 2  # not committed, the lock is still ours
@@ -652,9 +652,12 @@ class Leader:
             self._env.grow_ahead()
 
     def _can_free(self, error: BaseException, *, hurried: bool) -> bool:
-        """Whether a batch that found no room may be tried again behind a steady point.
+        """Return True if a batch that found no space may be retried behind a new steady point.
 
-        That lets go of the pages that were freed since the last one.
+        The steady point releases the pages that were freed since the last one.
+
+        Raises:
+            WriterNeeded: ``hurried``; a steady point has to wait for the device.
         """
         steady_sync = self._env.steady_sync
         if steady_sync is None or not _is_full(error, self._env.path):
@@ -816,7 +819,10 @@ class Leader:
             env.steady_sync.committed()
 
     def _has_room(self, txn: WriteTxn, batch: WriteBatch) -> bool:
-        """Whether the batch leaves what is kept for deletions; else those who only write fail."""
+        """Return True if the batch leaves the space reserved for deletions untouched.
+
+        Otherwise the requests that do not free space fail, or are put back to run one at a time.
+        """
         reserve, calls = self._env.reserve, batch.calls
         if reserve is None or txn.raw is None:
             return True
@@ -834,7 +840,7 @@ class Leader:
         return False
 
     def _is_short_write(self, error: BaseException, txn: WriteTxn) -> bool:
-        """Whether LMDB calls EIO what was a write cut short for want of room."""
+        """Return True if an EIO of LMDB was a write cut short because the device is full."""
         return binding.is_device_error(error) and is_cramped(self._env.fd, 2 * txn.size)
 
     def _give_up(self, error: BaseException, *, short: bool) -> NoReturn:
@@ -856,9 +862,12 @@ class Leader:
     def _was_committed(
         self, raw: RawTxn, txnid: int, error: BaseException, *, poisons: bool
     ) -> bool:
-        """What became of a commit that raised; if it is not stored, it cannot come back either.
+        """Determine whether a commit that raised is stored; if it is not, it cannot reappear later.
 
-        ``poisons`` says that a device error is what it says: LMDB calls a short write one, too.
+        ``poisons``: a device error is to be taken for one (LMDB reports a short write as one, too).
+
+        Raises:
+            OutcomeUnknownError: it cannot be determined.
         """
         fate = [_CommitOutcome.UNKNOWN]
         interrupt: BaseException | None = None
@@ -932,7 +941,7 @@ class Leader:
 
 
 def _is_refused(call: WriteRequest, refusal: MemcoreError | None) -> bool:
-    """Whether a call must not be carried out, as long as only those who make room are."""
+    """Return True, and fail the request, if only requests that free space are admitted now."""
     if refusal is None or call.makes_room:
         return False
     call.error, call.done = _copy_of(refusal, refusal), True
@@ -1000,7 +1009,7 @@ _BLANK: Final = bytes(PAGE_BYTES)
 
 
 class SpaceReserve:
-    """How much may be written before somebody has to look again. Used under the write lock."""
+    """Reserve of disk space that only deletions may use. Used under the write lock."""
 
     __slots__ = ("_depth", "_fd", "_left", "_next", "_pages", "_path")
 
@@ -1013,11 +1022,12 @@ class SpaceReserve:
         self._pages = 0
 
     def reserve(self, raw: RawTxn, puts: Mapping[bytes, int]) -> bool:
-        """Before an ordinary batch is committed that put these rows, by size: may it be?
+        """Return True if a batch that put these rows, by key and size, fits beside the reserve.
 
-        The file is grown first, so that what is kept is there when the batch has taken its part,
-        whoever fills the device meanwhile. What was left is known only if the commit before was one
-        of these: other processes write, and those who make room use pages before they free any.
+        The file is grown first, so that the reserve still exists after the batch has taken its
+        part, whatever else fills the device meanwhile. The space left is known only if the commit
+        before was one of these: other processes write, and deletions use pages before they free
+        any.
         """
         txnid = raw.id()
         known = txnid == self._next
@@ -1036,7 +1046,7 @@ class SpaceReserve:
         return True
 
     def refusal(self) -> StoreFullError:
-        """What the caller of an ordinary batch is told."""
+        """Return the error for requests of a batch that does not fit."""
         return StoreFullError(
             f"{self._path}: no space is left on the device: free some, or delete sessions, for"
             " which room is kept; nothing was stored or lost"
@@ -1079,7 +1089,7 @@ class SpaceReserve:
 
 
 class Rows(NamedTuple):
-    """What a batch put, as far as it matters for pages."""
+    """Sizes of the rows that a batch put, as far as they determine the pages needed."""
 
     runs: int
     """Runs of rows with no others' between them."""
@@ -1129,7 +1139,7 @@ def rows_in(raw: RawTxn, puts: Mapping[bytes, int]) -> Rows:
 
 
 def _stands_before_large(cursor: RawCursor) -> bool:
-    """Whether among the rows from here to the end of a page is one that crowds the others."""
+    """Return True if a row in the page that begins here is large enough to crowd out others."""
     seen = 0
     while seen < PAGE_BYTES:
         size = len(cursor.value())

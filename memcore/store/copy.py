@@ -362,12 +362,15 @@ def remove_leftovers(final: str) -> None:
 
 
 def abandoned(final: str) -> list[str]:
-    """What dead processes left beside ``final`` when they were making it."""
+    """List the temporary files beside ``final`` that dead processes left."""
     return [name for name, pid in leftovers(final) if _is_abandoned(name, pid)]
 
 
 def _is_abandoned(leftover: str, pid: int) -> bool:
-    """Whether its maker is gone. A container gives its numbers again: ours says nothing."""
+    """Return True if the process that made a temporary file is gone.
+
+    A container reuses process ids: for our own id, a lock on the file decides.
+    """
     if pid != os.getpid():
         try:
             os.kill(pid, 0)

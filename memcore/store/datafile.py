@@ -213,7 +213,7 @@ def newest_meta(fd: int, path: str) -> Meta:
 
 
 def damage_of(fd: int, path: str) -> list[str]:
-    """What the whole of both trees breaks of LMDB's rules: the first finding, in words."""
+    """Verify both trees of the newest meta page against LMDB's rules; return the first finding."""
     try:
         _look(fd, newest_meta(fd, path), 0, 0)
     except DamageError as damage:
@@ -256,7 +256,7 @@ def _refusal(
 
 
 def _has_run(fd: int) -> bool:
-    """Whether one of the first pages begins as memcore's reserved run does: it was a store once."""
+    """Return True if one of the first pages begins like a redo area: the file was a store."""
     places = range(PAGE_HEADER_BYTES, RUN_SCAN_PAGES * PAGE_BYTES, PAGE_BYTES)
     return any(os.pread(fd, len(REDO_MAGIC), at) == REDO_MAGIC for at in places)
 
@@ -349,7 +349,11 @@ def _look(fd: int, meta: Meta, nodes: int, free_list_nodes: int) -> None:
 
 
 def _check_end(fd: int, meta: Meta, size: int) -> None:
-    """Whether every page that the file lacks at its end is free (LMDB need not have written it)."""
+    """Check that every page missing at the file's end is free: LMDB need not have written those.
+
+    Raises:
+        DamageError: the file is truncated.
+    """
     held = size // PAGE_BYTES
     missing = meta.last_page + 1 - held
     if missing <= 0:
@@ -558,7 +562,7 @@ _MADE: Final = re.compile("([0-9]+)-[0-9a-f]{8}(-name)?")
 
 
 def temporary_name(final: str) -> str:
-    """Where this process makes a file that is to be ``final``."""
+    """Return a new name, beside ``final``, for a file that will be renamed to it."""
     return f"{final}.new-{os.getpid()}-{os.urandom(4).hex()}"
 
 
@@ -574,10 +578,10 @@ def leftovers(final: str) -> list[tuple[str, int]]:
 
 
 def need_one_name(fd: int, path: str) -> bool:
-    """Whether the file has a temporary name beside its own.
+    """Return True if the file has a temporary name beside its own.
 
     Raises:
-        StoreAccessError: it has a name that memcore did not give it.
+        StoreAccessError: it has a hard link that memcore did not make.
     """
     for _ in range(_ATTEMPTS):  # a temporary name may go while they are counted
         status = os.fstat(fd)
@@ -642,13 +646,13 @@ class Mount(NamedTuple):
 
 
 def is_network(kind: str) -> bool:
-    """Whether file systems of this type are shared with other hosts, or behave as if."""
+    """Return True if file systems of this type are shared with other hosts, or behave as if."""
     family, _, name = kind.partition(".")
     return name in _NETWORK_FUSE if family == "fuse" else kind in _NETWORK
 
 
 def lies_in_memory(fd: int) -> bool:
-    """Whether an open file lies in memory alone; False if the system does not tell."""
+    """Return True if an open file lies in memory alone; False if the system does not tell."""
     found = mount_of(f"/proc/self/fd/{fd}")
     return found is not None and found.kind in _MEMORY
 
@@ -775,5 +779,5 @@ def _room_beyond(fd: int) -> int:
 
 
 def is_cramped(fd: int, more_bytes: int) -> bool:
-    """Whether a write of so many bytes may have been cut short: by the device or by a limit."""
+    """Return True if the device or a limit may have cut short a write of so many bytes."""
     return _room_beyond(fd) < _ROOM_BYTES + more_bytes

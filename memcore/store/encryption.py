@@ -120,15 +120,15 @@ class RowCipher:
     def __init__(self, ring: KeyRing) -> None:
         self.ring = ring
         self.seed = blake2b(ring.secret, person=b"memcore seed", digest_size=16).digest()
-        """What digests that stand in clear are keyed with, in place of the file's own seed."""
+        """Key of the digests that are stored in clear, instead of the file's seed."""
         self._sealers: dict[bytes, _Sealing] = {}
         self._openers: dict[bytes, Cipher | None] = {}
         self._awaiting: set[int] = set()
         """Scopes that are erased, and whose keys could not be dropped."""
         self._told = ""
-        """Why they could not, as it was logged last."""
+        """Reason of the last failure, as logged."""
         self._noted = 0
-        """What the file is known to say of its newest key; it may say more."""
+        """Newest key known to be recorded in the file; the file may record a newer one."""
         self.forget_random()
         _vaults.add(self)
 
@@ -338,7 +338,7 @@ class RowCipher:
             self._told = ""
 
     def is_shredded(self, scope: int) -> bool:
-        """Whether a scope's contents cannot be read any more, by anybody."""
+        """Return True if the keys of a scope are destroyed: nobody can read its contents."""
         return self.ring.is_shredded(scope)
 
     def shred(self, scopes: Iterable[int]) -> bool:
@@ -376,9 +376,9 @@ class RowCipher:
 
 
 def owner_of(txn: ReadTxn) -> bytes | None:
-    """What the row of a file says that its key file belongs to.
+    """Return the id of the key file that a database belongs to, from its row.
 
-    None: it does not say, as that of an older memcore or of a copy; empty: it is damaged.
+    None: not recorded (an older memcore, or a copy). Empty: the row is damaged.
     """
     value = txn.get(OWNER_KEY)
     if value is None:
@@ -440,7 +440,7 @@ os.register_at_fork(after_in_child=_forget_random)
 
 
 def is_content(key: bytes) -> bool:
-    """Whether the row under a key holds what a caller gave."""
+    """Return True if the row under a key holds caller data, which is encrypted."""
     sort = _SORTS[key[0]]  # tables: every row that is read or written is asked about
     if sort == _SESSION_SORT:
         return len(key) <= _ROW_AT or not _IS_OPEN[key[_ROW_AT]]

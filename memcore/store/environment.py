@@ -59,7 +59,7 @@ _leaked: list[Any] = []
 
 
 class Fork:
-    """What one environment does before a fork and after it, in the parent and in the child."""
+    """Fork handlers of one environment: before a fork, and after it in parent and child."""
 
     __slots__ = ("_claimed", "_env", "_quiet", "reopening")
 
@@ -70,7 +70,7 @@ class Fork:
         self.reopening = RLock()
 
     def quiesce(self, patience_seconds: float) -> None:
-        """Before: let transactions of other threads end, for a while."""
+        """Before a fork: wait for transactions of other threads to end, up to the patience."""
         env = self._env
         self._claimed = env.queue.claim(patience_seconds)
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
@@ -80,7 +80,7 @@ class Fork:
             self._quiet = True
 
     def resume(self) -> None:
-        """After, in the parent."""
+        """After a fork, in the parent: let transactions begin again."""
         self._quiet = False
         self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
@@ -228,7 +228,7 @@ class Environment:
 
     fd = -1  # here as well: ``__del__`` looks at it whatever cut ``__init__`` short
     dropped = False
-    """Whether its last handle was forgotten: it waits to be closed."""
+    """True if its last handle was lost without a close: it waits to be closed."""
     handles: dict[int, ref[object]] = {}  # noqa: RUF012 - each has its own
 
     def __init__(self, path: str, *, map_bytes: int, interval_seconds: float = 0.0) -> None:
@@ -243,11 +243,11 @@ class Environment:
         self.raw: binding.RawEnv | None = None
         self.read_only = True
         self.is_locked = True
-        """Whether writers see the readers of this environment and leave their pages alone."""
+        """True if writers see this environment's readers and keep their pages."""
         self.oldest = FORMAT_OLDEST
         self.format: Format | None = None
         self.vault: RowCipher | None = None
-        """What contents are encrypted with; None: the file is not, or not to be read."""
+        """Cipher of the contents; None: not encrypted, or not to be read."""
         self.redo: RedoLog | None = None
         self.steady_sync: SteadySync | None = None
         self.reserve: SpaceReserve | None = None
@@ -272,7 +272,7 @@ class Environment:
             os.close(self.fd)  # opened for nobody
 
     def count_handles(self) -> int:
-        """How many handles there are. An interrupt may have kept one from saying that it goes."""
+        """Count the live handles; drop those whose close an interrupt cut short."""
         for number, handle in list(self.handles.items()):
             if handle() is None:
                 self.handles.pop(number, None)
@@ -492,10 +492,10 @@ class Environment:
     # --- the map -----------------------------------------------------------------------------
 
     def is_tight(self, size: int) -> bool:
-        """Whether a commit of so many bytes might find the map full.
+        """Return True if a commit of so many bytes might find the map full.
 
-        LMDB would let the lock go then, and while others commit nobody could tell any more whether
-        an opener has replayed the record of this one.
+        LMDB would release the write lock then, and while others commit it could not be determined
+        any more whether an opener has replayed this commit's redo record.
         """
         if self._is_cramped or 2 * self.map_size > MAP_BYTES_MAX:
             return False  # it cannot grow: LMDB shall say whether there is a way
@@ -545,7 +545,7 @@ class Environment:
             self.steady_sync.let_go()
 
     def is_prompt(self) -> bool:
-        """Whether a commit now would wait for no device. A hint without the lead."""
+        """Return True if a commit now would not wait for a device. A hint without the lead."""
         # Whoever has the lead may replace them.
         raw, redo, steady_sync = self.raw, self.redo, self.steady_sync
         if redo is not None:
@@ -630,7 +630,7 @@ class Environment:
             self.barrier.closed(self.detach)
 
     def needs_recovery(self) -> bool:
-        """Whether a redo record waits for somebody who may write. Advisory."""
+        """Return True if a redo record waits for a process that may write. Advisory."""
         if not self.read_only or self.redo is None:
             return False
         return self.hold(self._has_pending)
@@ -647,7 +647,7 @@ class Environment:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed for good."""
+        """True if the environment was closed for good."""
         return self.begin == self._begin_closed
 
     def _begin_lost(self, **_: Any) -> Any:

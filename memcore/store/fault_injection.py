@@ -87,7 +87,7 @@ _ERRNO_OF: Final = {name: number for number, name in errno.errorcode.items()}
 
 
 class Rule(NamedTuple):
-    """What happens at some points: at the hit number ``hit`` (0: at each), with a ``chance``."""
+    """Fault at some fail points: on hit number ``hit`` (0: each), with probability ``chance``."""
 
     points: frozenset[str]
     action: str

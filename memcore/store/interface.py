@@ -99,7 +99,7 @@ class ReadTxn(Protocol):
 
     @property
     def vault(self) -> RowCipher | None:
-        """What contents are encrypted with; None: nothing."""
+        """Cipher of the stored rows; None if the file is not encrypted."""
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value under ``key``, or None."""
@@ -164,7 +164,7 @@ class Store(Protocol):
 
     @property
     def vault(self) -> RowCipher | None:
-        """What contents are encrypted with; None: nothing."""
+        """Cipher of the stored rows; None if the file is not encrypted."""
 
     @property
     def notifier(self) -> Notifier:
@@ -236,7 +236,10 @@ class DeleteBudget:
         self._rows = 0
 
     def admits(self, value_bytes: int, *, more_pages: int = 0) -> bool:
-        """Whether a row may go with this piece; ``more_pages`` are those that other rows cost."""
+        """Return True if this transaction may delete one more row with a value of this size.
+
+        ``more_pages``: pages that other rows cost.
+        """
         if value_bytes < _BIG_BYTES:
             cost = _HALF_FULL * (value_bytes + _ROW_BYTES)
         else:
@@ -259,7 +262,7 @@ Steps = Generator[Closure, Any, T]
 
 
 class Stale(Exception):  # noqa: N818 - never leaves this package
-    """What was prepared does not fit the store any more: prepare it again."""
+    """A prepared closure no longer fits the store: its caller prepares it again."""
 
 
 class Orphaned(Stale):
@@ -267,7 +270,7 @@ class Orphaned(Stale):
 
 
 def take(store: Store, steps: Steps[T], *, makes_room: bool = False) -> T:
-    """Commit one closure after the other; what the generator returns."""
+    """Commit a generator's closures one by one; return the generator's result."""
     try:
         closure = next(steps)
         while True:

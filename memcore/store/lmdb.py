@@ -80,7 +80,7 @@ class ReaderSlot(NamedTuple):
     txnid: int | None
     """The snapshot that it holds; None: none at the moment."""
     is_alive: bool
-    """Whether there is a process of that number."""
+    """True if a process with that id exists."""
 
 
 def readers_of(path: str) -> list[ReaderSlot] | None:
@@ -119,7 +119,7 @@ def _read_lock(lock: str) -> bytes:
 
 
 def _has_open(status: os.stat_result) -> bool:
-    """Whether a descriptor of this process is that file."""
+    """Return True if a descriptor of this process refers to that file."""
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.path.samestat(os.fstat(int(fd)), status):
@@ -149,7 +149,7 @@ def holders_of(path: str) -> list[int] | None:
 
 
 def lockers_of(path: str) -> bool:
-    """Whether a process has the store open with LMDB's lock file, as far as the system tells."""
+    """Return True if a process holds LMDB's lock file of a store, as far as the system tells."""
     try:
         return bool(_locks_of(f"{path}-lock", "POSIX"))
     except (OSError, UnicodeDecodeError):
@@ -209,7 +209,7 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
 
 
 def _is_shared(path: str) -> bool:
-    """Whether all who may write to the data could use a lock file that this process makes."""
+    """Return True if all who may write the data could use a lock file made by this process."""
     status = os.stat(path)
     may_write = status.st_mode & 0o222 and os.access(path, os.W_OK, effective_ids=True)
     return bool(may_write) and os.geteuid() in (0, status.st_uid)
@@ -375,14 +375,14 @@ def library_version() -> str:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether a flush or write failed in a way after which page cache and device may differ."""
+    """Return True for a failed flush or write after which page cache and device may differ."""
     if isinstance(error, OSError):
         return error.errno == errno.EIO
     return isinstance(error, lmdb.Error) and _EIO_TEXT in str(error)
 
 
 def _is_full(error: BaseException) -> bool:
-    """Whether the device, a quota or a limit refused more bytes; LMDB tells two of them by text."""
+    """Return True if the device, a quota or a limit refused more bytes; LMDB tells two as text."""
     if isinstance(error, OSError):
         return error.errno in FULL
     return any(os.strerror(number) in str(error) for number in FULL)
@@ -460,7 +460,7 @@ _OPENING_HINTS: Final[dict[int, str]] = {
 
 
 def already_open(error: BaseException | None) -> bool:
-    """Whether LMDB refused because an environment that nobody holds any more still lives."""
+    """Return True if LMDB refused because an environment without handles is still open."""
     return error is not None and "already open" in str(error)
 
 

@@ -120,18 +120,18 @@ _PIECE_BYTES: Final = 160 * 1024
 
 
 class _Walked(NamedTuple):
-    """What a walk over a scope came to."""
+    """Counts of values in a scope whose contents were encrypted again."""
 
     values: int
-    """Those that were encrypted anew."""
+    """Values encrypted with the new key."""
     unreadable: int
-    """Those of older keys that do not decrypt: they stay as they are, and so must their keys."""
+    """Values that do not decrypt: they and their keys are kept as they are."""
 
 
 def reseal(
     store: LmdbStore, scope: int, *, progress: Callable[[int], None] | None = None
 ) -> tuple[int, bool]:
-    """Give a scope a new data key and encrypt its contents with it; how many, and whether all.
+    """Encrypt a scope's contents with a new data key; return the count, and True if it was all.
 
     The older keys are dropped then, unless another process has the file open (it may still write
     with them) or a value does not decrypt (a backup may hold it whole). Cut short anywhere it

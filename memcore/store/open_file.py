@@ -62,7 +62,7 @@ class Attachment(NamedTuple):
     run: RedoArea
     recovered: bool
     is_locked: bool
-    """Whether writers see this reader in the lock file; False only for one that cannot have it."""
+    """True if writers see this reader in the lock file; False if the lock file cannot be used."""
 
 
 def attach(
@@ -252,7 +252,7 @@ def create_file(name: str, durability: str, *, seed: bytes | None = None) -> Non
 
 
 def _is_full(path: str) -> bool:
-    """Whether the device, or a limit, may have no room for a new file beside ``path``."""
+    """Return True if the device or a limit may lack space for a new file beside ``path``."""
     try:
         fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -269,14 +269,14 @@ _WALKS: Final = 5
 
 
 def walked(fd: int, path: str, *, name: str) -> list[str]:
-    """What is wrong with the structure of a file, in words; read without a map.
+    """Verify the structure of a file without mapping it; return the findings in words.
 
-    Nobody is kept from writing: findings count if no commit came in between.
+    Writers are not locked out: findings count only if no commit came in between.
 
     Args:
         fd: the open file.
-        path: what messages call it.
-        name: by which name it can be read.
+        path: its name in messages.
+        name: a name by which it can be read.
     """
     for _ in range(_WALKS):
         try:

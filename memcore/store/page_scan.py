@@ -51,7 +51,7 @@ __all__ = [
 
 
 def read_soft(fd: int, size: int, offset: int) -> bytes:
-    """What can be read there; nothing where the device fails."""
+    """Read bytes at an offset; empty if the device fails."""
     try:
         return os.pread(fd, size, offset)
     except OSError:
@@ -94,7 +94,7 @@ Prove = Callable[[bytes, bytes], bool]
 
 
 class Confidence(IntEnum):
-    """How sure it is that a proven row is current; the lower, the surer."""
+    """Rank of a proven row by how likely it is to be current; lower is likelier."""
 
     TREE = 0
     """The newest tree holds it."""
@@ -109,7 +109,7 @@ class Confidence(IntEnum):
 
 
 class RowCandidate(NamedTuple):
-    """Where a proven row lies."""
+    """Location of a proven row, with its rank."""
 
     rank: Confidence
     offset: int
@@ -119,9 +119,9 @@ class RowCandidate(NamedTuple):
 
 
 class PageScan:
-    """What can be read of a damaged file. ``rows`` maps keys to candidates, the surest first.
+    """Readable rows of a damaged file. ``rows`` maps keys to candidates, the likeliest first.
 
-    ``within``: the range of keys that is asked for; pages of others are left out if they can be.
+    ``within``: range of keys to look for; pages outside it are skipped where possible.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PageScan:
         self.size = os.fstat(fd).st_size
         self.pages = self.size // PAGE_BYTES
         self.redone: dict[bytes, bytes | None] = {}
-        """What a waiting redo record puts or deletes."""
+        """Rows that a pending redo record puts (value) or deletes (None)."""
         self.unread: int | None = 0
         """Pages in use of which some rows are not known; None if that cannot be counted."""
         self.run = run_of(fd)
@@ -384,7 +384,7 @@ class PageScan:
                 del self.rows[key]
 
     def may_hold(self, lo: bytes, hi: bytes) -> bool:
-        """Whether the newest tree may have held rows in ``lo <= key < hi`` that it cannot tell."""
+        """Return True if the newest tree may have held unreadable rows in ``lo <= key < hi``."""
         return any(start < hi and lo < stop for start, stop in self._lost)
 
     def _settle_lost(self) -> None:
@@ -461,7 +461,7 @@ class PageScan:
         return range(first, (self.run.slots[1] + self.run.slot_bytes) // PAGE_BYTES)
 
     def _count_unread(self, meta: Meta, free: set[int], own: set[int]) -> int:
-        """How many pages in use may hold rows beside those that were found."""
+        """Count the pages in use that may hold rows beside those found."""
         known = free | own | self._broken | set(self._reserved())
         # A damaged meta page may name any page as the last one: those behind the end of the file
         # are counted without a look at each.

@@ -249,7 +249,7 @@ class LeafEntry(NamedTuple):
     offset: int
     """Of the value: inside the page, or in the file if ``run``."""
     run: bool
-    """Whether the value has pages of its own."""
+    """True if the value has pages of its own."""
 
 
 class Child(NamedTuple):
@@ -269,7 +269,7 @@ class RawPage:
         self.number, _, self.flags, self.lower, self.upper = _HEADER.unpack_from(raw)
 
     def is_a(self, flags: int, number: int) -> bool:
-        """Whether the header is that of a page of this sort and number."""
+        """Return True if the header is that of a page with these flags and this number."""
         return (
             self.number == number
             and self.flags == flags
@@ -284,7 +284,7 @@ class RawPage:
         ]
 
     def _guessed_places(self) -> list[int]:
-        """Where nodes may lie when the header is lost: the list ends before the lowest node."""
+        """Guess node offsets when the header is lost: the list ends before the lowest node."""
         found, lowest, at = [], PAGE_BYTES, HEADER_BYTES
         while at + 2 <= lowest:
             place = int.from_bytes(self.raw[at : at + 2], "little")

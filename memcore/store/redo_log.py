@@ -55,7 +55,7 @@ _SLOT_BYTES_MAX: Final = 64 * 1024**2
 
 
 class RedoArea(NamedTuple):
-    """Where the slots lie and what the head says."""
+    """Location of the two redo slots, and the fields of the area's head."""
 
     head: bytes
     seed: bytes
@@ -64,14 +64,14 @@ class RedoArea(NamedTuple):
     relaxed: bool
 
     def blank(self, fd: int) -> None:
-        """Forget both records, to the last byte; durable with the next flush."""
+        """Overwrite both records with zeros; durable with the next flush."""
         for offset in self.slots:
             written = 0
             while written < self.slot_bytes:
                 written += os.pwrite(fd, bytes(self.slot_bytes - written), offset + written)
 
     def set_mode(self, fd: int, *, relaxed: bool) -> None:
-        """Say in the head whose records the slots are for; durable with the next flush."""
+        """Record the durability mode that the slots are for; durable with the next flush."""
         head = _HEAD.pack(REDO_MAGIC, self.seed, self.slot_bytes, _RELAXED if relaxed else 0)
         os.pwrite(fd, head, self.slots[0] - PAGE_BYTES + PAGE_HEADER_BYTES)
 
@@ -165,7 +165,7 @@ class RedoLog:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the file lies in memory alone, so that nobody waits for its flushes."""
+        """True if the file lies in memory alone, so that its flushes cost nothing."""
         if self._in_memory is None:
             self._in_memory = lies_in_memory(self._fd)
         return self._in_memory
@@ -184,7 +184,7 @@ class RedoLog:
             written += os.pwrite(fd, record[written:], offset + written)
 
     def holds_ours(self, txnid: int) -> bool:
-        """Whether the slot of ``txnid`` still has the record that ``write`` put there last."""
+        """Return True if the slot of ``txnid`` still holds the record written there last."""
         held = os.pread(self._fd, _HEADER_BYTES, self._slots[txnid & 1])
         return held == self._last and _TITLE.unpack_from(held, _CHECK.size)[0] == txnid
 

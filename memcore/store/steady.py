@@ -107,10 +107,10 @@ def image_of(fd: int, txnid: int) -> bytes | None:
 
 
 def boot_id() -> bytes:
-    """What names the time since this machine's memory was last empty, in 16 bytes.
+    """Return the kernel's boot id, 16 bytes: it changes whenever memory was lost.
 
     Raises:
-        StoreAccessError: this system does not tell.
+        StoreAccessError: this system has none.
     """
     try:
         return UUID(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()).bytes
@@ -310,14 +310,14 @@ class SteadySync:
 
     @property
     def is_due(self) -> bool:
-        """Whether a point has to be made before the file is closed."""
+        """True if a steady point has to be made before the file is closed."""
         return self._timing or self._made != self._covered
 
     # --- the leader --------------------------------------------------------------------------
 
     @property
     def is_settled(self) -> bool:
-        """Whether a batch would need no point now, and no thread to make one later."""
+        """True if a batch needs no steady point now and the thread that makes later ones runs."""
         return (
             self._raw is not None
             and self._thread is not None
@@ -510,7 +510,7 @@ class SteadySync:
                 raw.abort()
 
     def _may_rest(self) -> bool:
-        """Whether this thread ends. A commit that sees none starts one; else its wish shows."""
+        """Return True if this thread ends. A later commit starts a new one or is seen here."""
         with self._mutex:
             me, self._thread = self._thread, None
             if self._timing:
@@ -518,7 +518,7 @@ class SteadySync:
             return self._thread is None
 
     def _standing(self) -> tuple[bool, bool]:
-        """Whether others have committed since the pin, and whether a record covers all that is."""
+        """Return whether others committed since the pin, and whether a record covers everything."""
         if self._raw is None:
             return False, True
         metas = (os.pread(self._fd, META_IMAGE_BYTES, offset) for offset in META_OFFSETS)

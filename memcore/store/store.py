@@ -209,11 +209,11 @@ _ROWS_LOOKED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class KeyOptions:
-    """What a caller gives to open an encrypted database."""
+    """Key provider and key file of an encrypted database, as given by the caller."""
 
     provider: KeyProvider = field(repr=False)
     key_file: str | None = None
-    """Where the key file lies; None: beside the database, with ``.keys`` behind its name."""
+    """Path of the key file; None: the database's path with ``.keys`` appended."""
 
     __reduce_ex__ = uncopied
 
@@ -241,10 +241,12 @@ def check_mode(durability: object, *, allow_unsafe: bool) -> None:
 
 
 def access_of(key: Key | None, key_file: str | os.PathLike[str] | None) -> KeyOptions | None:
-    """What the options ``key`` and ``key_file`` give.
+    """Build KeyOptions from the options ``key`` and ``key_file``; None without a key.
 
     Raises:
-        InvalidOptionError, KeyNeededError
+        InvalidOptionError: ``key_file`` without ``key``.
+        KeyNeededError: there is no key where ``key`` says.
+        ImportError: the package ``cryptography``, or ``keyring``, is missing.
     """
     if key is None:
         if key_file is not None:
@@ -335,9 +337,9 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
 
 
 def _is_copy_of(store: LmdbStore, other: str) -> bool:
-    """Whether another file is there with the same owner in its row.
+    """Return True if ``other`` is a file with the same owner in its row.
 
-    That of a backup is blank: the key file's owner may have one wherever it likes.
+    The owner in a backup is blank: a key file's database may have backups anywhere.
     """
     try:
         fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -532,7 +534,7 @@ def _create(name: str, durability: str | None, access: KeyOptions | None, *, all
 
 
 def _is_empty(name: str) -> bool:
-    """Whether a file of 0 bytes is there: a name that was reserved, as by ``tempfile``."""
+    """Return True if a file of 0 bytes exists: a name that was reserved, as by ``tempfile``."""
     try:
         status = Path(name).stat()
     except OSError:
@@ -648,7 +650,7 @@ class SecretRow:
         return self._kept(self._open().read(_secret_row))
 
     def is_used(self) -> bool:
-        """Whether anything is there, a secret or not."""
+        """Return True if the row exists, whether or not it holds a secret."""
         return self._open().read(_secret_row) is not None
 
     def change(self, fn: Callable[[bytes | None], bytes | None]) -> bytes | None:
@@ -874,10 +876,10 @@ class LmdbStore:
 
     @property
     def needs_recovery(self) -> bool:
-        """Whether a read-only handle sees the file one transaction short. Advisory.
+        """True if this read-only handle sees the file one transaction short. Advisory.
 
-        A live writer in the middle of a commit looks the same; opening the store for writing
-        recovers it.
+        A writer in the middle of a commit looks the same; opening the store for writing recovers
+        it.
         """
         return self.environment().needs_recovery()
 
@@ -915,7 +917,7 @@ class LmdbStore:
         close_if_unused(env)
 
     def environment(self) -> Environment:
-        """What is open, for the other modules of this package.
+        """Return the open environment, for other modules of this package.
 
         Raises:
             ClosedError

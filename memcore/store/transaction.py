@@ -30,7 +30,7 @@ _FIRST_KEY: Final = b"\x01"
 
 
 class RawCursor(Protocol):
-    """What this module needs of a py-lmdb cursor."""
+    """Methods of a py-lmdb cursor that this module uses."""
 
     def set_range(self, key: bytes) -> bool:
         """Go to the first key not below."""
@@ -64,7 +64,7 @@ class RawCursor(Protocol):
 
 
 class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
-    """What this package needs of a py-lmdb transaction."""
+    """Methods of a py-lmdb transaction that this package uses."""
 
     def id(self) -> int:
         """The number of the snapshot that it makes or reads."""
@@ -138,7 +138,7 @@ def stored(txn: ReadTxn) -> RawTxn:
 
 
 def is_audited(txn: ReadTxn, path: str) -> bool:
-    """Whether the file's record says that every write is noted."""
+    """Return True if the file's format record says that every write is audited."""
     record = Format.unpack(stored(txn).get(FORMAT_KEY), path)
     return bool(record.features & AUDITED)
 
